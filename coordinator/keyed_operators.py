@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..state.aggregation.aggregate_operator import Combine
 from ..state.aggregation.combining import Combining
+from ..state.operators.arrow_expiry import Since
 from ..state.operators.arrow_processor import ArrowProcessor
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
-from .operators import KeyedStream, Operators
+from .durations import Duration
+from .operators import KeyedStream, Lifetime, Operators
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -155,6 +157,8 @@ class KeyedOperators(ABC):
         shards: int = 16,
         parallelism: int | None = None,
         combine: Combine = "auto",
+        ttl: Duration | None = None,
+        ttl_since: Since = "last",
         **columns: tuple[str, str],
     ) -> DataFrame:
         """Keep running aggregates by key: ``aggregate(df, by=["carrier"], uid="delays", total=("delay", "sum"))``.
@@ -171,6 +175,10 @@ class KeyedOperators(ABC):
             combine: whether to combine the rows of a key before they are sent to the key's task, so that a frequent
                 key does not slow that task down; "auto": as long as this reduces their number. False saves a stage
                 of Python tasks, which makes small batches faster.
+            ttl: how long the aggregates of a key live, such as ``"30 days"``, by the processing time of the batches;
+                None: for ever. After that the key is removed, and nothing is output. If it comes again, it begins anew.
+            ttl_since: whether a key lives that long since its "last" row, or since its "first" one. What a restored
+                key has of an earlier time to live, or none, holds until its next row.
             columns: the output columns: each name with a pair of an input column and a function. If an output column
                 must have the name of an argument, such as ``shards``, choose another name here and rename it in the
                 result: ``.withColumnRenamed("total", "shards")``.
@@ -181,7 +189,9 @@ class KeyedOperators(ABC):
         """
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
-            return self._operators.with_aggregates(stream, columns=columns, combine=combine)
+            return self._operators.with_aggregates(
+                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since)
+            )
 
     def aggregate_batches(
         self,
@@ -192,6 +202,8 @@ class KeyedOperators(ABC):
         shards: int = 16,
         parallelism: int | None = None,
         combine: Combining = "auto",
+        ttl: Duration | None = None,
+        ttl_since: Since = "last",
         **columns: tuple[str, str],
     ) -> BatchAggregate:
         """Keep the running aggregates of ``aggregate``, for a function of ``foreachBatch`` or a transactional sink.
@@ -207,7 +219,7 @@ class KeyedOperators(ABC):
             coordinator.start(delays.writeStream.foreachBatch(write), name="delays")
 
         Args:
-            df, by, uid, shards, parallelism, columns: as for ``aggregate``.
+            df, by, uid, shards, parallelism, ttl, ttl_since, columns: as for ``aggregate``.
             combine: where the rows of a key are combined before they are sent to the key's task: "sql", "python",
                 "none", or "auto": each batch chooses by how many rows the one before had, and how often their keys
                 repeated.
@@ -221,4 +233,6 @@ class KeyedOperators(ABC):
         """
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
-            return self._operators.with_batch_aggregates(stream, columns=columns, combine=combine)
+            return self._operators.with_batch_aggregates(
+                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since)
+            )

@@ -15,6 +15,7 @@ from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
+from ..state.operators.arrow_expiry import Since, TimeToLive
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
@@ -27,7 +28,8 @@ from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..storage.keys import validate_name
 from ..storage.logs import logger
 from .batch_aggregate import BatchAggregate, BatchOperator
-from .errors import PipelineNameError, RestoreError, SetupError
+from .durations import Duration, seconds
+from .errors import ConfigError, PipelineNameError, RestoreError, SetupError
 from .restore.restore_point import check_operator
 from .spark.plan import has_watermark
 from .spark.reach import has_other_machines
@@ -74,6 +76,33 @@ class KeyedStream:
         """Spark's default parallelism, at most ``shards``."""
         shard_ranges.check(self.shards, parallelism=1)
         return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
+
+
+@attrs.frozen
+class Lifetime:
+    """How long the keys of aggregates live, as users say it."""
+
+    ttl: Duration | None = None
+    """None: for ever."""
+    since: Since = "last"
+
+    def checked(self) -> TimeToLive | None:
+        """Return it as an operator takes it.
+
+        Raises:
+            DefinitionError: it is no time to live.
+        """
+        if self.since not in ("last", "first"):
+            raise invalid_argument("ttl_since", "'last' or 'first'", repr(self.since))
+        if self.ttl is None:
+            return None
+        try:
+            length = seconds(self.ttl)
+        except ConfigError as error:
+            raise invalid_argument("ttl", error.expected, error.found) from None
+        if length < 0.001:
+            raise invalid_argument("ttl", "a millisecond or more", repr(self.ttl))
+        return TimeToLive(round(length * 1000), self.since)
 
 
 @attrs.define
@@ -161,39 +190,56 @@ class Operators:
         return self._put_in(stream, spec, watermark_lag_ms=_watermark_lag(stream.df, TimeMode.NONE))
 
     def with_aggregates(
-        self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combine
+        self,
+        stream: KeyedStream,
+        *,
+        columns: Mapping[str, tuple[str, str]],
+        combine: Combine,
+        lifetime: Lifetime,
     ) -> DataFrame:
         """Return running aggregates of a stream.
 
         Args:
             stream: the stream.
             columns, combine: as for ``CheckpointCoordinator.aggregate``.
+            lifetime: how long a key lives.
 
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        uid = self._checked_aggregates(stream, combine)
-        made = aggregation(stream.df.schema, stream.key, columns, uid=uid, combine=combine)
+        uid = self._checked_aggregates(stream, combine, lifetime)
+        made = aggregation(
+            stream.df.schema, stream.key, columns, uid=uid, combine=combine, ttl=lifetime.checked()
+        )
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         found = self._put_in(needed, made.spec, made.combiner)
         self._tell_of_new_aggregates(uid)
         return found
 
     def with_batch_aggregates(
-        self, stream: KeyedStream, *, columns: Mapping[str, tuple[str, str]], combine: Combining
+        self,
+        stream: KeyedStream,
+        *,
+        columns: Mapping[str, tuple[str, str]],
+        combine: Combining,
+        lifetime: Lifetime,
     ) -> BatchAggregate:
         """Return running aggregates of a stream that are computed within each of its batches.
 
         Args:
             stream: the stream.
             columns, combine: as for ``CheckpointCoordinator.aggregate_batches``.
+            lifetime: how long a key lives.
 
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        uid = self._checked_aggregates(stream, combine)
+        uid = self._checked_aggregates(stream, combine, lifetime)
+        ttl = lifetime.checked()
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
-        made = batch_aggregation(stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally)
+        made = batch_aggregation(
+            stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally, ttl=ttl
+        )
         task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[PreAggregation.NOWHERE])
         self._tell_of_new_aggregates(uid)
         tasks = {
@@ -216,10 +262,15 @@ class Operators:
                 aggregates=new,
             )
 
-    def _checked_aggregates(self, stream: KeyedStream, combine: object) -> str:
+    def _checked_aggregates(self, stream: KeyedStream, combine: object, lifetime: Lifetime) -> str:
         """Check what all running aggregates are made of; return their uid."""
         _check_no_column(
-            uid=stream.uid, shards=stream.shards, parallelism=stream.parallelism, combine=combine
+            uid=stream.uid,
+            shards=stream.shards,
+            parallelism=stream.parallelism,
+            combine=combine,
+            ttl=lifetime.ttl,
+            ttl_since=lifetime.since,
         )
         uid = self._free(stream.uid)
         check_streaming(stream.df)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from ...storage.checkpoints.manifest import StateRecord
 from ..errors import invalid_argument
 from ..format.schema import from_json, to_json
+from ..operators.arrow_expiry import TimeToLive
 from ..operators.arrow_processor import (
     ArrowInput,
     ArrowOperator,
@@ -133,6 +134,7 @@ def aggregation(
     *,
     uid: str,
     combine: Combine = "auto",
+    ttl: TimeToLive | None = None,
 ) -> Aggregation:
     """Describe running aggregates, on the driver.
 
@@ -142,6 +144,7 @@ def aggregation(
         columns: the input column and the function, by name of the output column.
         uid: of the operator.
         combine: whether to combine rows before the shuffle; "auto": each task decides by how often keys repeat.
+        ttl: how long a key lives; None: for ever.
 
     Raises:
         DefinitionError: an argument cannot be used.
@@ -166,9 +169,10 @@ def aggregation(
         tuple(partial_rows.names),
     )
     output = StructType([*key.fields, *aggregates.output])
-    states = {STATE: StateRecord((to_json(aggregates.state),))}
+    states = {STATE: StateRecord((to_json(aggregates.state),), ttl_ms=ttl.ms if ttl else None)}
     processor = AggregateProcessor(aggregates, accumulators)
-    inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor)
+    since = ttl.since if ttl else "last"
+    inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor, since)
     inputs = {name: text for text, name in names.items()}
     if combine is False:
         return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..errors import invalid_argument
 from ..format.arrow import to_numpy
+from ..operators.arrow_expiry import TimeToLive
 from ..operators.dataframe import ArrowFunction, Combiner
 from .aggregate_operator import AggregateSpec, aggregation
 from .combining import Combined, Combining, PreAggregation
@@ -69,6 +70,7 @@ def batch_aggregation(
     uid: str,
     combine: Combining,
     tally: Tally,
+    ttl: TimeToLive | None = None,
 ) -> BatchAggregation:
     """Describe running aggregates over batches, on the driver.
 
@@ -79,14 +81,15 @@ def batch_aggregation(
         uid: of the operator.
         combine: where rows are to be combined.
         tally: counts the rows.
+        ttl: how long a key lives; None: for ever.
 
     Raises:
         DefinitionError: an argument cannot be used.
     """
     if combine not in ("auto", "sql", "python", "none"):
         raise invalid_argument("combine", "'auto', 'sql', 'python' or 'none'", repr(combine))
-    plain = aggregation(df.schema, by, columns, uid=uid, combine=False)
-    combined = aggregation(df.schema, by, columns, uid=uid)
+    plain = aggregation(df.schema, by, columns, uid=uid, combine=False, ttl=ttl)
+    combined = aggregation(df.schema, by, columns, uid=uid, ttl=ttl)
     convert = plain.spec.to_accumulators
     assert isinstance(convert, RowsToAccumulators), "rows come uncombined"
     assert combined.combiner is not None, "rows are combined"

@@ -20,6 +20,12 @@ import struct
 from typing import Final
 
 import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .arrow import BYTES, from_numpy, scalar
 
 HIDDEN: Final = "$"
 """The first character of the variables that an operator keeps for itself; a processor's own must not begin with it."""
@@ -34,6 +40,8 @@ _PART: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">Q")
 _SIGN: Final = 1 << 63
 _MAX_TIME: Final = _SIGN - 1
+_TIMED_WIDTH: Final = 2 + _TIME.size
+"""How many bytes of a timed key are in front of the key that it was given."""
 
 
 def value_prefix(name: str) -> bytes:
@@ -57,9 +65,29 @@ def timed_key(prefix: bytes, time_ms: int, key: bytes) -> bytes:
     return prefix + _TIME.pack(time_ms + _SIGN) + key
 
 
+def timed_keys(prefix: bytes, times_ms: npt.NDArray[np.int64], keys: pa.Array) -> pa.Array:
+    """Return what ``timed_key`` returns, for columns of times and keys; of type ``BYTES``."""
+    unsigned = (times_ms.astype(np.int64).view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8")
+    times = pa.Array.from_buffers(pa.binary(_TIME.size), len(keys), [None, pa.py_buffer(unsigned)])
+    return pc.binary_join_element_wise(
+        scalar(prefix, BYTES), times.cast(pa.binary()).cast(BYTES), keys, scalar(b"", BYTES)
+    )
+
+
 def split_timed(data: bytes) -> tuple[int, bytes]:
     """Return the time and the key that ``timed_key`` was given."""
-    return _TIME.unpack_from(data, 2)[0] - _SIGN, data[10:]
+    return _TIME.unpack_from(data, 2)[0] - _SIGN, data[_TIMED_WIDTH:]
+
+
+def named_by(timed: pa.Array) -> pa.Array:
+    """Return the keys that ``timed_keys`` was given, of type ``BYTES``."""
+    # Not by binary_slice, which fails for some lengths (seen with pyarrow 26). Each row becomes two, the second stays.
+    bounds = np.frombuffer(timed.buffers()[1], np.int64)[timed.offset : timed.offset + len(timed) + 1]
+    halves = np.empty(2 * len(timed) + 1, np.int64)
+    halves[::2] = bounds
+    halves[1::2] = bounds[:-1] + _TIMED_WIDTH
+    parts = pa.Array.from_buffers(BYTES, len(halves) - 1, [None, pa.py_buffer(halves), timed.buffers()[2]])
+    return parts.take(from_numpy(np.arange(1, len(parts), 2)))
 
 
 def due(prefix: bytes, until_ms: int) -> tuple[bytes, bytes]:

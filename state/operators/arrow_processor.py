@@ -26,6 +26,7 @@ from ..format.values import StateName, describe
 from ..rpc.access import Entries
 from ..rpc.messages import BatchTimes
 from ..user_code import raised
+from .arrow_expiry import ColumnExpiry, Since, TimeToLive
 from .arrow_fit import fit_states, fit_table
 from .dataframe import SHARD
 from .engine import Chunk, RuntimeContext, TaskState, collect, with_prefix
@@ -83,6 +84,11 @@ class ArrowProcessor(ABC):
 
     states: ClassVar[Mapping[str, StructType | str]] = {}
     """The states of each key: the schema of each state by name, as StructType or DDL."""
+    ttl_ms: ClassVar[Mapping[str, int]] = {}
+    """By state, how many milliseconds after it was returned last a value expires. Those of other states never do.
+
+    Time is the processing time of the batches. A value that has expired is null for the processor, and is removed.
+    """
 
     @abstractmethod
     def process(self, given: ArrowInput) -> ArrowResult:
@@ -99,6 +105,8 @@ class ArrowSpec:
     output: str
     states: dict[str, StateRecord]
     processor: ArrowProcessor
+    since: Since = "last"
+    """What the times to live of its states begin with."""
 
     @contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:
@@ -131,15 +139,27 @@ def _records(processor: ArrowProcessor, uid: str) -> dict[str, StateRecord]:
     what = f"operator {uid!r} declares its states wrongly"
     if not isinstance(processor.states, Mapping):
         raise DefinitionError(what, "a dict of schemas by name", describe(processor.states))
-    schemas, records = Schemas(), {}
+    times, schemas, records = _times_to_live(processor, what), Schemas(), {}
     for name, declared in processor.states.items():
         if not isinstance(name, str) or not name or name.startswith(HIDDEN):
             expected = f"names that are not empty and do not begin with {HIDDEN!r}"
             raise DefinitionError(what, expected, repr(name))
         schema = schemas.resolve(declared, f"state {name!r} of operator {uid!r}")
         Packing([schema], StateName(uid, name))
-        records[name] = StateRecord((to_json(schema),))
+        records[name] = StateRecord((to_json(schema),), ttl_ms=times.get(name))
     return records
+
+
+def _times_to_live(processor: ArrowProcessor, what: str) -> Mapping[str, int]:
+    times = processor.ttl_ms
+    if (
+        not isinstance(times, Mapping)
+        or set(times) - set(processor.states)
+        or not all(isinstance(ms, int) and not isinstance(ms, bool) and ms > 0 for ms in times.values())
+    ):
+        expected = "ttl_ms to be a dict of positive milliseconds by the name of a state"
+        raise DefinitionError(what, expected, describe(times))
+    return times
 
 
 class ArrowOperator:
@@ -157,6 +177,13 @@ class ArrowOperator:
         }
         self._schemas = {name: from_json(record.versions[-1]) for name, record in spec.states.items()}
         self._prefixes = {name: value_prefix(name) for name in spec.states}
+        self._expiry = ColumnExpiry(
+            context.times.timestamp_ms,
+            {
+                self._prefixes[name]: None if record.ttl_ms is None else TimeToLive(record.ttl_ms, spec.since)
+                for name, record in spec.states.items()
+            },
+        )
 
     @property
     def prefixes(self) -> Sequence[bytes]:
@@ -178,7 +205,7 @@ class ArrowOperator:
             OutputTypeError: its result does not fit.
         """
         groups = chunk.groups
-        held = dict(zip(self._packings, chunk.held, strict=True))
+        held = dict(zip(self._packings, map(self._expiry.live, chunk.held), strict=True))
         given = ArrowInput(
             keys=groups.key_columns,
             rows=groups.rows,
@@ -194,7 +221,8 @@ class ArrowOperator:
             yield from output.to_batches(max_chunksize=SLICE)
 
     def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
-        """Do nothing."""
+        """Remove expired state."""
+        self._expiry.clean(state)
         return iter(())
 
     def _call(self, given: ArrowInput) -> tuple[pa.Table | None, dict[str, pa.Array]]:
@@ -213,7 +241,8 @@ class ArrowOperator:
 
     def _put(self, name: str, values: pa.Array, held: pa.Array, chunk: Chunk, state: TaskState) -> None:
         """Put the values that differ from the stored ones."""
-        packed = self._packings[name].pack(values)
+        prefix = self._prefixes[name]
+        packed = self._packings[name].pack(values, self._expiry.of(prefix, held))
         changed = differing(packed, held)
         if not changed.any():
             return
@@ -221,8 +250,11 @@ class ArrowOperator:
         shards, keys = groups.shards, groups.keys
         if not changed.all():
             mask = from_numpy(changed)
-            shards, keys, packed = shards[changed], keys.filter(mask), packed.filter(mask)
-        state.put(Entries(shards, with_prefix(self._prefixes[name], keys), packed))
+            shards, keys = shards[changed], keys.filter(mask)
+            packed, held = packed.filter(mask), held.filter(mask)
+        changes = Entries(shards, with_prefix(prefix, keys), packed)
+        state.put(changes)
+        self._expiry.record(prefix, changes, held, state)
 
 
 def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:

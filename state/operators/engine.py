@@ -90,6 +90,10 @@ class TaskState:
         ]
         return pa.array(merged, BYTES)
 
+    def fetch_before(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
+        """Return what ``fetch`` returns, as it was before the batch: without the task's own changes."""
+        return self._access.fetch(shards, keys)
+
     def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
         """Yield entries as they were before the batch, as ``StateAccess.scan`` does, without the task's own changes."""
         return self._access.scan(start, stop)

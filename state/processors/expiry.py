@@ -1,42 +1,20 @@
-"""Removes expired state from the shards, without looking at any other state.
+"""Removes expired items of a processor's states, as the expiry index says (``operators.expiry_index``).
 
-Reads never see an expired value. This module frees the space that it takes, by an index under ordered keys with the
-times at which to check a key's value, list or map. The invariant:
-
-    Whatever has an expiry has an entry in the index. It is checked when it has expired, or ``ASLEEP_MS`` later if its
-    state was not declared meanwhile.
-
-What has expired is removed then, except elements of a list behind longer-lived ones, as long as they are the smaller
-part of it. An update that finds an entry keeps it, so it costs nothing. An entry's time is that of the first expiry,
-rounded up to an eighth of the time to live. If something is left that will expire, it gets a new entry. An entry is
-never deleted before its time, because that would require a search for it.
-
-The invariant holds through every change of what a processor declares: a shorter time to live adds entries that are
-earlier, and a state that is not declared for a while keeps its entries, which are put off, until its values are gone.
+Elements of a list behind longer-lived ones stay, as long as they are the smaller part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import pyarrow as pa
 
 from ..format import keyspace
 from ..format.arrow import BYTES
 from ..operators.engine import TaskState
+from ..operators.expiry_index import ASLEEP_MS, rounded, take_due
 from ..rpc.access import Entries
 from .variable import CurrentKey, Variable
-
-_PRECISION: Final = 8
-ASLEEP_MS: Final = 600_000
-"""How long an entry is put off whose state the processor does not declare now, but may declare again."""
-
-
-def rounded(expiry_ms: int, ttl_ms: int) -> int:
-    """Return the time of the index entry for what expires at ``expiry_ms``: the same time, or a little later."""
-    width = max(1, ttl_ms // _PRECISION)
-    return -(-expiry_ms // width) * width
 
 
 def new_entry_time(variable: Variable, held: bytes | None, data: bytes | None, now: int) -> int | None:
@@ -56,22 +34,8 @@ def new_entry_time(variable: Variable, held: bytes | None, data: bytes | None, n
 def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) -> None:
     """Remove everything that has expired, after the batch's changes."""
     by_prefix = {variable.prefix: variable for variable in variables}
-    seen: set[bytes] = set()
-    for entries in list(state.scan(*keyspace.due(keyspace.EXPIRY, current.now))):
-        state.put(Entries(entries.shards, entries.keys, pa.nulls(len(entries), BYTES)))
-        named = [keyspace.split_timed(key)[1] for key in entries.keys.to_pylist()]
-        wanted = []
-        for at, key in enumerate(named):
-            if key not in seen:
-                seen.add(key)
-                wanted.append(at)
-        if wanted:
-            keys = pa.array([named[at] for at in wanted], BYTES)
-            _clean(
-                Entries(entries.shards[wanted], keys, state.fetch(entries.shards[wanted], keys)),
-                by_prefix,
-                current,
-            )
+    for shards, named in take_due(state, current.now):
+        _clean(Entries(shards, named, state.fetch(shards, named)), by_prefix, current)
 
 
 def _clean(entries: Entries, variables: Mapping[bytes, Variable], current: CurrentKey) -> None:

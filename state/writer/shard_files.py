@@ -29,7 +29,7 @@ from ..host.cache import Value
 from ..host.database import ShardDatabase
 from ..host.memory import Memory
 from ..host.shard_snapshot import Snapshot
-from ..processors.expiry import rounded
+from ..operators.expiry_index import rounded
 from ..processors.timers import hidden_list, listed, times_of
 from . import entries
 from .layout import Layout, list_layout, list_parts, map_layout, map_parts, part_keys

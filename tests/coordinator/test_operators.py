@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
-from chandy.coordinator.operators import KeyedStream, Operators
+from chandy.coordinator.operators import KeyedStream, Lifetime, Operators
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
 from chandy.state.aggregation.aggregate_operator import STATE as AGGREGATES
 from chandy.state.errors import DefinitionError
+from chandy.state.operators.arrow_expiry import TimeToLive
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
@@ -93,7 +95,9 @@ def test_an_operator_stays_in_the_query_that_the_restored_checkpoint_has_it_in(t
 def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
     pipeline = operators(tmp_path, record("a"))
     calls: list[Any] = [
-        lambda uid: pipeline.with_aggregates(stream(uid=uid), columns={}, combine="auto"),
+        lambda uid: pipeline.with_aggregates(
+            stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime()
+        ),
         lambda uid: pipeline.with_arrow_processor(stream(uid=uid), processor=None, output=""),  # type: ignore[arg-type]
         lambda uid: pipeline.with_processor(
             stream(uid=uid),
@@ -117,7 +121,9 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
 def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
     pipeline, given = operators(tmp_path), stream(df="rows")
     calls: list[Any] = [
-        lambda: pipeline.with_aggregates(given, columns={"n": ("*", "count")}, combine="auto"),
+        lambda: pipeline.with_aggregates(
+            given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime()
+        ),
         lambda: pipeline.with_arrow_processor(given, processor=None, output="n long"),  # type: ignore[arg-type]
         lambda: pipeline.with_processor(
             given,
@@ -137,14 +143,36 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine"])
+@pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine", "ttl", "ttl_since"])
 def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name(
     tmp_path: Path, name: str
 ) -> None:
     given: dict[str, Any] = {name: ("v", "sum")}
     combine = given.pop("combine", "auto")
+    lifetime = Lifetime(given.pop("ttl", None), given.pop("ttl_since", "last"))
     with pytest.raises(DefinitionError, match=rf"withColumnRenamed\('other', '{name}'\).*\('v', 'sum'\)"):
-        operators(tmp_path).with_aggregates(stream(**given), columns={}, combine=combine)
+        operators(tmp_path).with_aggregates(stream(**given), columns={}, combine=combine, lifetime=lifetime)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "since", "expected"),
+    [
+        ("soon", "last", "argument ttl: expected a duration with its unit"),
+        (5, "last", "argument ttl: expected a duration with its unit"),
+        ("0 s", "last", "argument ttl: expected a millisecond or more"),
+        ("200 years", "last", "argument ttl: expected a duration"),
+        ("1 day", "update", "argument ttl_since: expected 'last' or 'first', found 'update'"),
+    ],
+)
+def test_a_time_to_live_that_is_none_is_refused(ttl: Any, since: Any, expected: str) -> None:
+    with pytest.raises(DefinitionError, match=expected):
+        Lifetime(ttl, since).checked()
+
+
+def test_a_time_to_live_is_in_milliseconds() -> None:
+    assert Lifetime().checked() is None
+    assert Lifetime("1 hour 30 minutes", "first").checked() == TimeToLive(5_400_000, "first")
+    assert Lifetime(timedelta(milliseconds=1)).checked() == TimeToLive(1, "last")
 
 
 def test_without_a_number_of_tasks_there_are_as_many_as_spark_runs_at_once_but_no_more_than_shards() -> None:

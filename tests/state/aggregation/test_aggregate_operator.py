@@ -14,7 +14,9 @@ from chandy.state.aggregation import partial_aggregation
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.errors import AggregateOverflowError, DefinitionError
 from chandy.state.operators import chunks
+from chandy.state.operators.arrow_expiry import TimeToLive
 from chandy.state.operators.dataframe import SHARD
+from chandy.state.rpc.messages import BatchTimes
 from chandy.state.testing.memory import MemoryShards
 
 from ...effort import examples
@@ -55,7 +57,7 @@ def hash64(value):
     return int(np.uint64((value * 0x9E3779B97F4A7C15) % 2**64).view(np.int64))
 
 
-def run(aggregation, shards, *tasks):
+def run(aggregation, shards, *tasks, at=None):
     """Run a batch: each of ``tasks`` are the batches of one task before the shuffle."""
     sent = [
         part
@@ -64,7 +66,7 @@ def run(aggregation, shards, *tasks):
             batches if aggregation.combiner is None else aggregation.combiner.function(iter(batches))
         )
     ]
-    parts = run_operator(cloudpickle.loads(cloudpickle.dumps(aggregation.spec)), sent, shards.begin())
+    parts = run_operator(cloudpickle.loads(cloudpickle.dumps(aggregation.spec)), sent, shards.begin(at))
     return {row.pop("k"): row for part in parts for row in part.to_pylist()}, sum(map(len, sent))
 
 
@@ -167,6 +169,21 @@ def test_more_keys_than_are_held_are_sent_in_parts(monkeypatch):
     found, sent = run(plan, MemoryShards(), [batch(plan, rows)] * 6)
     assert 700 < sent <= 3 * 700
     assert {row["rows"] for row in found.values()} == {6}
+
+
+@pytest.mark.parametrize("combine", ["auto", False])
+@pytest.mark.parametrize(("since", "expected"), [("last", [1, 2, 3, 4, 1]), ("first", [1, 2, 1, 2, 1])])
+def test_a_key_begins_anew_after_its_time_to_live(since, expected, combine):
+    plan = aggregation(
+        INPUT, ["k"], {"rows": ("*", "count")}, uid="op", combine=combine, ttl=TimeToLive(100, since)
+    )
+    shards, seen = MemoryShards(), []
+    for time in (0, 99, 198, 297, 397):
+        found, _ = run(plan, shards, [batch(plan, [("a", time)])], at=BatchTimes(time))
+        seen.append(found["a"]["rows"])
+    assert seen == expected
+    run(plan, shards, [], at=BatchTimes(1000))
+    assert not shards.held
 
 
 def test_only_what_is_needed_of_a_row_is_asked_for():

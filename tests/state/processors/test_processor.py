@@ -14,9 +14,8 @@ from chandy.state.errors import DefinitionError, OutputTypeError, ProcessorError
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
-from chandy.state.operators import chunks, engine
+from chandy.state.operators import chunks, engine, expiry_index
 from chandy.state.operators.time_mode import TimeMode
-from chandy.state.processors import expiry
 from chandy.state.processors import processor as module
 from chandy.state.rpc.messages import BatchTimes
 
@@ -572,5 +571,5 @@ def test_what_was_written_with_a_time_to_live_expires_and_goes_when_the_processo
 def test_times_in_the_index_are_never_before_the_expiry_and_at_most_an_eighth_late():
     for ttl in (1, 7, 8, 1000, 86_400_000):
         for time in (0, 1, 999, 1_795_244_131_844):
-            assert 0 <= expiry.rounded(time, ttl) - time <= ttl // 8
+            assert 0 <= expiry_index.rounded(time, ttl) - time <= ttl // 8
     assert SHARDS == 4

@@ -20,9 +20,9 @@ from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.packing import Packing, expiry_of
 from chandy.state.format.values import StateName
+from chandy.state.operators.expiry_index import ASLEEP_MS
 from chandy.state.operators.pickling import pickled
 from chandy.state.operators.time_mode import TimeMode
-from chandy.state.processors.expiry import ASLEEP_MS
 from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.processors.timers import hidden_list, times_of
 from chandy.state.rpc.messages import BatchTimes
