@@ -9,6 +9,12 @@ from .protocol.reasons import Reason as Reason
 from .protocol.statistics import Statistics as Statistics
 from .query import CheckpointedQuery as CheckpointedQuery
 from .recovery.metrics import RecoveryMetrics as RecoveryMetrics
+from .recovery.pipeline_events import CheckpointCompleted as CheckpointCompleted
+from .recovery.pipeline_events import CheckpointFailed as CheckpointFailed
+from .recovery.pipeline_events import PipelineEnded as PipelineEnded
+from .recovery.pipeline_events import PipelineEvent as PipelineEvent
+from .recovery.pipeline_events import Recovered as Recovered
+from .recovery.pipeline_events import Recovering as Recovering
 from .recovery.restart import ExponentialBackoff as ExponentialBackoff
 from .recovery.restart import FixedDelay as FixedDelay
 from .recovery.restart import NoRestart as NoRestart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -11,6 +11,7 @@ from . import fields
 from .durations import Duration, seconds
 from .listening import Listening
 from .protocol.limits import Limits
+from .recovery.pipeline_events import PipelineEvent
 from .recovery.restart import ExponentialBackoff, RestartStrategy
 from .sinks.two_phase.policy import OutputPolicy
 
@@ -246,6 +247,16 @@ class CheckpointConfig:
     """Path of a certificate, with those above it, to serve metrics by TLS; None if they are served in the clear."""
     tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Path of the certificate's private key; None if it is in the certificate's file."""
+    on_event: Callable[[PipelineEvent], object] | None = attrs.field(
+        default=None, repr=False, validator=fields.optional(fields.function)
+    )
+    """Function that is called with what happens: checkpoints that complete or fail, recoveries, the pipeline's end.
+
+    Each is a ``PipelineEvent``: ``CheckpointCompleted``, ``CheckpointFailed``, ``Recovering``, ``Recovered`` or
+    ``PipelineEnded``. The function is called on a thread of its own, one event after the other. It may take its time,
+    and what it raises is logged. While 1,000 events wait for it, further ones are dropped, and the log says so. A stop
+    waits 5 s for it. With None, there are no calls.
+    """
     history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
     """Number of finished checkpoints that ``statistics()`` lists one by one."""
 

@@ -41,6 +41,12 @@ def positive_duration(owner: object, field: attrs.Attribute[Any], value: Duratio
         refuse(owner, field.name, value, "a duration above 0")
 
 
+def function(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Accept what can be called."""
+    if not callable(value):
+        refuse(owner, field.name, value, "a function")
+
+
 def whole(at_least: int, at_most: int | None = None) -> Validator:
     """Return a validator that accepts integers from ``at_least`` on, up to ``at_most``."""
     expected = f"an integer of at least {at_least}" + ("" if at_most is None else f" and at most {at_most}")

@@ -261,14 +261,14 @@ class CheckpointJobs:
             log.exception("a manifest could not be written", checkpoint=order.checkpoint)
             self._machine.handle(not_finalized(repr(error), is_known=False))
         else:
-            self._tell_of(manifest)
+            self._tell_of(manifest, order.root)
             self._machine.handle(on.Finalized(manifest))
             seconds = manifest.completed_at - manifest.triggered_at
             log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=seconds)
 
-    def _tell_of(self, manifest: Manifest) -> None:
+    def _tell_of(self, manifest: Manifest, root: str) -> None:
         try:
-            self._reports.checkpoint_completed(manifest)
+            self._reports.checkpoint_completed(manifest, root)
         except Exception:
             # The checkpoint is complete, whatever becomes of the news.
             log.exception("what was to be done after a checkpoint has failed", checkpoint=manifest.id)

@@ -298,6 +298,7 @@ class CheckpointExecutor:
         is_news = reason.counted or reason in (Reason.FENCED, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING)
         write = log.warning if is_news else log.info
         write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
+        self._reports.checkpoint_failed(order.error)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import ChandyError, FailureCode
+from ..protocol.errors import CheckpointError
 
 
 class Reports(Protocol):
@@ -38,6 +39,15 @@ class Reports(Protocol):
         """
         ...
 
-    def checkpoint_completed(self, manifest: Manifest) -> None:
-        """Report that a checkpoint has completed, before anybody else is told."""
+    def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
+        """Report that a checkpoint has completed, before anybody else is told.
+
+        Args:
+            manifest: of the checkpoint.
+            root: URI of where it is.
+        """
+        ...
+
+    def checkpoint_failed(self, error: CheckpointError) -> None:
+        """Report that a checkpoint has failed, or that a request for one was refused."""
         ...

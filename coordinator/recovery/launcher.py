@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,8 @@ class Watcher(Protocol):
         """A run has ended, by itself or with an error."""
         ...
 
-    def first_commit(self, run: Run, batch: int) -> None:
-        """A run has committed its first batch."""
+    def first_commit(self, run: Run, batch: int, metrics: RecoveryMetrics) -> None:
+        """A run has committed its first batch; its metrics are complete."""
         ...
 
     def shards_not_opened(self, query_id: str, why: str) -> None:
@@ -288,6 +288,14 @@ class Launcher:
         if run.spark is not None:
             run.spark.stop()
 
+    def stop_all(self, runs: Iterable[Run]) -> None:
+        """Stop runs at once. One that cannot be stopped is logged, and the others are stopped all the same."""
+        _each(runs, self.stop)
+
+    def stop_all_in_spark(self, runs: Iterable[Run]) -> None:
+        """Have Spark stop runs, as ``stop_all`` does."""
+        _each(runs, self.stop_in_spark)
+
     def forget(self, name: str) -> None:
         """Undo ``restore`` for a query that could not be started."""
         run = self._runs.get(name)
@@ -423,8 +431,16 @@ class Launcher:
                 metrics.first_batch = time.monotonic() - began
                 if metrics.kind != START:
                     log.info("the query runs again", batch=first, after_seconds=rounded(metrics.total or 0.0))
-                self._watcher.first_commit(run, first)
+                self._watcher.first_commit(run, first, metrics)
                 self.remove_resumed(run)
+
+
+def _each(runs: Iterable[Run], stop: Callable[[Run], None]) -> None:
+    for run in runs:
+        try:
+            stop(run)
+        except Exception as error:  # noqa: BLE001 (the others are to be stopped all the same)
+            log.warning("cannot stop a query", query=run.definition.name, error=str(error))
 
 
 def awaited(hosts: int, unclaimed: int) -> str:

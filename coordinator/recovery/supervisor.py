@@ -30,6 +30,7 @@ from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
+from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
@@ -37,6 +38,7 @@ from ..restore.restore_point import RestorePoint, suspect
 from ..restore.resume import ResumableRun
 from ..spark import progress
 from . import decisions as on
+from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
@@ -93,6 +95,7 @@ class Supervisor:
         token: str,
         check_session: Callable[[], None] = lambda: None,
         on_failed: Callable[[], object] = lambda: None,
+        tell: Tell = tell_nobody,
     ) -> None:
         """Make a supervisor without queries.
 
@@ -108,6 +111,7 @@ class Supervisor:
             token: the secret that the pipeline's processes share.
             check_session: raises a ``SessionEndedError`` if nothing can be started any more.
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
+            tell: is told of what users may want to know.
         """
         self._machine = machine
         self._launcher = launcher
@@ -119,6 +123,7 @@ class Supervisor:
         self._initial = self._point = restored
         self._check_session = check_session
         self._on_failed = on_failed
+        self._announcements = Announcements(tell, clock)
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
         self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
@@ -177,11 +182,7 @@ class Supervisor:
 
     def _stop_at_once(self) -> None:
         """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
-        for run in self._runs.all():
-            try:
-                self._launcher.stop_in_spark(run)
-            except Exception as error:  # noqa: BLE001 (the others are to be stopped all the same)
-                log.warning("cannot stop a query", query=run.definition.name, error=str(error))
+        self._launcher.stop_all_in_spark(self._runs.all())
 
     def processor_failed(self, failure: TaskFailure) -> None:
         """Report that a user's processor raised; the query's failure will follow."""
@@ -206,18 +207,25 @@ class Supervisor:
         """Report the end of a run."""
         self._events.put(_Ended(run, error, self._clock()))
 
-    def first_commit(self, run: Run, batch: int) -> None:
+    def first_commit(self, run: Run, batch: int, metrics: RecoveryMetrics) -> None:
         """Note that a run has committed its first batch."""
-        self._decide(on.FirstCommit(run.definition.name, run.number, batch))
+        name = run.definition.name
+        self._decide(on.FirstCommit(name, run.number, batch))
+        self._announcements.recovered(name, metrics)
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened; see ``Reports``."""
         failed = on.ShardsNotOpened(query_id, why, self._clock())
         self._events.put(_Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
 
-    def checkpoint_completed(self, manifest: Manifest) -> None:
+    def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """Tell the sources of queries how far a completed checkpoint has come."""
+        self._announcements.completed(manifest, root)
         self._runs.completed(manifest)
+
+    def checkpoint_failed(self, error: CheckpointError) -> None:
+        """Tell of a checkpoint that has failed, or was refused."""
+        self._announcements.failed(error)
 
     # --- starting and stopping ------------------------------------------------------------------------------
 
@@ -371,10 +379,11 @@ class Supervisor:
         self._decide(on.StopRequested())
         self._interrupted.set()
         with self._once_settled():
-            self._stop_all([run for run in self._runs.all() if not run.ended])
+            self._launcher.stop_all([run for run in self._runs.all() if not run.ended])
             for query in self._queries.values():
                 if query.isActive:
                     query.ended()
+        self._announcements.ended(None)
         self._events.put(None)
         with told_if_slow(log, "what watches the queries to end"):
             self._thread.join(_JOIN_SECONDS)
@@ -399,13 +408,6 @@ class Supervisor:
             with told_if_slow(log, "queries that are being started or restored"):
                 held.enter_context(self._changing)
             yield
-
-    def _stop_all(self, runs: list[Run]) -> None:
-        for run in runs:
-            try:
-                self._launcher.stop(run)
-            except Exception as error:  # noqa: BLE001 (the others are to be stopped all the same)
-                log.warning("cannot stop a query", query=run.definition.name, error=str(error))
 
     def _stop(self, run: Run) -> None:
         self._launcher.stop(run)
@@ -520,6 +522,7 @@ class Supervisor:
 
     def _try(self, decision: on.RestartInPlace | on.GoBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
+        self._announcements.recovering(decision)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):
@@ -586,8 +589,9 @@ class Supervisor:
             events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED)
         )
         with self._changing:
-            self._stop_all(self._runs.all())
+            self._launcher.stop_all(self._runs.all())
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)
+        self._announcements.ended(error)
         self._on_failed()

@@ -248,6 +248,7 @@ def _supervisor(
         token=driver.server.token,
         check_session=driver.check_session,
         on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
+        tell=driver.tell,
     )
 
 

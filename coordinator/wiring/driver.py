@@ -31,6 +31,8 @@ from ..config import CheckpointConfig
 from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
 from ..hosts.local_host import is_here
+from ..monitor.announcer import Announcer
+from ..recovery.announcements import Tell, tell_nobody
 from ..restore.query_directories import QueryDirectories
 from ..restore.remote_directories import RemoteDirectories
 from ..spark import session
@@ -67,6 +69,8 @@ class Driver:
     java: JavaWatch
     monitor: Monitor | None
     """Answers for metrics; None if the user has not asked for it."""
+    tell: Tell
+    """Tells the user of what happens."""
 
     @classmethod
     def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
@@ -81,6 +85,8 @@ class Driver:
         Raises:
             ChandyError: the address or a directory is not as it must be.
         """
+        # First, so that it ends last.
+        tell = _telling(config, made)
         runtime = private_directory(runtime_directory())
         # Here and not in the first batch: a task could tell nobody but Spark.
         check_runtime(runtime)
@@ -116,6 +122,7 @@ class Driver:
             directories=directories,
             java=java,
             monitor=monitor,
+            tell=tell,
         )
 
     @property
@@ -198,6 +205,14 @@ def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | Hado
         folder = HadoopFolder(spark, for_hadoop(config.work_dir))
         folder.probe()
     return folder
+
+
+def _telling(config: CheckpointConfig, made: ExitStack) -> Tell:
+    if config.on_event is None:
+        return tell_nobody
+    announcer = Announcer(config.on_event)
+    made.callback(announcer.close)
+    return announcer.tell
 
 
 def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import Manifest
@@ -68,11 +69,13 @@ class RecordedReports:
         self.must_fail = self.failures.append
         self.processor_failed = self.processor_failures.append
         self.shards_restored = self.restored.append
+        self.no_checkpoints: list[CheckpointError] = []
+        self.checkpoint_failed = self.no_checkpoints.append
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         self.not_opened.append((query_id, why, code))
 
-    def checkpoint_completed(self, manifest: Manifest) -> None:
+    def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """A test may put another function in its place."""
 
 

@@ -16,7 +16,16 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from chandy.coordinator import CheckpointCoordinator, FixedDelay
+from chandy.coordinator import (
+    CheckpointCompleted,
+    CheckpointCoordinator,
+    CheckpointFailed,
+    FixedDelay,
+    PipelineEnded,
+    PipelineEvent,
+    Recovered,
+    Recovering,
+)
 from chandy.coordinator.batch_aggregate import BatchAggregate
 from chandy.coordinator.errors import ChandyError, PipelineNameError, WriterError
 from chandy.state.aggregation import combining
@@ -280,7 +289,8 @@ def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     mark = tmp_path / "kill"
     sink = SqliteSink(tmp_path / "out.db", ("k", "n", "total"))
     events.add(2)
-    coordinator = make(restart=FixedDelay("10 ms", attempts=5), interval="300 ms")
+    told: list[PipelineEvent] = []
+    coordinator = make(restart=FixedDelay("10 ms", attempts=5), interval="300 ms", on_event=told.append)
     totals = totals_of(coordinator, events.stream(spark), combine)
     totals = totals.transform(lambda rows: rows.mapInArrow(Killed(mark), totals.schema))
     query = coordinator.start(totals.writeStream, sink=sink, name="q")
@@ -293,6 +303,11 @@ def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     assert len(coordinator.recoveries) == 2
     coordinator.stop()
     assert Counter(sink.rows()) == expected(events)
+    completed = [one.checkpoint.id for one in told if isinstance(one, CheckpointCompleted)]
+    assert completed == sorted(completed)
+    assert len(completed) == coordinator.statistics().counts.completed
+    kinds = [type(one) for one in told if not isinstance(one, (CheckpointCompleted, CheckpointFailed))]
+    assert kinds == [Recovering, Recovered, PipelineEnded]
 
     # The next life goes on in the stream's way.
     events.add(1)

@@ -42,7 +42,7 @@ def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: S
 
 def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_each(setup: Setup) -> None:
     order: list[str] = []
-    setup.reports.checkpoint_completed = lambda manifest: order.append(
+    setup.reports.checkpoint_completed = lambda manifest, root: order.append(
         f"completed {manifest.id} {setup.store.list('checkpoints/1/manifest')}"
     )
     future = setup.request()
@@ -54,7 +54,7 @@ def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_eac
 
 
 def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> None:
-    def fail(_: Manifest) -> None:
+    def fail(_: Manifest, __: str) -> None:
         raise OSError("no broker")
 
     setup.reports.checkpoint_completed = fail
@@ -98,6 +98,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
     setup.host.acknowledge(2)
     error = setup.error(future)
     assert (error.id, error.reason) == (2, Reason.FINALIZE_CHECKPOINT_FAILURE)
+    assert setup.reports.no_checkpoints == [error]
     assert "no space left" in error.detail
     eventually(lambda: setup.store.list("checkpoints/2/") == [trigger_key(2)])
     latest = setup.catalog.latest()

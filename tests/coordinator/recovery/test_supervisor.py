@@ -23,6 +23,7 @@ from chandy.coordinator.errors import (
     ProcessorFailedError,
     QueryFailedError,
 )
+from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
@@ -32,6 +33,14 @@ from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.coordinator.recovery.pipeline_events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    PipelineEnded,
+    PipelineEvent,
+    Recovered,
+    Recovering,
+)
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -188,6 +197,7 @@ class Setup:
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
         self.runs = Runs()
+        self.told: list[PipelineEvent] = []
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []
         recovery = cast(LocalRecovery, local_recovery) or LocalRecovery(
@@ -223,6 +233,7 @@ class Setup:
             clock=Ticking(),
             restored=self.point,
             token=TOKEN,
+            tell=self.told.append,
         )
         self.checkpoints = Checkpoints()
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
@@ -394,6 +405,16 @@ def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long
         query.awaitTermination(DEADLINE)
     assert text in str(caught.value)
     assert [one.in_place for one in setup.supervisor.recoveries] == in_place
+    setup.supervisor.close()
+    # The user is told of the same, and of the end once.
+    *attempts, end = setup.told
+    assert [(type(one), one.in_place) for one in attempts if isinstance(one, Recovering)] == [
+        (Recovering, one) for one in in_place[1:]
+    ]
+    assert all(text.splitlines()[-1] in one.cause for one in attempts if isinstance(one, Recovering))
+    assert isinstance(end, PipelineEnded)
+    assert text in str(end.error)
+    assert not end.is_fenced
 
 
 @attrs.frozen
@@ -606,6 +627,7 @@ def test_a_restart_in_place_that_cannot_start_is_tried_again(
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (spark.asked, query.isActive) == (4, True)
+    assert [one.in_place for one in setup.told if isinstance(one, Recovering)] == [True] * 3
     assert isinstance(setup.runs.all()[0].spark, Running)
 
 
@@ -1209,6 +1231,45 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
         query.awaitTermination(DEADLINE)
     recovery = setup.supervisor.recoveries[0]
     assert recovery.first_batch is not None
+    # It was a start.
+    assert not any(isinstance(one, Recovered) for one in setup.told)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*args: Any, location: str, **kwargs: Any) -> Running:
+        if not setup.supervisor.recoveries:
+            return Spark("boom")
+        directory = Path(location)
+        (directory / "commits").mkdir(exist_ok=True)
+        (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
+        return Running()
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.told) == 2)
+    recovering, recovered = setup.told
+    assert isinstance(recovering, Recovering)
+    assert isinstance(recovered, Recovered)
+    assert recovered.query == "q"
+    assert recovered.recovery.first_batch is not None
+    assert (recovered.recovery.cause, recovered.recovery.in_place) == (recovering.cause, recovering.in_place)
+    setup.supervisor.close()
+    assert [type(one) for one in setup.told[2:]] == [PipelineEnded]
+    assert setup.told[-1] == PipelineEnded(at=setup.told[-1].at, error=None)
+
+
+def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
+    manifest = setup.catalog.read(2)
+    setup.supervisor.checkpoint_completed(manifest, "file:///s/p/savepoints/x")
+    setup.supervisor.checkpoint_failed(CheckpointError(3, Reason.EXPIRED, "slow"))
+    completed, failed = setup.told
+    assert isinstance(completed, CheckpointCompleted)
+    assert (completed.checkpoint.id, completed.checkpoint.uri) == (2, "file:///s/p/savepoints/x")
+    assert isinstance(failed, CheckpointFailed)
+    assert (failed.id, failed.reason, failed.detail) == (3, Reason.EXPIRED, "slow")
 
 
 @pytest.mark.parametrize("operators", [(), (OperatorRecord("op", "q", "{}", {}, (None,)),)])

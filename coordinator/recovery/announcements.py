@@ -1,0 +1,63 @@
+"""Makes the events that users are told of out of what the supervisor meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from ...storage.checkpoints.manifest import Manifest
+from ..checkpoint import Checkpoint
+from ..protocol.errors import CheckpointError
+from .decisions import GoBack, RestartInPlace
+from .metrics import START, RecoveryMetrics
+from .pipeline_events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    PipelineEnded,
+    PipelineEvent,
+    Recovered,
+    Recovering,
+)
+
+Tell = Callable[[PipelineEvent], object]
+"""Takes an event. It waits for nothing, and raises nothing."""
+
+
+def tell_nobody(event: PipelineEvent) -> None:
+    """Take an event of which nobody wants to know."""
+
+
+@attrs.define
+class Announcements:
+    """What a pipeline tells of itself."""
+
+    _tell: Tell
+    _clock: Callable[[], float]
+    """Seconds since 1970."""
+    _has_ended: bool = attrs.field(default=False, init=False)
+
+    def completed(self, manifest: Manifest, root: str) -> None:
+        """Tell of a checkpoint that is complete at a URI."""
+        self._tell(CheckpointCompleted(at=self._clock(), checkpoint=Checkpoint.of(manifest, root)))
+
+    def failed(self, error: CheckpointError) -> None:
+        """Tell of a checkpoint that has failed, or was refused."""
+        self._tell(CheckpointFailed(at=self._clock(), id=error.id, reason=error.reason, detail=error.detail))
+
+    def recovering(self, decision: RestartInPlace | GoBack) -> None:
+        """Tell of an attempt to start queries again."""
+        in_place = isinstance(decision, RestartInPlace)
+        self._tell(Recovering(at=self._clock(), cause=str(decision.cause), in_place=in_place))
+
+    def recovered(self, query: str, metrics: RecoveryMetrics) -> None:
+        """Tell of the first commit of a query, unless it was started for the first time."""
+        if metrics.kind != START:
+            # A copy: the others of the same recovery add to it.
+            self._tell(Recovered(at=self._clock(), query=query, recovery=attrs.evolve(metrics)))
+
+    def ended(self, error: Exception | None) -> None:
+        """Tell of the end of the pipeline, once."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._tell(PipelineEnded(at=self._clock(), error=error))
