@@ -236,13 +236,16 @@ class CheckpointConfig:
     listen: str | None = attrs.field(default=None, validator=fields.optional(fields.listening))
     """Address at which the driver answers for its metrics and its health: ``"127.0.0.1:9464"``, say.
 
-    ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, and ``/readyz`` whether the pipeline
-    does its work, or why not. An address that other machines reach needs a ``token``. Port 0 is any free one;
+    ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, ``/readyz`` whether the pipeline does
+    its work, or why not, and ``/api/v1`` tells of checkpoints, shards and recoveries as JSON. An address that other machines reach needs a ``token``. Port 0 is any free one;
     ``coordinator.monitor_url`` says which. It needs ``chandy[monitor]``. With None, the driver does
     not listen.
     """
     token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
-    """Bearer token that requests for ``/metrics`` and ``/readyz`` must carry; None if they need none."""
+    """Bearer token that all requests but those for ``/healthz`` must carry.
+
+    With None they need none, and ``/api/v1`` takes no checkpoints.
+    """
     tls_certificate: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
     """Path of a certificate, with those above it, to serve metrics by TLS; None if they are served in the clear."""
     tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))

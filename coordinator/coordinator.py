@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import secrets
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -16,13 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from ..state.rpc.metrics import OperatorMetrics
-from ..storage.backends.open import open_store
-from ..storage.checkpoints.layout import SAVEPOINTS
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
-from ..storage.uri import checked_uri, join_uri
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
 from .assigned_shard import AssignedShard, assigned_shards
@@ -122,6 +117,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._adopter = parts.adopter
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
+        self._savepoints = parts.savepoints
 
     # --- starting -------------------------------------------------------------------------------------------
 
@@ -301,28 +297,7 @@ class CheckpointCoordinator(KeyedOperators):
             InvalidPlaceError: the target is not a URI that can be written to.
         """
         self._check_running()
-        return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoint_uri(target))
-
-    def _savepoint_uri(self, target: str | None) -> str:
-        default = self._config.savepoints
-        if target is None:
-            if default is None:
-                raise ArgumentError(
-                    "a savepoint cannot be taken",
-                    "a target, or a default for it in CheckpointConfig.savepoints",
-                    "neither",
-                    "call savepoint(NAME) or savepoint(URI), or set CheckpointConfig.savepoints",
-                )
-            target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
-        if "/" not in checked_uri(target):
-            validate_name("savepoint", target)
-            root = self._executor.machine.read(lambda machine: machine.root)
-            target = (
-                join_uri(default, self._pipeline, target) if default else join_uri(root, SAVEPOINTS, target)
-            )
-        uri = open_store(target).uri
-        check_reach(str(self._spark.sparkContext.master), {"the savepoint": uri}, shared=self._config.shared)
-        return uri
+        return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoints.uri(target))
 
     def statistics(self) -> Statistics:
         """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""
@@ -481,7 +456,7 @@ class CheckpointCoordinator(KeyedOperators):
         """
         patience = seconds(timeout)
         with named(pipeline=self._pipeline), ExitStack() as held:
-            target = None if savepoint is None else self._savepoint_uri(savepoint)
+            target = None if savepoint is None else self._savepoints.uri(savepoint)
             self._supervisor.interrupt()
             with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
                 held.enter_context(self._changing)

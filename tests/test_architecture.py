@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator",),
     ("keyed_operators", "supervised_run"),
     ("wiring",),
-    ("config", "differences", "export", "lookup", "operators"),
+    ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
     ("adopt", "batch_aggregate"),
     ("monitor",),
     ("recovery",),

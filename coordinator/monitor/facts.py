@@ -5,12 +5,19 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol
 
 import attrs
 
+from ...storage.checkpoints.manifest import CheckpointKind
+from ..assigned_shard import AssignedShard, assigned_shards
+from ..checkpoint import Checkpoint
 from ..execution.executor import CheckpointExecutor
 from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
+from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
 
 
@@ -87,19 +94,72 @@ class Facts:
     """How long the latest of them took, up to the first commit; None: not known yet."""
 
 
+class Source(Protocol):
+    """A pipeline as the server in its driver knows it. All but what takes checkpoints comes from memory, at once."""
+
+    def facts(self) -> Facts:
+        """Return what is known now."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of its checkpoints."""
+        ...
+
+    def assignment(self) -> tuple[AssignedShard, ...]:
+        """Return who has which shard."""
+        ...
+
+    def recoveries(self) -> tuple[RecoveryMetrics, ...]:
+        """Return its recoveries, oldest first."""
+        ...
+
+    def checkpoint(self) -> Future[Checkpoint]:
+        """Take a checkpoint."""
+        ...
+
+    def savepoint(self, target: str | None) -> Future[Checkpoint]:
+        """Take a savepoint.
+
+        Raises:
+            ChandyError: the target is no place for one.
+        """
+        ...
+
+
 @attrs.frozen
 class Observed:
-    """Where the facts about a pipeline come from."""
+    """The ``Source`` of a pipeline that runs."""
 
     executor: CheckpointExecutor
     supervisor: Supervisor
     clock: Callable[[], float]
     began: float
     interval: float | None
+    savepoint_uri: Callable[[str | None], str]
 
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
         return self.executor.machine.read(self._read)
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of its checkpoints."""
+        return self.executor.statistics()
+
+    def assignment(self) -> tuple[AssignedShard, ...]:
+        """Return who has which shard."""
+        return self.executor.machine.read(assigned_shards)
+
+    def recoveries(self) -> tuple[RecoveryMetrics, ...]:
+        """Return its recoveries, oldest first."""
+        return tuple(self.supervisor.recoveries)
+
+    def checkpoint(self) -> Future[Checkpoint]:
+        """Take a checkpoint."""
+        return self.executor.request(CheckpointKind.MANUAL)
+
+    def savepoint(self, target: str | None) -> Future[Checkpoint]:
+        """Take a savepoint."""
+        return self.executor.request(CheckpointKind.SAVEPOINT, target=self.savepoint_uri(target))
 
     def _read(self, machine: CheckpointStateMachine) -> Facts:
         supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed

@@ -13,13 +13,14 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ...storage.logs import carried, logger
 from ..errors import SetupError
 from ..listening import Listening
-from .facts import Facts
+from .api import PREFIX, Api
+from .facts import Facts, Source
 from .health import troubles
 from .metrics import CONTENT_TYPE, exposition
 
@@ -48,7 +49,7 @@ class Monitor:
         self._pipeline = pipeline
         self._token = listening.token
         self._socket = bound
-        self._facts: Callable[[], Facts] | None = None
+        self._source: Source | None = None
         scheme = "http" if listening.certificate is None else "https"
         host = f"[{listening.host}]" if ":" in listening.host else listening.host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
@@ -96,9 +97,9 @@ class Monitor:
         log.info("metrics are served", url=monitor.url)
         return monitor
 
-    def tell(self, facts: Callable[[], Facts]) -> None:
-        """Say where the facts come from, now that the pipeline is taken over."""
-        self._facts = facts
+    def tell(self, source: Source) -> None:
+        """Say what the pipeline is known by, now that it is taken over."""
+        self._source = source
 
     def close(self) -> None:
         """Answer no more."""
@@ -116,25 +117,31 @@ class Monitor:
     def _application(self, listening: Listening) -> Starlette:
         # Without a token, nothing but the address keeps others out: a page of elsewhere must not reach it by a name.
         names = ["*"] if listening.token is not None else [*_LOOPBACK_NAMES, listening.host]
+        api = Api(self._pipeline, listening.token is not None, lambda: self._source)
+        described = JSONResponse(api.described())
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._allowed(self._readyz)),
                 Route("/metrics", self._allowed(self._metrics)),
+                Route(f"{PREFIX}/openapi.json", self._allowed(lambda: described)),
+                *api.routes(self._refusal),
             ],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
         )
 
     def _allowed(self, answer: Callable[[], Response]) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:
-            if self._token is not None:
-                given = request.headers.get("authorization", "").encode()
-                if not secrets.compare_digest(given, f"Bearer {self._token}".encode()):
-                    headers = {"WWW-Authenticate": "Bearer"}
-                    return PlainTextResponse("a bearer token is needed\n", 401, headers)
-            return answer()
+            return self._refusal(request) or answer()
 
         return checked
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request without the token; None to one that has it, or needs none."""
+        given = request.headers.get("authorization", "").encode()
+        if self._token is None or secrets.compare_digest(given, f"Bearer {self._token}".encode()):
+            return None
+        return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
 
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -147,4 +154,4 @@ class Monitor:
         return Response(exposition(self._pipeline, self._known()), media_type=CONTENT_TYPE)
 
     def _known(self) -> Facts | None:
-        return None if self._facts is None else self._facts()
+        return None if self._source is None else self._source.facts()

@@ -46,6 +46,7 @@ from ..recovery.supervisor import Supervisor
 from ..restore import restore_point
 from ..restore.adoptions import Adoptions
 from ..restore.local_recovery import LocalRecovery
+from ..savepoint_target import SavepointTargets
 from ..sinks.owner import SinkOwner
 from ..spark import session
 from ..spark.anchors import Anchors, can_place
@@ -74,6 +75,7 @@ class Assembly:
     lookup: Lookup
     adopter: Adopter
     channels: Channels
+    savepoints: SavepointTargets
     monitor_url: str | None
     """Where the driver answers for its metrics; None: nowhere."""
     abandon: Callable[[], None]
@@ -148,11 +150,24 @@ def assemble(
         generation=pipeline.generation.generation,
         restores=pipeline.point.manifest.id if pipeline.point else None,
     )
+    savepoints = SavepointTargets(
+        name, catalog.store.uri, config.savepoints, str(spark.sparkContext.master), config.shared
+    )
     if driver.monitor is not None:
-        observed = Observed(executor, supervisor, driver.clock, driver.clock(), config.interval_seconds)
-        driver.monitor.tell(observed.facts)
-    url = driver.monitor.url if driver.monitor else None
-    return Assembly(pipeline, executor, supervisor, operators, lookup, adopter, channels, url, abandon)
+        began, interval = driver.clock(), config.interval_seconds
+        driver.monitor.tell(Observed(executor, supervisor, driver.clock, began, interval, savepoints.uri))
+    return Assembly(
+        pipeline=pipeline,
+        executor=executor,
+        supervisor=supervisor,
+        operators=operators,
+        lookup=lookup,
+        adopter=adopter,
+        channels=channels,
+        savepoints=savepoints,
+        monitor_url=driver.monitor.url if driver.monitor else None,
+        abandon=abandon,
+    )
 
 
 def _take_over(

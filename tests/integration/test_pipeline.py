@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -289,7 +290,15 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
     events.add(1)
-    coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0")
+    coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0", token="secret")
+
+    def ask(path: str, method: str = "GET") -> bytes:
+        request = Request(f"{coordinator.monitor_url}{path}", method=method)
+        request.add_header("Authorization", "Bearer secret")
+        with urlopen(request, timeout=DEADLINE) as answer:
+            found: bytes = answer.read()
+            return found
+
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     query.processAllAvailable()
     done = coordinator.statistics().counts.completed
@@ -299,16 +308,23 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     assert statistics.latest_completed is not None
     assert len(statistics.latest_completed.shards) == 4
     assert statistics.duration is not None
-    with urlopen(f"{coordinator.monitor_url}/metrics", timeout=DEADLINE) as answer:
-        families = {one.name: one.samples for one in text_string_to_metric_families(answer.read().decode())}
+    families = {one.name: one.samples for one in text_string_to_metric_families(ask("/metrics").decode())}
     (completed,) = families["chandy_checkpoints"]
     assert completed.labels == {"pipeline": "p", "kind": "periodic", "status": "completed", "reason": ""}
     assert statistics.counts.completed <= completed.value <= coordinator.statistics().counts.completed
     assert [one.value for one in families["chandy_query_committed_batch"]] == [0.0]
     assert [one.value for one in families["chandy_shards"]] == [4.0]
     assert [one.value for one in families["chandy_state_hosts"]] == [1.0]
-    with urlopen(f"{coordinator.monitor_url}/readyz", timeout=DEADLINE) as answer:
-        assert answer.read() == b"ready\n"
+    assert ask("/readyz") == b"ready\n"
+    # By hand, from elsewhere.
+    taken = json.loads(ask("/api/v1/checkpoints", "POST"))
+    assert (taken["kind"], taken["batches"]) == ("manual", {"totals": 0})
+    details = json.loads(ask(f"/api/v1/checkpoints/{taken['id']}"))
+    assert details["checkpoint"]["status"] == "completed"
+    assert len(details["operators"]["totals"]["shards"]) == 4
+    assert [one["shard"] for one in json.loads(ask("/api/v1/assignment"))] == [0, 1, 2, 3]
+    assert [one["kind"] for one in json.loads(ask("/api/v1/recoveries"))] == ["start"]
+    assert json.loads(ask("/api/v1"))["is_ready"]
 
 
 # --- sinks, sources, triggers -------------------------------------------------------------------------------

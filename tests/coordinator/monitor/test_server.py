@@ -14,11 +14,12 @@ import pytest
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ConfigError, SetupError
 from chandy.coordinator.listening import Listening, address
+from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.monitor.metrics import CONTENT_TYPE
 from chandy.coordinator.monitor.server import Monitor
 
 from ...waiting import DEADLINE
-from .test_metrics import FACTS
+from .known_pipeline import KnownPipeline
 
 Answer = tuple[int, str]
 
@@ -56,7 +57,7 @@ def test_a_driver_answers_before_it_leads_and_once_it_does(begin: Callable[..., 
     assert ask(monitor, "/healthz") == (200, "ok\n")
     assert ask(monitor, "/readyz") == (503, "the driver stands by, or takes the pipeline over\n")
     assert 'chandy_driver_state{pipeline="p",state="stands by"} 1.0' in ask(monitor, "/metrics")[1]
-    monitor.tell(lambda: FACTS)
+    monitor.tell(KnownPipeline())
     assert ask(monitor, "/readyz") == (200, "ready\n")
     status, text = ask(monitor, "/metrics")
     assert status == 200
@@ -109,10 +110,10 @@ def test_slow_clients_keep_nobody_from_closing(begin: Callable[..., Monitor]) ->
 def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -> None:
     monitor = begin()
 
-    def broken() -> None:
+    def broken() -> Facts:
         raise RuntimeError("a bug")
 
-    monitor.tell(broken)  # type: ignore[arg-type]
+    monitor.tell(KnownPipeline(read=broken))
     assert ask(monitor, "/metrics")[0] == 500
     assert ask(monitor, "/healthz")[0] == 200
 

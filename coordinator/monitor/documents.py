@@ -1,0 +1,238 @@
+"""What the HTTP API tells of a pipeline, as values: made of facts and statistics alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ...storage.checkpoints.manifest import CheckpointKind
+from ..checkpoint import Checkpoint
+from ..protocol.reasons import Reason
+from ..protocol.statistics import (
+    CheckpointStatistics,
+    Counts,
+    ShardStatistics,
+    Statistics,
+    Status,
+    Summary,
+)
+from ..recovery.metrics import RecoveryMetrics
+from ..version import __version__
+from .facts import Facts, Life, QueryFacts, Unpublished
+from .health import troubles
+
+
+@attrs.frozen(kw_only=True)
+class Overview:
+    """A pipeline at one moment. All times of documents are seconds since 1970, all durations seconds."""
+
+    pipeline: str
+    version: str
+    """Of Chandy."""
+    life: Life
+    is_ready: bool
+    troubles: tuple[str, ...]
+    """Why it is not ready."""
+    now: float
+    began: float
+    """When the driver took the pipeline over."""
+    generation: int
+    interval: float | None
+    checkpoints_in_progress: int
+    checkpoints_queued: int
+    last_completed_at: float | None
+    queries: Mapping[str, QueryFacts]
+    hosts: Mapping[str, int]
+    """State hosts by machine."""
+    shards: Mapping[str, int]
+    """Shards by the machine that has them."""
+    shards_unassigned: int
+    shards_moving: int
+    shards_with_standby: int
+    unpublished: Mapping[str, Unpublished]
+    recoveries: Mapping[str, int]
+
+    @classmethod
+    def of(cls, pipeline: str, facts: Facts) -> Overview:
+        """Describe a pipeline of which facts are known."""
+        found = tuple(troubles(facts))
+        return cls(
+            pipeline=pipeline,
+            version=__version__,
+            life=facts.life,
+            is_ready=not found,
+            troubles=found,
+            now=facts.now,
+            began=facts.began,
+            generation=facts.generation,
+            interval=facts.interval,
+            checkpoints_in_progress=facts.in_progress,
+            checkpoints_queued=facts.queued,
+            last_completed_at=facts.completed_at,
+            queries=facts.queries,
+            hosts=facts.hosts,
+            shards=facts.shards,
+            shards_unassigned=facts.unassigned,
+            shards_moving=facts.moving,
+            shards_with_standby=facts.standbys,
+            unpublished=facts.unpublished,
+            recoveries=facts.recoveries,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class BriefCheckpoint:
+    """A checkpoint without its shards."""
+
+    id: int
+    kind: CheckpointKind
+    status: Status
+    triggered_at: float
+    completed_at: float | None
+    """When it completed or failed."""
+    duration: float | None
+    size: int
+    new_bytes: int
+    reason: Reason | None
+    """Why it failed."""
+
+    @classmethod
+    def of(cls, known: CheckpointStatistics) -> BriefCheckpoint:
+        """Describe a checkpoint."""
+        return cls(
+            id=known.id,
+            kind=known.kind,
+            status=known.status,
+            triggered_at=known.triggered_at,
+            completed_at=known.completed_at,
+            duration=known.duration,
+            size=known.size,
+            new_bytes=known.new_bytes,
+            reason=known.reason,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Checkpoints:
+    """The checkpoints of this life of a driver."""
+
+    counts: Counts
+    restored: int | None
+    """The checkpoint that was restored last."""
+    duration: Summary | None
+    """Of the completed ones; so are the next two, in bytes."""
+    size: Summary | None
+    new_bytes: Summary | None
+    latest_completed: BriefCheckpoint | None
+    latest_failed: BriefCheckpoint | None
+    history: tuple[BriefCheckpoint, ...]
+    """Newest first."""
+
+    @classmethod
+    def of(cls, known: Statistics) -> Checkpoints:
+        """Describe the checkpoints."""
+
+        def brief(one: CheckpointStatistics | None) -> BriefCheckpoint | None:
+            return None if one is None else BriefCheckpoint.of(one)
+
+        return cls(
+            counts=known.counts,
+            restored=known.restored,
+            duration=known.duration,
+            size=known.size,
+            new_bytes=known.new_bytes,
+            latest_completed=brief(known.latest_completed),
+            latest_failed=brief(known.latest_failed),
+            history=tuple(map(BriefCheckpoint.of, known.checkpoints)),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class OperatorPart:
+    """An operator's part in a checkpoint: its shards, the slowest of them, and the bytes of all."""
+
+    start_delay: float
+    sync: float
+    async_: float
+    size: int
+    new_bytes: int
+    shards: tuple[ShardStatistics, ...]
+
+    @classmethod
+    def of(cls, shards: Sequence[ShardStatistics]) -> OperatorPart:
+        """Add up shards, at least one."""
+        return cls(
+            start_delay=max(one.start_delay for one in shards),
+            sync=max(one.sync for one in shards),
+            async_=max(one.async_ for one in shards),
+            size=sum(one.bytes for one in shards),
+            new_bytes=sum(one.new_bytes for one in shards),
+            shards=tuple(sorted(shards, key=lambda one: one.shard)),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointDetails:
+    """A checkpoint with the parts of its operators, as far as the driver still knows them."""
+
+    checkpoint: BriefCheckpoint
+    operators: Mapping[str, OperatorPart]
+    """By uid."""
+
+    @classmethod
+    def of(cls, known: CheckpointStatistics) -> CheckpointDetails:
+        """Describe a checkpoint."""
+        by_uid: dict[str, list[ShardStatistics]] = {}
+        for shard in known.shards:
+            by_uid.setdefault(shard.uid, []).append(shard)
+        parts = {uid: OperatorPart.of(shards) for uid, shards in sorted(by_uid.items())}
+        return cls(checkpoint=BriefCheckpoint.of(known), operators=parts)
+
+
+@attrs.frozen(kw_only=True)
+class Recovery:
+    """One start or restart. ``total`` is from the detection of the failure to the first commit."""
+
+    kind: str
+    cause: str
+    checkpoint: int | None
+    begun_at: float
+    waiting: float
+    stopping: float
+    restoring: float
+    starting: float
+    first_batch: float | None
+    total: float | None
+    found_bytes: int
+    downloaded_bytes: int
+
+    @classmethod
+    def of(cls, known: RecoveryMetrics) -> Recovery:
+        """Describe a recovery."""
+        return cls(**{field.name: getattr(known, field.name) for field in attrs.fields(cls)})
+
+
+@attrs.frozen(kw_only=True)
+class Taken:
+    """A checkpoint or savepoint that was asked for, and has completed."""
+
+    id: int
+    kind: CheckpointKind
+    uri: str
+    duration: float
+    size: int
+    batches: Mapping[str, int]
+    """The last batch of each query in it."""
+
+    @classmethod
+    def of(cls, taken: Checkpoint) -> Taken:
+        """Describe a completed checkpoint."""
+        return cls(**{field.name: getattr(taken, field.name) for field in attrs.fields(cls)})
+
+
+@attrs.frozen(kw_only=True)
+class Problem:
+    """Why there is no other answer."""
+
+    error: str

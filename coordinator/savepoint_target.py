@@ -1,0 +1,57 @@
+"""Where a savepoint goes: a URI, or a plain name below the default place."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import attrs
+
+from ..storage.backends.open import open_store
+from ..storage.checkpoints.layout import SAVEPOINTS
+from ..storage.keys import validate_name
+from ..storage.uri import checked_uri, join_uri
+from .errors import ArgumentError
+from .spark.reach import check_reach
+
+
+@attrs.frozen
+class SavepointTargets:
+    """The places for savepoints of one pipeline."""
+
+    pipeline: str
+    root: str
+    """URI of the pipeline's own store."""
+    default: str | None
+    """``CheckpointConfig.savepoints``."""
+    master: str
+    """Spark's master: what it runs on must reach the place."""
+    shared: bool
+    """``CheckpointConfig.shared``."""
+
+    def uri(self, target: str | None) -> str:
+        """Return the URI of a savepoint.
+
+        Args:
+            target: as for ``CheckpointCoordinator.savepoint``.
+
+        Raises:
+            ArgumentError: there is neither a target nor a default.
+            InvalidPlaceError: the target is not a URI that can be written to.
+        """
+        if target is None:
+            if self.default is None:
+                raise ArgumentError(
+                    "a savepoint cannot be taken",
+                    "a target, or a default for it in CheckpointConfig.savepoints",
+                    "neither",
+                    "call savepoint(NAME) or savepoint(URI), or set CheckpointConfig.savepoints",
+                )
+            target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
+        if "/" not in checked_uri(target):
+            validate_name("savepoint", target)
+            below = (self.default, self.pipeline) if self.default else (self.root, SAVEPOINTS)
+            target = join_uri(*below, target)
+        uri = open_store(target).uri
+        check_reach(self.master, {"the savepoint": uri}, shared=self.shared)
+        return uri

@@ -1,0 +1,66 @@
+"""A pipeline as the server in a driver knows it, in the hands of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import attrs
+
+from chandy.coordinator.assigned_shard import AssignedShard
+from chandy.coordinator.checkpoint import Checkpoint
+from chandy.coordinator.monitor.facts import Facts
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
+from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.storage.checkpoints.manifest import CheckpointKind
+
+from .test_metrics import FACTS
+
+SHARDS = [ShardStatistics("totals", shard, 10.0, 0.1 * shard, 0.01, 0.2, 11.0, 100, 7) for shard in (1, 0)]
+TAKEN = Checkpoint(3, CheckpointKind.MANUAL, "file:///s/p", 10.0, 12.5, 1000, 10, 2, {"q": 7})
+
+
+def statistics() -> Statistics:
+    """Checkpoint 1 has completed, 2 has failed, 3 is in progress."""
+    history = History()
+    history.started(1, CheckpointKind.PERIODIC, 10.0)
+    history.completed(1, 12.0, size=200, new_bytes=14, shards=SHARDS)
+    history.started(2, CheckpointKind.SAVEPOINT, 20.0)
+    history.failed(2, 21.0, Reason.EXPIRED)
+    history.started(3, CheckpointKind.MANUAL, 30.0)
+    history.restored(1)
+    return history.snapshot()
+
+
+@attrs.define
+class KnownPipeline:
+    """``Source``, whose checkpoints are what a test says."""
+
+    read: Callable[[], Facts] = lambda: FACTS
+    outcome: Callable[[Future[Checkpoint]], None] = lambda future: future.set_result(TAKEN)
+    targets: list[str | None] = attrs.field(factory=list)
+
+    def facts(self) -> Facts:
+        return self.read()
+
+    def statistics(self) -> Statistics:
+        return statistics()
+
+    def assignment(self) -> tuple[AssignedShard, ...]:
+        return (
+            AssignedShard("q", "totals", 0, "near", "1", 1, 100),
+            AssignedShard("q", "totals", 1, None, None),
+        )
+
+    def recoveries(self) -> tuple[RecoveryMetrics, ...]:
+        return (RecoveryMetrics("start", None, False, 5.0), RecoveryMetrics("<b>boom</b>", 1, True, 9.0))
+
+    def checkpoint(self) -> Future[Checkpoint]:
+        return self.savepoint("none: a checkpoint")
+
+    def savepoint(self, target: str | None) -> Future[Checkpoint]:
+        self.targets.append(target)
+        future: Future[Checkpoint] = Future()
+        self.outcome(future)
+        return future

@@ -1,0 +1,190 @@
+"""The HTTP API: its answers are what its description says, and each request comes to an end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import jsonschema
+import openapi_spec_validator
+import pytest
+
+from chandy.coordinator.checkpoint import Checkpoint
+from chandy.coordinator.errors import ArgumentError
+from chandy.coordinator.monitor import api
+from chandy.coordinator.monitor.server import Monitor
+from chandy.coordinator.protocol.errors import CheckpointError
+from chandy.coordinator.protocol.reasons import Reason
+
+from ...waiting import DEADLINE, eventually
+from .known_pipeline import KnownPipeline
+from .test_server import ask
+from .test_server import begin as begin
+
+TOKEN = {"Authorization": "Bearer secret"}
+Begin = Callable[..., Monitor]
+
+
+def told(begin: Begin, known: KnownPipeline | None = None, **settings: str) -> Monitor:
+    monitor = begin(**settings)
+    monitor.tell(known or KnownPipeline())
+    return monitor
+
+
+def described(monitor: Monitor, **headers: str) -> dict[str, Any]:
+    status, text = ask(monitor, "/api/v1/openapi.json", **headers)
+    assert status == 200
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def check(description: dict[str, Any], path: str, status: int, text: str, method: str = "get") -> Any:
+    """Check an answer against the description, and return it."""
+    schema = description["paths"][path][method]["responses"][str(status)]["content"]["application/json"][
+        "schema"
+    ]
+    answer = json.loads(text)
+    jsonschema.validate(answer, {**schema, "components": description["components"]})
+    return answer
+
+
+def test_the_description_is_openapi(begin: Begin) -> None:
+    openapi_spec_validator.validate(described(begin()))
+
+
+def test_every_answer_is_as_described(begin: Begin) -> None:
+    monitor = told(begin)
+    description = described(monitor)
+    answers = {}
+    for path, methods in description["paths"].items():
+        if "get" in methods:
+            status, text = ask(monitor, path.replace("{id}", "1"))
+            assert status == 200
+            answers[path] = check(description, path, status, text)
+    assert len(answers) == 5
+    overview = answers["/api/v1"]
+    assert (overview["pipeline"], overview["is_ready"], overview["troubles"]) == ("p", True, [])
+    assert overview["queries"] == {"totals": {"is_active": True, "committed": 7}}
+    checkpoints = answers["/api/v1/checkpoints"]
+    assert checkpoints["counts"] == {
+        "triggered": 3,
+        "in_progress": 1,
+        "completed": 1,
+        "failed": 1,
+        "restored": 1,
+    }
+    assert [(one["id"], one["status"], one["reason"]) for one in checkpoints["history"]] == [
+        (3, "in progress", None),
+        (2, "failed", "EXPIRED"),
+        (1, "completed", None),
+    ]
+    assert checkpoints["duration"]["p99"] == 2.0
+    details = answers["/api/v1/checkpoints/{id}"]
+    part = details["operators"]["totals"]
+    assert [shard["shard"] for shard in part["shards"]] == [0, 1]
+    assert (part["start_delay"], part["size"], part["new_bytes"]) == (0.1, 200, 14)
+    assert [one["machine"] for one in answers["/api/v1/assignment"]] == ["near", None]
+    # What is a name or a message stays JSON, whatever is in it.
+    assert [one["cause"] for one in answers["/api/v1/recoveries"]] == ["start", "<b>boom</b>"]
+
+
+def test_a_checkpoint_that_is_not_known_and_a_driver_that_waits_are_problems(begin: Begin) -> None:
+    monitor = told(begin)
+    description = described(monitor)
+    status, text = ask(monitor, "/api/v1/checkpoints/99")
+    assert status == 404
+    assert "99" in check(description, "/api/v1/checkpoints/{id}", 404, text)["error"]
+    assert ask(monitor, "/api/v1/checkpoints/one")[0] == 404
+    waiting = begin()
+    for path in ("/api/v1", "/api/v1/recoveries"):
+        status, text = ask(waiting, path)
+        assert status == 503
+        assert "stands by" in check(description, path, 503, text)["error"]
+
+
+def test_all_of_it_asks_for_the_token(begin: Begin) -> None:
+    monitor = told(begin, token="secret")
+    paths = described(monitor, **TOKEN)["paths"]
+    requests = [(path, method) for path, methods in paths.items() for method in methods]
+    assert len(requests) == 7
+    for path, method in [*requests, ("/api/v1/openapi.json", "get")]:
+        assert ask(monitor, path.replace("{id}", "1"), method.upper())[0] == 401
+
+
+def fail(error: Exception) -> Callable[[Future[Checkpoint]], None]:
+    return lambda future: future.set_exception(error)
+
+
+def test_nobody_orders_anything_without_a_token(begin: Begin) -> None:
+    known = KnownPipeline()
+    monitor = told(begin, known)
+    status, text = ask(monitor, "/api/v1/checkpoints", "POST")
+    assert (status, known.targets) == (403, [])
+    assert "set CheckpointConfig.token" in json.loads(text)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "target"),
+    [
+        ("checkpoints", None, "none: a checkpoint"),
+        ("savepoints", None, None),
+        ("savepoints", b"{}", None),
+        ("savepoints", b'{"target": "before-upgrade"}', "before-upgrade"),
+    ],
+)
+def test_a_checkpoint_is_taken_and_waited_for(
+    begin: Begin, path: str, body: bytes | None, target: str | None
+) -> None:
+    known = KnownPipeline()
+    monitor = told(begin, known, token="secret")
+    status, text = ask(monitor, f"/api/v1/{path}", "POST", body, **TOKEN)
+    assert (status, known.targets) == (200, [target])
+    answer = check(described(monitor, **TOKEN), f"/api/v1/{path}", 200, text, "post")
+    assert (answer["id"], answer["uri"], answer["duration"]) == (3, "file:///s/p", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "body", "expected"),
+    [
+        (fail(CheckpointError(3, Reason.EXPIRED, "slow")), b"", (409, "slow")),
+        (fail(ArgumentError("no savepoint", "a place", "none")), b"", (400, "a place")),
+        (lambda future: None, b"", (202, "goes on")),
+        (lambda future: None, b"no json", (400, "Order")),
+        (lambda future: None, b'{"place": "x"}', (400, "place")),
+        (lambda future: None, b'{"target": 5}', (400, "target")),
+        (lambda future: None, b'{"target": "' + b"x" * 100_000 + b'"}', (413, "65536")),
+    ],
+    ids=["failed", "refused", "takes long", "no JSON", "unknown field", "wrong type", "too large"],
+)
+def test_whatever_becomes_of_it_is_an_answer(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, outcome: Any, body: bytes, expected: tuple[int, str]
+) -> None:
+    monkeypatch.setattr(api, "_WAIT_SECONDS", 0.05)
+    monitor = told(begin, KnownPipeline(outcome=outcome), token="secret")
+    status, text = ask(monitor, "/api/v1/savepoints", "POST", body, **TOKEN)
+    answer = check(described(monitor, **TOKEN), "/api/v1/savepoints", status, text, "post")
+    assert status == expected[0]
+    assert expected[1] in answer["error"]
+
+
+def test_many_who_wait_for_a_checkpoint_keep_nobody_from_reading(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_WAIT_SECONDS", 300.0)
+    futures: list[Future[Checkpoint]] = []
+    monitor = told(begin, KnownPipeline(outcome=futures.append), token="secret")
+    threads = [
+        threading.Thread(target=ask, args=(monitor, "/api/v1/checkpoints", "POST"), kwargs=TOKEN, daemon=True)
+        for _ in range(60)
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(futures) == 60)
+    assert ask(monitor, "/metrics", **TOKEN)[0] == 200
+    for future in futures:
+        future.cancel()
+    for thread in threads:
+        thread.join(DEADLINE)
