@@ -21,6 +21,7 @@ from ..recovery.metrics import RecoveryMetrics
 from ..version import __version__
 from .facts import Facts, Life, QueryFacts, Unpublished
 from .health import troubles
+from .state_sizes import OperatorSize
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +44,8 @@ class Overview:
     checkpoints_queued: int
     last_completed_at: float | None
     queries: Mapping[str, QueryFacts]
+    operators: Mapping[str, OperatorSize]
+    """By uid."""
     hosts: Mapping[str, int]
     """State hosts by machine."""
     shards: Mapping[str, int]
@@ -71,6 +74,7 @@ class Overview:
             checkpoints_queued=facts.queued,
             last_completed_at=facts.completed_at,
             queries=facts.queries,
+            operators=facts.operators,
             hosts=facts.hosts,
             shards=facts.shards,
             shards_unassigned=facts.unassigned,

@@ -19,6 +19,7 @@ from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
+from .state_sizes import OperatorSize, StateSizes
 
 
 class Life(enum.StrEnum):
@@ -72,6 +73,8 @@ class Facts:
     """When the latest checkpoint completed; None: none has."""
     size: int | None
     """Bytes that a restore of it reads."""
+    operators: Mapping[str, OperatorSize]
+    """The state of each operator in the checkpoint that the pipeline's state has grown from, by uid."""
     in_progress: int
     queued: int
     """Requests for checkpoints that wait."""
@@ -136,10 +139,14 @@ class Observed:
     began: float
     interval: float | None
     savepoint_uri: Callable[[str | None], str]
+    _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
 
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
-        return self.executor.machine.read(self._read)
+        # Not within the lock: there may be ten thousand shards.
+        base = self.executor.machine.read(lambda machine: machine.checkpoints.retained.base_manifest)
+        sizes = self._sizes.of(base)
+        return self.executor.machine.read(lambda machine: self._read(machine, sizes))
 
     def statistics(self) -> Statistics:
         """Return the statistics of its checkpoints."""
@@ -161,7 +168,7 @@ class Observed:
         """Take a savepoint."""
         return self.executor.request(CheckpointKind.SAVEPOINT, target=self.savepoint_uri(target))
 
-    def _read(self, machine: CheckpointStateMachine) -> Facts:
+    def _read(self, machine: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed
         failed, recoveries = supervisor.failed, supervisor.recoveries
         owners = _owners(machine)
@@ -177,6 +184,7 @@ class Observed:
             restored=machine.checkpoints.history.counts.restored,
             completed_at=latest.completed_at if latest else None,
             size=latest.size if latest else None,
+            operators=sizes,
             in_progress=len(machine.checkpoints.pending),
             queued=len(machine.admission.queue),
             queries={

@@ -324,7 +324,11 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     assert len(details["operators"]["totals"]["shards"]) == 4
     assert [one["shard"] for one in json.loads(ask("/api/v1/assignment"))] == [0, 1, 2, 3]
     assert [one["kind"] for one in json.loads(ask("/api/v1/recoveries"))] == ["start"]
-    assert json.loads(ask("/api/v1"))["is_ready"]
+    overview = json.loads(ask("/api/v1"))
+    assert overview["is_ready"]
+    size = overview["operators"]["totals"]
+    assert size["query"] == "totals"
+    assert 0 < size["largest_shard"] <= size["bytes"] <= coordinator.statistics().latest_completed.size
 
 
 # --- sinks, sources, triggers -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
 from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
+from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, Totals
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -28,6 +29,7 @@ FACTS = Facts(
     restored=1,
     completed_at=990.0,
     size=5000,
+    operators={"delays": OperatorSize("totals", 4000, 900)},
     in_progress=1,
     queued=2,
     queries={"totals": QueryFacts(is_active=True, committed=7)},
@@ -78,6 +80,8 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_state_hosts", "far"] == 2.0
     assert (found["chandy_shards_unassigned",], found["chandy_shards_moving",]) == (8.0, 1.0)
     assert found["chandy_shards_with_standby",] == 4.0
+    assert found["chandy_operator_state_bytes", "delays", "totals"] == 4000.0
+    assert found["chandy_operator_largest_shard_bytes", "delays", "totals"] == 900.0
 
 
 def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None:
