@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from ..state.errors import ChangelogBrokenError
@@ -19,6 +18,7 @@ from ..state.format.keyspace import HIDDEN
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
+from ..state.reader.given_key import key_values, shard_of
 from ..state.reader.lookup import lookup_state
 from ..state.rpc.calls import ActionClient
 from ..state.rpc.messages import AskBatches, AskMetrics, HostHello, ReadValues, Values
@@ -72,7 +72,7 @@ class Lookup:
         """Return the value of a state variable for a key; see ``CheckpointCoordinator.get``."""
         name = choose_state(operator, state)
         schema = from_json(operator.key_schema)
-        values = key_values(operator.uid, schema, key)
+        values = values_of(operator.uid, schema, key)
         encoded = KeyCodec(schema).encode(values)
 
         def fetch(keys: Sequence[bytes]) -> list[bytes | None]:
@@ -147,7 +147,7 @@ class Lookup:
             if any(value is not None for value in found):
                 return [None if value is None else bytes.fromhex(value) for value in found]
         if places.untouched:
-            shard = self._shard_of(schema, key, len(operator.shards))
+            shard = shard_of(self.spark, schema, key, len(operator.shards))
             if shard in places.untouched:
                 return self._restored(operator.uid, shard, places.untouched[shard], places.resume_point, keys)
         return [None] * len(keys)
@@ -164,13 +164,6 @@ class Lookup:
             return client.call(action, request, answer)
         finally:
             client.close()
-
-    def _shard_of(self, schema: StructType, key: tuple[Any, ...], shards: int) -> int:
-        """Return the number of a key's shard, computed by Spark's own hash function."""
-        row = self.spark.createDataFrame([key], schema).toDF(*(f"c{at}" for at in range(len(schema))))
-        found = row.select(F.pmod(F.xxhash64(*row.columns), F.lit(shards))).first()
-        assert found is not None, "a row was given"
-        return int(found[0])
 
     def _restored(
         self,
@@ -222,27 +215,18 @@ def choose_state(operator: OperatorRecord, state: str | None) -> str:
     return state
 
 
-def key_values(uid: str, schema: StructType, key: Any) -> tuple[Any, ...]:
-    """Return the values of the key columns from what a user gives: a tuple, a dict by column, or a single value.
+def values_of(uid: str, schema: StructType, key: Any) -> tuple[Any, ...]:
+    """Return the values of the key columns of an operator, given as ``key_values`` takes them.
 
     Raises:
         ArgumentError: the key has other columns than the operator.
     """
-    names = schema.names
-    if isinstance(key, Mapping):
-        if set(key) != set(names):
-            raise _wrong_key(uid, names, key)
-        return tuple(key[name] for name in names)
-    values = tuple(key) if isinstance(key, tuple | list) else (key,)
-    if len(values) != len(names):
-        raise _wrong_key(uid, names, key)
+    values = key_values(schema, key)
+    if values is None:
+        raise ArgumentError(
+            f"operator {uid!r} has no such key",
+            f"values of the key columns {', '.join(schema.names)}",
+            repr(key),
+            "pass a tuple in this order, a dict by column, or the value itself if there is one column",
+        )
     return values
-
-
-def _wrong_key(uid: str, names: Sequence[str], key: Any) -> ArgumentError:
-    return ArgumentError(
-        f"operator {uid!r} has no such key",
-        f"values of the key columns {', '.join(names)}",
-        repr(key),
-        "pass a tuple in this order, a dict by column, or the value itself if there is one column",
-    )

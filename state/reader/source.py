@@ -1,11 +1,13 @@
 """The Spark data source "chandy", which reads the state of an operator in a checkpoint or a savepoint.
 
-Options: ``path`` (the argument of ``load``), ``checkpoint``, ``operator``, ``state``; see ``reading.read_state``.
+Options: ``path`` (the argument of ``load``), ``checkpoint``, ``operator``, ``state``, ``shards`` (numbers with commas
+in between), ``key`` (its canonical bytes in hex); see ``reading.read_state``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from typing import TypeVar
 
 import attrs
 import pyarrow as pa
@@ -20,9 +22,11 @@ from ...storage.disk.scratch import scratch_directory
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from .stored import TIMERS, StoredState
 
+T = TypeVar("T")
+
 FORMAT = "chandy"
 
-_OPTIONS = {"path", "checkpoint", "operator", "state"}
+_OPTIONS = {"path", "checkpoint", "operator", "state", "shards", "key"}
 
 
 @attrs.frozen
@@ -34,7 +38,23 @@ class Selection:
     checkpoint: int
     is_savepoint: bool
     shards: tuple[Handle | None, ...]
+    """Those to read."""
     state: StoredState
+    key: bytes | None = None
+    """The canonical bytes of the only key to read; None: all keys."""
+
+    def within(self, shards: Collection[int] | None, key: bytes | None = None) -> Selection:
+        """Return what is selected in some shards, or of one key in them.
+
+        Raises:
+            DefinitionError: the operator has no such shard.
+        """
+        if shards is None:
+            return attrs.evolve(self, key=key)
+        if not shards or not set(shards) <= set(range(len(self.shards))):
+            expected = f"some of the shards 0 to {len(self.shards) - 1} of operator {self.state.operator!r}"
+            raise invalid_argument("shards", expected, ", ".join(map(str, shards)) or "none")
+        return attrs.evolve(self, shards=tuple(self.shards[at] for at in sorted(set(shards))), key=key)
 
 
 def select(uri: str, checkpoint: str | int, operator: str | None, state: str | None) -> Selection:
@@ -87,6 +107,21 @@ def _no_such(what: str, option: str, wanted: str | None, existing: Iterable[str]
     return NoSuchStateError(f"cannot select {what}", expected, found, f"select one with {option}=...")
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
+def _read(name: str, expected: str, parse: Callable[[str], T], options: MutableMapping[str, str]) -> T | None:
+    """Return what an option says; None if it is not there."""
+    given = options.get(name)
+    if given is None:
+        return None
+    try:
+        return parse(given)
+    except ValueError:
+        raise invalid_argument(name, expected, repr(given)) from None
+
+
 class ShardPartition(InputPartition):
     """The part of one shard."""
 
@@ -104,12 +139,17 @@ class StateSource(DataSource):
         unknown = sorted({name.lower() for name in options} - _OPTIONS)
         if unknown or "path" not in options:
             found = ", ".join(unknown) or "no path"
-            raise invalid_argument("options", "path, and optionally checkpoint, operator, state", found)
-        self._selection = select(
+            optional = ", ".join(sorted(_OPTIONS - {"path"}))
+            raise invalid_argument("options", f"path, and optionally {optional}", found)
+        selected = select(
             options["path"],
             options.get("checkpoint", LATEST),
             options.get("operator"),
             options.get("state"),
+        )
+        self._selection = selected.within(
+            _read("shards", "numbers with commas in between", _numbers, options),
+            _read("key", "the bytes of a key in hex", bytes.fromhex, options),
         )
 
     @classmethod
@@ -169,4 +209,4 @@ class StateReader(DataSourceReader):
             return
         with scratch_directory("read") as directory:
             restore_files(open_store(self._selection.root), partition.handle, directory)
-            yield from self._selection.state.batches(directory)
+            yield from self._selection.state.batches(directory, self._selection.key)

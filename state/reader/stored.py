@@ -78,14 +78,18 @@ class StoredState:
         ]
         return distinct([*columns, ("state_", "expires_at", TimestampType())])
 
-    def batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
-        """Yield the state in a shard, given the directory of its restored files, which stays unchanged.
+    def batches(self, directory: Path, key: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the state in a shard.
+
+        Args:
+            directory: of its restored files, which stays unchanged.
+            key: the key whose state is wanted; None: all keys.
 
         Raises:
             StateTypeError: the stored bytes do not fit the state's record.
         """
         with opened(directory) as db:
-            yield from self._timers(db) if self.record is None else self._rows(db, self.record)
+            yield from self._timers(db, key) if self.record is None else self._rows(db, self.record, key)
 
     def items_of(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[int | bytes, bytes]]:
         """Yield the packed items of a key, given what the shard has under the state's prefix and the key.
@@ -103,21 +107,22 @@ class StoredState:
         else:
             yield from self._entries(db, key, data)
 
-    def _timers(self, db: Rdict) -> Iterator[pa.RecordBatch]:
+    def _timers(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec(from_json(self.key_schema))
         for prefix, mode in MODES.items():
+            # They are stored by time.
             found = (keyspace.split_timed(key) for key, _ in scan(db, prefix))
-            for piece in _pieces(found):
+            for piece in _pieces(one for one in found if only is None or one[1] == only):
                 times, keys = zip(*piece, strict=True)
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
                 yield self._batch([*columns, pa.array([mode] * len(times)), timestamps(pa.array(times))])
 
-    def _rows(self, db: Rdict, record: StateRecord) -> Iterator[pa.RecordBatch]:
+    def _rows(self, db: Rdict, record: StateRecord, only: bytes | None) -> Iterator[pa.RecordBatch]:
         name = StateName(self.operator, self.name)
         codec = KeyCodec(from_json(self.key_schema))
         packing = Packing([from_json(version) for version in record.versions], name)
         map_keys = Packing([from_json(record.map_key)], name) if record.map_key is not None else None
-        for piece in _pieces(self.items(db)):
+        for piece in _pieces(self.items(db, only)):
             keys, places, values = zip(*piece, strict=True)
             columns = list(codec.decode_columns(pa.array(keys, BYTES)).columns)
             if map_keys is not None:
@@ -127,10 +132,15 @@ class StoredState:
             packed = pa.array(values, BYTES)
             yield self._batch([*columns, *packing.unpack(packed).flatten(), timestamps(expiries(packed))])
 
-    def items(self, db: Rdict) -> Iterator[tuple[bytes, int | bytes, bytes]]:
-        """Yield for each item its key, its place as ``items_of`` says, and its packed value."""
+    def items(self, db: Rdict, only: bytes | None = None) -> Iterator[tuple[bytes, int | bytes, bytes]]:
+        """Yield for each item its key, its place as ``items_of`` says, and its packed value.
+
+        Args:
+            db: the shard.
+            only: the key whose items are wanted; None: all keys.
+        """
         prefix = keyspace.value_prefix(self.name)
-        for where, data in scan(db, prefix):
+        for where, data in scan(db, prefix) if only is None else entry(db, prefix + only):
             key = where[len(prefix) :]
             for place, item in self.items_of(db, key, data):
                 yield key, place, item
@@ -159,9 +169,8 @@ class StoredState:
             yield from zip(items[::2], items[1::2], strict=True)
 
     def _part(self, db: Rdict, number: int, key: bytes) -> bytes | None:
-        data = db.get(keyspace.part_key(keyspace.part_prefix(self.name), number, key))
-        # In raw mode it is bytes, whatever the stub says.
-        return data if isinstance(data, bytes) else None
+        where = keyspace.part_key(keyspace.part_prefix(self.name), number, key)
+        return next((data for _, data in entry(db, where)), None)
 
     def _batch(self, columns: list[pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
         schema = arrow_schema(self.schema)
@@ -216,6 +225,14 @@ def scan(db: Rdict, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         entries.next()
     # The iterator also ends at a key that it cannot read; this call raises an error then.
     entries.status()
+
+
+def entry(db: Rdict, where: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield a key and its value, if it is there."""
+    data = db.get(where)
+    # In raw mode it is bytes, whatever the stub says.
+    if isinstance(data, bytes):
+        yield where, data
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from chandy.coordinator.errors import ArgumentError, PipelineNameError
-from chandy.coordinator.lookup import choose_state, key_values
+from chandy.coordinator.lookup import choose_state, values_of
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
 
 ONE = StructType([StructField("k", StringType())])
@@ -55,11 +55,11 @@ def test_a_state_that_cannot_be_meant_is_refused_with_those_that_can(
 def test_a_key_is_a_tuple_a_dict_or_a_single_value(
     schema: StructType, key: Any, values: tuple[Any, ...]
 ) -> None:
-    assert key_values("op", schema, key) == values
+    assert values_of("op", schema, key) == values
 
 
 @pytest.mark.parametrize("key", ["x", ("x",), ("x", 1, 2), {"k": "x"}, {"k": "x", "m": 1}])
 def test_a_key_of_other_columns_is_refused(key: Any) -> None:
     with pytest.raises(ArgumentError) as caught:
-        key_values("op", TWO, key)
+        values_of("op", TWO, key)
     assert "k, n" in str(caught.value)

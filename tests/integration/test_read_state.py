@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.state import read_state
-from chandy.state.errors import NoSuchStateError
+from chandy.state.errors import DefinitionError, NoSuchStateError
 from chandy.storage import NothingHereError
 from chandy.storage.backends.open import pipeline_uri
 
@@ -97,6 +97,23 @@ def test_state_is_read_as_it_was_at_each_checkpoint_and_savepoint(
     assert {(row.k, row.v): row.n for row in counts} == {
         (key, v): n for key, values in after.items() for v, n in Counter(values).items()
     }
+    # One key is read from its shard alone.
+    for state in ("totals", "values", "counts"):
+        own = read_state(spark, uri, second, state=state, key="k3")
+        assert own.rdd.getNumPartitions() == 1
+        assert sorted(own.collect()) == sorted(
+            read_state(spark, uri, second, state=state).where("k = 'k3'").collect()
+        )
+    assert read_state(spark, uri, state="totals", key={"k": "nobody"}).collect() == []
+    parts = [read_state(spark, uri, state="totals", shards=[at]).count() for at in range(4)]
+    assert sum(parts) == len(after)
+    assert read_state(spark, uri, state="totals", shards={0, 2}).count() == parts[0] + parts[2]
+    with pytest.raises(DefinitionError, match=r"the values of k, .* found \('k3', 5\)"):
+        read_state(spark, uri, state="totals", key=("k3", 5))
+    with pytest.raises(DefinitionError, match="no shards beside a key"):
+        read_state(spark, uri, state="totals", key="k3", shards=[1])
+    with pytest.raises(DefinitionError, match="some of the shards 0 to 3"):
+        read_state(spark, uri, state="totals", shards=[])
     # A coordinator in another session finds the name taken, and goes on.
     config = CheckpointConfig(interval=None)
     elsewhere = str(tmp_path / "store")

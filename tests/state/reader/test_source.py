@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,39 @@ def test_an_operator_that_has_never_held_anything_has_no_rows(tmp_path: Path) ->
     source = StateSource({"path": str(tmp_path / "p")})
     reader = source.reader(source.schema())
     assert [list(reader.read(part)) for part in reader.partitions()] == [[]]
+
+
+def read(pipeline: str, **options: str) -> list[list[dict[str, Any]]]:
+    """The rows of each partition."""
+    source = StateSource({"path": pipeline, "operator": "one", "state": "t", **options})
+    reader = source.reader(source.schema())
+    return [[row for batch in reader.read(part) for row in batch.to_pylist()] for part in reader.partitions()]
+
+
+def test_some_shards_and_one_key_are_read_alone(pipeline: str) -> None:
+    row = {"k": "one", "n": 2, "expires_at": None}
+    assert read(pipeline, shards="1") == read(pipeline, shards="0,1,1") == [[row]]
+    assert read(pipeline, shards="0,2") == [[]]
+    key = KeyCodec(KEY).encode(("one",)).hex()
+    assert read(pipeline, key=key) == read(pipeline, key=key, shards="1") == [[row]]
+    assert read(pipeline, key=KeyCodec(KEY).encode(("two",)).hex()) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"shards": "3"}, "some of the shards 0 to 2 of operator 'one', found 3"),
+        ({"shards": "-1"}, "found -1"),
+        ({"shards": "one"}, "numbers with commas in between, found 'one'"),
+        ({"shards": ""}, "numbers with commas in between, found ''"),
+        ({"key": "xyz"}, "the bytes of a key in hex, found 'xyz'"),
+    ],
+)
+def test_shards_and_keys_that_are_none_are_refused(
+    pipeline: str, options: dict[str, str], found: str
+) -> None:
+    with pytest.raises(DefinitionError, match=re.escape(found)):
+        read(pipeline, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"checkpoint": "1"}, {"path": "/nowhere", "uid": "one"}])

@@ -73,10 +73,10 @@ def shard_files(held: dict[tuple[int, bytes], bytes], folder: Path) -> list[Path
     return directories
 
 
-def rows_of(state: StoredState, directories: list[Path]) -> list[dict[str, Any]]:
+def rows_of(state: StoredState, directories: list[Path], key: bytes | None = None) -> list[dict[str, Any]]:
     found = []
     for directory in directories:
-        for batch in state.batches(directory):
+        for batch in state.batches(directory, key):
             assert 0 < batch.num_rows <= stored.ROWS
             found += batch.to_pylist()
     return found
@@ -145,6 +145,17 @@ def test_timers_have_a_row_each(kept: Any) -> None:
         (k, "processing", datetime.datetime.fromtimestamp(NOW / 1000 + n, datetime.UTC)) for k, n in rows if n
     ]
     assert by_key(found) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("name", ["value", "brief", "list", "map", TIMERS])
+def test_the_state_of_one_key_is_that_of_all_keys_without_the_others(kept: Any, name: str) -> None:
+    states, directories, rows = kept
+    state, codec = stored_state(states, name), KeyCodec(KEY)
+    everything = rows_of(state, directories)
+    for key in {*dict(rows), "a" * 9}:
+        own = [row for row in everything if row["k"] == key]
+        assert rows_of(state, directories, codec.encode((key,))) == own
+        assert bool(own) == (key != "a" * 9)
 
 
 def test_the_schema_that_is_told_is_that_of_the_batches(kept: Any) -> None:
