@@ -24,9 +24,9 @@ from ..operators.arrow_processor import (
     ArrowSpec,
     with_shard,
 )
-from ..operators.dataframe import Combiner, quoted
+from ..operators.dataframe import SHARD, Combiner, quoted
 from ..operators.engine import RuntimeContext, collect
-from .aggregates import Aggregates, plan
+from .aggregates import Aggregates, Input, plan
 from .partial_aggregation import PartialAggregation, RowsToAccumulators
 from .reduce import array
 
@@ -114,8 +114,8 @@ class Aggregation:
     """Running aggregates over rows of one schema, ready to be put into an operator."""
 
     by: tuple[str, ...]
-    inputs: dict[str, str]
-    """The columns that are needed beside the key columns: Spark SQL by name."""
+    inputs: dict[str, Input]
+    """The columns that are needed beside the key columns, by name."""
     spec: AggregateSpec
     combiner: Combiner | None
 
@@ -123,8 +123,15 @@ class Aggregation:
         """Return only the columns that the operator needs, so that no others are sent to Python."""
         return df.select(
             *(F.col(quoted(name)) for name in self.by),
-            *(F.expr(expression).alias(name) for name, expression in self.inputs.items()),
+            *(F.expr(one.expression).alias(name) for name, one in self.inputs.items()),
         )
+
+    def arrow_rows(self, rows: pa.Table) -> pa.Table:
+        """Return what ``rows`` returns, without Spark, with the shard column at the end."""
+        found = rows.select(list(self.by))
+        for name, one in self.inputs.items():
+            found = found.append_column(name, one.of(rows))
+        return found.append_column(SHARD, rows.column(SHARD))
 
 
 def aggregation(
@@ -153,8 +160,8 @@ def aggregation(
         raise invalid_argument("combine", "'auto', True or False", repr(combine))
     key = StructType([schema[name] for name in by])
     aggregates = plan(uid, schema, by, columns)
-    expressions = dict.fromkeys(source.expression for source in aggregates.sources)
-    names = {text: f"__chandy_input_{at}" for at, text in enumerate(expressions) if text is not None}
+    needed = dict.fromkeys(source.input for source in aggregates.sources)
+    names = {one: f"__chandy_input_{at}" for at, one in enumerate(needed) if one is not None}
     accumulators = [f"__chandy_part_{at}" for at in range(len(aggregates.state))]
     fields = [
         StructField(part, own.dataType) for part, own in zip(accumulators, aggregates.state, strict=True)
@@ -163,9 +170,7 @@ def aggregation(
     to_accumulators = RowsToAccumulators(
         aggregates,
         tuple(by),
-        tuple(
-            None if source.expression is None else names[source.expression] for source in aggregates.sources
-        ),
+        tuple(None if source.input is None else names[source.input] for source in aggregates.sources),
         tuple(partial_rows.names),
     )
     output = StructType([*key.fields, *aggregates.output])
@@ -173,7 +178,7 @@ def aggregation(
     processor = AggregateProcessor(aggregates, accumulators)
     since = ttl.since if ttl else "last"
     inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor, since)
-    inputs = {name: text for text, name in names.items()}
+    inputs = {name: one for one, name in names.items()}
     if combine is False:
         return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None)
     combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))

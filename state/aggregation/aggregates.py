@@ -41,8 +41,9 @@ from pyspark.sql.types import (
 )
 
 from ..errors import invalid_argument
-from ..format.arrow import from_numpy, scalar, to_numpy
+from ..format.arrow import from_numpy, scalar, to_numpy, valid
 from ..operators.dataframe import quoted
+from ..operators.hashing import xxhash64
 from . import sketch
 from .accumulators import (
     Accumulator,
@@ -137,6 +138,54 @@ def _distinct(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> p
 Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
 
 
+# --- what is sent of a column -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Sent:
+    """What is sent to Python of a column."""
+
+    sql: str
+    """Spark SQL, in which ``{column}`` stands for the column."""
+    arrow: Callable[[pa.Array], pa.Array]
+    """Computes the same without Spark."""
+
+
+def _as_it_is(column: pa.Array) -> pa.Array:
+    return column
+
+
+def _whether_it_is_there(column: pa.Array) -> pa.Array:
+    there = valid(column)
+    return from_numpy(there, ~there)
+
+
+def _its_hash(column: pa.Array) -> pa.Array:
+    return from_numpy(xxhash64([column]), ~valid(column))
+
+
+ITSELF: Final = Sent("{column}", _as_it_is)
+PRESENCE: Final = Sent("if({column} is null, null, true)", _whether_it_is_there)
+HASH: Final = Sent("if({column} is null, null, xxhash64({column}))", _its_hash)
+
+
+@attrs.frozen
+class Input:
+    """A column of the input, and what is sent of it."""
+
+    column: str
+    sent: Sent
+
+    @property
+    def expression(self) -> str:
+        """Spark SQL over the input."""
+        return self.sent.sql.format(column=quoted(self.column))
+
+    def of(self, rows: pa.Table) -> pa.Array:
+        """Return what is sent of rows, without Spark. A hash must be one that ``hashing.can_hash`` accepts."""
+        return self.sent.arrow(array(rows.column(self.column)))
+
+
 # --- functions ----------------------------------------------------------------------------------------------
 
 
@@ -153,8 +202,7 @@ class Function:
     result: Callable[[DataType], DataType]
     """Returns the type of the result for a type of column."""
     nullable: bool = True
-    expression: str = "{column}"
-    """Spark SQL for what is sent to Python of the column."""
+    sent: Sent = ITSELF
 
 
 def _sum(column: str, dtype: DataType) -> Accumulator:
@@ -207,7 +255,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         _or_zero,
         _long,
         nullable=False,
-        expression="if({column} is null, null, true)",
+        sent=PRESENCE,
     ),
     "sum": Function(_NUMBERS, _sum, _itself, _sum_type),
     "mean": Function(_NUMBERS, _sum_and_count, _mean, _mean_type),
@@ -225,7 +273,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
         _distinct,
         _long,
         nullable=False,
-        expression="if({column} is null, null, xxhash64({column}))",
+        sent=HASH,
     ),
 }
 """The aggregate functions by name."""
@@ -243,11 +291,11 @@ SYNONYMS: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class Source:
-    """An accumulator and the expression of its input column."""
+    """An accumulator and its input."""
 
     accumulator: Accumulator
-    expression: str | None
-    """Spark SQL over the input; None if the accumulator needs no column."""
+    input: Input | None
+    """None if the accumulator needs no column."""
 
 
 @attrs.frozen
@@ -409,7 +457,7 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
         if "collate" in dtype.simpleString().lower():
             advice += ", such as column COLLATE UTF8_BINARY, or lower(column) COLLATE UTF8_BINARY to ignore the case"
         raise invalid_argument(name, f"a column with a type that {function} accepts", found, advice)
-    return Source(kind.accumulator(column, dtype), kind.expression.format(column=quoted(column))), kind
+    return Source(kind.accumulator(column, dtype), Input(column, kind.sent)), kind
 
 
 def _accepts(function: str, kind: Function, dtype: DataType) -> bool:

@@ -16,6 +16,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructType
 
 from ...storage.checkpoints.manifest import StateRecord
+from ..aggregation.aggregate_operator import aggregation
+from ..aggregation.aggregates import HASH
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.evolution import evolve, shown
@@ -23,9 +25,11 @@ from ..format.keys import KeyCodec
 from ..format.schema import Schemas, arrow_schema, from_json
 from ..format.values import StateName
 from ..operators import engine
+from ..operators.arrow_expiry import Since, TimeToLive
 from ..operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..operators.dataframe import SHARD
 from ..operators.engine import OperatorSpec, RuntimeContext
+from ..operators.hashing import can_hash
 from ..operators.time_mode import TimeMode, with_watermark
 from ..processors.processor import processor_spec
 from ..processors.style import StyleName
@@ -36,8 +40,11 @@ from .memory import MemoryShards
 _UID: Final = "tested"
 Time = int | datetime
 """Milliseconds since 1970, or a time; one without a zone is in UTC."""
-Define = Callable[[StatefulProcessor | ArrowProcessor, Sequence[str]], OperatorSpec]
-"""Describes the operator with a processor, given the names of the states that are stored."""
+Processor = StatefulProcessor | ArrowProcessor
+Define = Callable[[Processor | None, Sequence[str]], OperatorSpec]
+"""Describes the operator with a processor, given the names of the states that are stored; aggregates have none."""
+Prepare = Callable[[pa.Table], pa.Table]
+"""Returns what the operator's tasks are sent of rows."""
 
 
 @attrs.frozen
@@ -51,7 +58,7 @@ class Point:
 
 
 class OperatorTester:
-    """Runs a processor batch by batch, without a JVM: what it stores is in the memory of the test.
+    """Runs a processor or aggregates batch by batch, without a JVM: what is stored is in the memory of the test.
 
     Grouping, states, timers, times to live and checks of the output are those of production. Schemas may be DDL, such
     as ``"k string, n long"``, while there is a Spark session. Without one they are ``StructType``, and so are those of
@@ -68,15 +75,17 @@ class OperatorTester:
 
     def __init__(
         self,
-        processor: StatefulProcessor | ArrowProcessor,
+        processor: Processor | None,
         define: Define,
         *,
         key: Sequence[str],
         input: StructType,
         shards: int,
+        prepare: Prepare = lambda rows: rows,
     ) -> None:
-        """Make one. Use ``of_processor`` or ``of_arrow``."""
+        """Make one. Use ``of_processor``, ``of_arrow`` or ``of_aggregate``."""
         self._define = define
+        self._prepare = prepare
         self._input = input
         self._key = StructType([input[name] for name in key])
         self._codec = KeyCodec(self._key)
@@ -153,6 +162,45 @@ class OperatorTester:
 
         return cls(processor, define, key=key, input=schema, shards=shards)
 
+    @classmethod
+    def of_aggregate(
+        cls,
+        *,
+        by: Sequence[str],
+        input: StructType | str,
+        ttl_ms: int | None = None,
+        ttl_since: Since = "last",
+        shards: int = 4,
+        **columns: tuple[str, str],
+    ) -> Self:
+        """Test the aggregates of ``coordinator.aggregate`` and ``aggregate_batches``.
+
+        Args:
+            by: the names of the key columns.
+            input: the schema of the rows.
+            ttl_ms: how many milliseconds a key lives; None: for ever.
+            ttl_since: since its "last" row or its "first" one.
+            shards: how many shards the state is in.
+            columns: the output columns, each a pair of an input column and a function.
+
+        Raises:
+            DefinitionError: as of ``coordinator.aggregate``; or an ``approx_distinct`` of values that Spark alone can
+                hash.
+        """
+        schema = _schema(input, by)
+        ttl = None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since)
+        made = aggregation(schema, by, columns, uid=_UID, combine=False, ttl=ttl)
+        for one in made.inputs.values():
+            if one.sent is HASH and not can_hash(StructType([schema[one.column]])):
+                found = f"{one.column!r}, which is {schema[one.column].dataType.simpleString()}"
+                expected = "approx_distinct of a column whose values can be hashed without Spark"
+                raise invalid_argument("columns", expected, found, "test this one in a session")
+
+        def define(given: Processor | None, restored: Sequence[str]) -> OperatorSpec:
+            return made.spec
+
+        return cls(None, define, key=by, input=schema, shards=shards, prepare=made.arrow_rows)
+
     # --- batches --------------------------------------------------------------------------------------------
 
     def batch(
@@ -182,7 +230,7 @@ class OperatorTester:
         context = RuntimeContext(_UID, self._query, self._run, self._batch, 0, range(self._places), times)
         access = self._shards.begin(times, range(self._places))
         with self._spec.open(context) as operator:
-            given = self._table(rows).to_batches()
+            given = self._prepare(self._table(rows)).to_batches()
             parts = list(engine.run(operator, _UID, iter(given), self._codec, SHARD, access))
         self._batch, self._watermark = self._batch + 1, reached
         self._stored |= self._spec.states
@@ -247,7 +295,7 @@ class OperatorTester:
         """Return what is stored now."""
         return Point(copy.deepcopy(self._shards), dict(self._stored), self._batch, self._watermark)
 
-    def restore(self, point: Point, processor: StatefulProcessor | ArrowProcessor | None = None) -> None:
+    def restore(self, point: Point, processor: Processor | None = None) -> None:
         """Go on from what was stored once, as after a kill.
 
         Args:
@@ -262,7 +310,7 @@ class OperatorTester:
         if processor is not None:
             self._spec = self._defined(processor)
 
-    def _defined(self, processor: StatefulProcessor | ArrowProcessor) -> OperatorSpec:
+    def _defined(self, processor: Processor | None) -> OperatorSpec:
         spec = self._define(processor, tuple(self._stored))
         states = {name: evolve(self._stored.get(name), now, _UID, name) for name, now in spec.states.items()}
         evolved: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]

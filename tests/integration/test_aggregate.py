@@ -20,7 +20,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.state import read_state
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.operators.arrow_processor import ArrowInput, ArrowProcessor, ArrowResult
-from chandy.state.operators.dataframe import keyed
+from chandy.state.operators.dataframe import SHARD, keyed
 from chandy.state.operators.hashing import can_hash, xxhash64
 
 from ..waiting import DEADLINE
@@ -161,6 +161,27 @@ def test_a_row_has_the_same_shard_in_python_as_in_spark(spark: SparkSession) -> 
     for name in names:
         assert xxhash64([column[name]]).tolist() == table.column(f"hash_{name}").to_pylist(), name
     assert xxhash64(list(column.values())).tolist() == table.column("hash").to_pylist()
+
+
+def test_what_is_sent_of_a_column_is_the_same_without_spark(spark: SparkSession) -> None:
+    df = spark.range(500).selectExpr("id % 3 k", *(f"{text} {name}" for name, text in TYPES.items()))
+    hashed = [name for name in TYPES if can_hash(StructType([df.schema[name]]))]
+    columns = {f"{name}_n": (name, "count") for name in TYPES} | {
+        f"{name}_max": (name, "max") for name in hashed
+    }
+    columns |= {f"{name}_d": (name, "approx_distinct") for name in hashed}
+    made = aggregation(df.schema, ["k"], columns, uid="op")
+    rows = df.toArrow()
+    shards = pa.array([0] * len(rows), pa.int32())
+    found = made.arrow_rows(rows.append_column(SHARD, shards)).drop_columns([SHARD])
+    by_spark = made.rows(df).toArrow()
+    assert found.column_names == by_spark.column_names
+    for name in found.column_names:
+        assert same_values(found[name].to_pylist(), by_spark[name].to_pylist()), (name, made.inputs.get(name))
+
+
+def same_values(found: list[Any], expected: list[Any]) -> bool:
+    return all(same(*pair) for pair in zip(found, expected, strict=True))
 
 
 @pytest.mark.compat

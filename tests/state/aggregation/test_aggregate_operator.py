@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from chandy.state.aggregation import partial_aggregation
 from chandy.state.aggregation.aggregate_operator import aggregation
+from chandy.state.aggregation.aggregates import ITSELF, Input
 from chandy.state.errors import AggregateOverflowError, DefinitionError
 from chandy.state.operators import chunks
 from chandy.state.operators.arrow_expiry import TimeToLive
@@ -41,20 +41,10 @@ def batch(aggregation, rows):
     """What Spark gives to the first function: the key, the columns that are needed, the shard."""
     keys = pa.array([key for key, _ in rows], pa.string())
     values = pa.array([value for _, value in rows], pa.int64())
-    columns = {"k": keys}
-    for name, expression in aggregation.inputs.items():
-        if "xxhash64" in expression:
-            columns[name] = pa.array([None if v is None else hash64(v) for _, v in rows], pa.int64())
-        elif "is null" in expression:
-            columns[name] = pa.array([True if v is not None else None for _, v in rows], pa.bool_())
-        else:
-            columns[name] = values
-    columns[SHARD] = pa.array([(key or "0").encode()[0] % 16 for key, _ in rows], pa.int32())
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def hash64(value):
-    return int(np.uint64((value * 0x9E3779B97F4A7C15) % 2**64).view(np.int64))
+    shards = pa.array([(key or "0").encode()[0] % 16 for key, _ in rows], pa.int32())
+    table = pa.table({"k": keys, "v": values, "x": pa.nulls(len(rows), pa.float64()), SHARD: shards})
+    (found,) = aggregation.arrow_rows(table).combine_chunks().to_batches() or [None]
+    return found
 
 
 def run(aggregation, shards, *tasks, at=None):
@@ -188,8 +178,9 @@ def test_a_key_begins_anew_after_its_time_to_live(since, expected, combine):
 
 def test_only_what_is_needed_of_a_row_is_asked_for():
     assert made(columns={"n": ("*", "count")}).inputs == {}
-    assert list(made(columns={"n": ("v", "sum"), "m": ("v", "max")}).inputs.values()) == ["`v`"]
-    assert list(made(columns={"n": ("v", "count")}).inputs.values()) == ["if(`v` is null, null, true)"]
+    assert list(made(columns={"n": ("v", "sum"), "m": ("v", "max")}).inputs.values()) == [Input("v", ITSELF)]
+    (counted,) = made(columns={"n": ("v", "count")}).inputs.values()
+    assert counted.expression == "if(`v` is null, null, true)"
 
 
 def test_what_overflows_names_the_operator_and_keeps_nothing():

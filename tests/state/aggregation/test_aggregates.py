@@ -153,7 +153,7 @@ class Steps:
 
     @staticmethod
     def column(source, column):
-        return None if source.expression is None else column
+        return None if source.input is None else column
 
     def add(self, groups, cuts):
         """Take in the values of each group; where ``cuts`` says so they are combined before."""

@@ -146,7 +146,7 @@ def test_what_spark_computes_once_is_named_once():
     columns = {"n": ("*", "count"), "i": ("i", "count"), "of": ("l", "count"), "sum": ("l", "sum")}
     rows = StructType([SCHEMA["k"], StructField("a", IntegerType(), False), SCHEMA["l"]])
     aggregates = plan("op", SCHEMA, ["k"], columns)
-    names = [one.expression and ("a" if "`i`" in one.expression else "l") for one in aggregates.sources]
+    names = [one.input and ("a" if one.input.column == "i" else "l") for one in aggregates.sources]
     found = sql_partials(aggregates, rows, ["k"], names)
     texts = [function.text for function in found.functions]
     assert texts == ["count(1)", "count(`l`)", "sum(shiftright(`l`, 32))", f"sum(`l` & {0xFFFFFFFF})"]

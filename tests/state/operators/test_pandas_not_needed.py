@@ -56,13 +56,7 @@ functions = {name: ("v", name) for name in ("count", "sum", "min", "max", "avg",
 columns = {**functions, "rows": ("*", "count"), "least": ("x", "min"), "total": ("x", "sum"), "word": ("k", "max")}
 for combine in (False, True):
     made = aggregation(schema, ["k"], columns, uid="op", combine=combine)
-    inputs = {
-        name: rows["v"].is_valid() if "is null" in text else rows[text.strip("`")]
-        for name, text in made.inputs.items()
-    }
-    batch = pa.RecordBatch.from_arrays(
-        [rows["k"], *inputs.values(), rows[SHARD]], names=["k", *inputs, SHARD]
-    )
+    (batch,) = made.arrow_rows(pa.Table.from_batches([rows])).to_batches()
     shard = OneShard()
     context = engine.RuntimeContext("op", "query", "run", 0, 0, range(1), shard.times)
     for _ in range(2):

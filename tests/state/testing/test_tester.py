@@ -213,6 +213,43 @@ def test_a_processor_of_data_frames_is_tested_alike() -> None:
     assert tester.batch([("a", 4)]) == [Row(k="a", total=7)]
 
 
+def test_aggregates_are_tested_alike() -> None:
+    tester = OperatorTester.of_aggregate(
+        by=["k"],
+        input=INPUT,
+        ttl_ms=1000,
+        rows=("*", "count"),
+        total=("n", "sum"),
+        some=("n", "count"),
+        values=("n", "approx_distinct"),
+    )
+    found = tester.batch([("a", 1), ("a", None), ("b", 5), ("a", 1)], time=0)
+    assert sorted(row.asDict().items() for row in found) == sorted(
+        row.items()
+        for row in [
+            {"k": "a", "rows": 3, "total": 2, "some": 2, "values": 1},
+            {"k": "b", "rows": 1, "total": 5, "some": 1, "values": 1},
+        ]
+    )
+    point = tester.checkpoint()
+    (again,) = tester.batch([("a", 2)], time=999)
+    assert (again.rows, again.values) == (4, 2)
+    # It is the last row from which a key lives.
+    (again,) = tester.batch([("a", 2)], time=1998)
+    assert again.rows == 5
+    (anew,) = tester.batch([("a", 2)], time=2998)
+    assert anew.rows == 1
+    tester.restore(point)
+    (again,) = tester.batch([("b", 1)], time=500)
+    assert (again.rows, again.total) == (2, 6)
+
+
+def test_what_spark_alone_can_hash_is_refused() -> None:
+    schema = StructType().add("k", "string").add("n", "decimal(38,2)")
+    with pytest.raises(DefinitionError, match=r"'n', which is decimal\(38,2\)"):
+        OperatorTester.of_aggregate(by=["k"], input=schema, values=("n", "approx_distinct"))
+
+
 def test_keys_that_are_equal_are_one_key() -> None:
     schema = StructType().add("k", "double").add("n", "long")
     output = StructType().add("k", "double").add("total", "long")
