@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", folder, source, at=folder)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source, at=folder)
     return folder
 
 
