@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -22,6 +23,15 @@ from ..version import __version__
 from .facts import Facts, Life, QueryFacts, Unpublished
 from .health import troubles
 from .state_sizes import OperatorSize
+
+D = TypeVar("D")
+
+
+def _like(document: type[D], value: object) -> D:
+    """Make a document whose fields are all among the attributes of a value."""
+    # mypy does not know that the class is one of attrs'.
+    fields = attrs.fields(document)  # type: ignore[arg-type]
+    return document(**{field.name: getattr(value, field.name) for field in fields})
 
 
 @attrs.frozen(kw_only=True)
@@ -104,17 +114,7 @@ class BriefCheckpoint:
     @classmethod
     def of(cls, known: CheckpointStatistics) -> BriefCheckpoint:
         """Describe a checkpoint."""
-        return cls(
-            id=known.id,
-            kind=known.kind,
-            status=known.status,
-            triggered_at=known.triggered_at,
-            completed_at=known.completed_at,
-            duration=known.duration,
-            size=known.size,
-            new_bytes=known.new_bytes,
-            reason=known.reason,
-        )
+        return _like(cls, known)
 
 
 @attrs.frozen(kw_only=True)
@@ -214,7 +214,7 @@ class Recovery:
     @classmethod
     def of(cls, known: RecoveryMetrics) -> Recovery:
         """Describe a recovery."""
-        return cls(**{field.name: getattr(known, field.name) for field in attrs.fields(cls)})
+        return _like(cls, known)
 
 
 @attrs.frozen(kw_only=True)
@@ -232,7 +232,7 @@ class Taken:
     @classmethod
     def of(cls, taken: Checkpoint) -> Taken:
         """Describe a completed checkpoint."""
-        return cls(**{field.name: getattr(taken, field.name) for field in attrs.fields(cls)})
+        return _like(cls, taken)
 
 
 @attrs.frozen(kw_only=True)
