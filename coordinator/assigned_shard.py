@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from ..storage.html import table
 from .protocol.state_machine import CheckpointStateMachine
 
 
@@ -32,8 +33,19 @@ class AssignedShard:
     """Name of the machine that has its standby; None if it has none that is in sync."""
 
 
-def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...]:
-    """Return the shards of all running queries, sorted."""
+class Assignment(tuple[AssignedShard, ...]):
+    """The shards of all running queries, sorted by query, operator and shard."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        columns = [field.name for field in attrs.fields(AssignedShard) if field.name != "executor"]
+        rows = [[getattr(one, name) for name in columns] for one in self]
+        return table("Shards", [name.replace("_", " ") for name in columns], rows)
+
+
+def assigned_shards(machine: CheckpointStateMachine) -> Assignment:
+    """Return the shards of all running queries."""
     found: list[AssignedShard] = []
     sizes = machine.checkpoints.retained.sizes()
     moves = {(move.query, move.shard): move for move in machine.placement.moves.under_way.values()}
@@ -62,4 +74,4 @@ def assigned_shards(machine: CheckpointStateMachine) -> tuple[AssignedShard, ...
                     standby=machine.members.hosts[standby.target].machine if standby else None,
                 )
             )
-    return tuple(found)
+    return Assignment(found)

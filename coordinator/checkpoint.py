@@ -7,7 +7,8 @@ from datetime import datetime
 import attrs
 
 from ..storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest
-from ..storage.times import shown, utc
+from ..storage.html import table
+from ..storage.times import rounded, shown, utc
 
 
 @attrs.frozen
@@ -47,6 +48,18 @@ class Checkpoint:
     def duration(self) -> float:
         """Seconds from trigger to completion."""
         return self.completed_at - self.triggered_at
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("stored at", self.uri),
+            ("completed", shown(self.completed_at)),
+            ("seconds", rounded(self.duration)),
+            ("bytes", f"{self.size:,}"),
+            ("new bytes", f"{self.new_bytes:,}"),
+            ("shards", self.shards),
+            *((f"last batch of {query}", batch) for query, batch in self.batches.items()),
+        ]
+        return table(f"Checkpoint {self.id}, {self.kind}", ("", ""), rows)
 
     @classmethod
     def of(cls, manifest: Manifest, uri: str) -> Checkpoint:

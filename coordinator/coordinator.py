@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from ..state.rpc.metrics import OperatorMetrics
+from ..storage import html
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
-from .assigned_shard import AssignedShard, assigned_shards
+from .assigned_shard import Assignment, assigned_shards
 from .batch_aggregate import BatchAggregate, BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -361,7 +362,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
 
-    def assignment(self) -> tuple[AssignedShard, ...]:
+    def assignment(self) -> Assignment:
         """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
         return self._executor.machine.read(assigned_shards)
 
@@ -519,6 +520,13 @@ class CheckpointCoordinator(KeyedOperators):
         status = "stopped" if self._stopped else "running"
         storage = self._taken.catalog.store.uri
         return f"CheckpointCoordinator(pipeline={self._pipeline!r}, storage={storage!r}, status={status})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (query.name, "runs" if query.isActive else "has ended", query.guarantee.level)
+            for query in self.queries
+        ]
+        return html.table(repr(self), ("query", "status", "guarantee"), rows)
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from typing import Self
 import attrs
 
 from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.html import table
 from ...storage.times import rounded, shown, utc
 from .reasons import Reason
 from .totals import Totals
@@ -173,6 +174,26 @@ class Statistics:
     """Id of the checkpoint that was restored last; None if none was."""
     checkpoints: tuple[CheckpointStatistics, ...] = attrs.field(repr=_how_many)
     """Those in progress and the last that ended, newest first."""
+
+    def _repr_html_(self) -> str:
+        counts = ", ".join(
+            f"{number} {name.replace('_', ' ')}" for name, number in attrs.asdict(self.counts).items()
+        )
+        columns = ("id", "kind", "status", "triggered", "seconds", "bytes", "new bytes", "reason")
+        rows = [
+            (
+                one.id,
+                one.kind,
+                one.status,
+                shown(one.triggered_at),
+                None if one.duration is None else rounded(one.duration),
+                f"{one.size:,}",
+                f"{one.new_bytes:,}",
+                one.reason,
+            )
+            for one in self.checkpoints
+        ]
+        return table(f"Checkpoints: {counts}", columns, rows)
 
 
 @attrs.define
