@@ -19,6 +19,7 @@ ALLOWED = {
     "storage.errors",
     "storage.checkpoints.manifest",
     "storage.checkpoints.retention",
+    "storage.html",
     "storage.times",
 }
 """Of Chandy, besides the package itself."""
