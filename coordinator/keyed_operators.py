@@ -176,9 +176,9 @@ class KeyedOperators(ABC):
                 key does not slow that task down; "auto": as long as this reduces their number. False saves a stage
                 of Python tasks, which makes small batches faster.
             ttl: how long the aggregates of a key live, such as ``"30 days"``, by the processing time of the batches;
-                None: for ever. After that the key is removed, and nothing is output. If it comes again, it begins anew.
-            ttl_since: whether a key lives that long since its "last" row, or since its "first" one. What a restored
-                key has of an earlier time to live, or none, holds until its next row.
+                None: for ever. After that the key is removed, and nothing is output. If it comes again, it starts over.
+            ttl_since: whether a key lives that long since its "last" row, or since its "first" one. A restored key
+                keeps the expiry that it has, or none, until its next row.
             columns: the output columns: each name with a pair of an input column and a function. If an output column
                 must have the name of an argument, such as ``shards``, choose another name here and rename it in the
                 result: ``.withColumnRenamed("total", "shards")``.

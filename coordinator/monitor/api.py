@@ -27,7 +27,6 @@ _WAIT_SECONDS: Final = 60.0
 """How long an answer waits for a checkpoint that was asked for."""
 _LARGEST: Final = 64 * 1024
 """The most bytes that a request may have."""
-_GONE: Final = {404: Problem}
 _NOT_YET: Final = {503: Problem}
 _ORDERED: Final = {
     200: Taken,
@@ -38,6 +37,12 @@ _ORDERED: Final = {
     413: Problem,
     **_NOT_YET,
 }
+
+Answer = Callable[[Request], Awaitable[Response]]
+Read = Callable[[Source, Request], Any]
+"""Returns a document, given the pipeline."""
+Take = Callable[[Source, bytes], Future[Checkpoint]]
+"""Takes a checkpoint, given the pipeline and the body of the request."""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,17 +87,13 @@ class Api:
         """Return the description of the API in OpenAPI."""
         return description(operation for operation, _ in self._answers())
 
-    def _answers(self) -> list[tuple[Operation, Callable[[Request], Awaitable[Response]]]]:
-        def read(
-            path: str, says: str, type_: Any, answer: Callable[[Source, Request], Any], **more: Any
-        ) -> Any:
+    def _answers(self) -> list[tuple[Operation, Answer]]:
+        def read(path: str, says: str, type_: Any, answer: Read, **more: Any) -> tuple[Operation, Answer]:
             answers = {200: type_, **more.pop("answers", {}), **_NOT_YET}
             operation = Operation(path=f"{PREFIX}{path}", method="GET", says=says, answers=answers, **more)
             return operation, self._read(answer)
 
-        def order(
-            path: str, says: str, take: Callable[[Source, bytes], Future[Checkpoint]], **more: Any
-        ) -> Any:
+        def order(path: str, says: str, take: Take, **more: Any) -> tuple[Operation, Answer]:
             operation = Operation(path=f"{PREFIX}{path}", method="POST", says=says, answers=_ORDERED, **more)
             return operation, self._order(take)
 
@@ -104,7 +105,7 @@ class Api:
                 "One of them, by operator and shard.",
                 CheckpointDetails,
                 _checkpoint,
-                answers=_GONE,
+                answers={404: Problem},
                 parameters={"id": int},
             ),
             read("/assignment", "Which machine has which shard.", tuple[AssignedShard, ...], _assignment),
@@ -121,16 +122,14 @@ class Api:
     def _overview(self, source: Source, request: Request) -> Overview:
         return Overview.of(self.pipeline, source.facts())
 
-    def _read(self, answer: Callable[[Source, Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    def _read(self, answer: Read) -> Answer:
         async def answered(request: Request) -> Response:
             # What is read is under a lock.
             return _json(200, await run_in_threadpool(answer, self._known(), request))
 
         return answered
 
-    def _order(
-        self, take: Callable[[Source, bytes], Future[Checkpoint]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _order(self, take: Take) -> Answer:
         async def answered(request: Request) -> Response:
             if not self.may_order:
                 raise _Refused(403, "set CheckpointConfig.token: without one, anybody could send this")
@@ -192,9 +191,7 @@ async def _body(request: Request) -> bytes:
     return found
 
 
-def _guarded(
-    allowed: Callable[[Request], Response | None], answer: Callable[[Request], Awaitable[Response]]
-) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(allowed: Callable[[Request], Response | None], answer: Answer) -> Answer:
     async def checked(request: Request) -> Response:
         if (refusal := allowed(request)) is not None:
             return refusal

@@ -188,20 +188,19 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
 
 
 def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
-    for name, says, sizes in (
-        ("state", "Bytes of an operator's state.", {uid: one.bytes for uid, one in facts.operators.items()}),
-        (
-            "largest_shard",
-            "Bytes of the largest shard of an operator's state.",
-            {uid: one.largest_shard for uid, one in facts.operators.items()},
-        ),
-    ):
-        yield make.gauge(
-            f"chandy_operator_{name}_bytes",
-            f"{says} It is that in the newest checkpoint.",
-            {(facts.operators[uid].query, uid): float(size) for uid, size in sizes.items()},
-            ["query", "operator"],
-        )
+    sizes = {(one.query, uid): one for uid, one in facts.operators.items()}
+    yield make.gauge(
+        "chandy_operator_state_bytes",
+        "Bytes of an operator's state in the newest checkpoint.",
+        {labels: float(one.bytes) for labels, one in sizes.items()},
+        ["query", "operator"],
+    )
+    yield make.gauge(
+        "chandy_operator_largest_shard_bytes",
+        "Bytes of the largest shard of an operator's state in the newest checkpoint.",
+        {labels: float(one.largest_shard) for labels, one in sizes.items()},
+        ["query", "operator"],
+    )
     yield make.gauge(
         "chandy_state_hosts",
         "State hosts that live.",

@@ -383,7 +383,7 @@ class Supervisor:
             for query in self._queries.values():
                 if query.isActive:
                     query.ended()
-        self._announcements.ended(None)
+            self._announcements.ended(self.failed)
         self._events.put(None)
         with told_if_slow(log, "what watches the queries to end"):
             self._thread.join(_JOIN_SECONDS)
@@ -593,5 +593,5 @@ class Supervisor:
             for query in self._queries.values():
                 if query.isActive:
                     query.ended(error)
-        self._announcements.ended(error)
+            self._announcements.ended(error)
         self._on_failed()

@@ -57,6 +57,12 @@ def valid(column: pa.Array) -> Bits:
     return to_numpy(column.is_valid())
 
 
+def bounds_of(data: pa.Array) -> npt.NDArray[np.int64]:
+    """Return where the bytes of each row of a ``BYTES`` array begin in its data buffer, and where the last end."""
+    offsets = np.frombuffer(data.buffers()[1], np.int64)
+    return offsets[data.offset : data.offset + len(data) + 1]
+
+
 def scalar(value: bool | float | bytes, dtype: pa.DataType) -> pa.Scalar:
     """Return a boolean, a number or bytes (then of type ``BYTES``) as a scalar."""
     if isinstance(value, bytes):

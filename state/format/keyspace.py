@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrow import BYTES, from_numpy, scalar
+from .arrow import BYTES, bounds_of, from_numpy, scalar
 
 HIDDEN: Final = "$"
 """The first character of the variables that an operator keeps for itself; a processor's own must not begin with it."""
@@ -82,7 +82,7 @@ def split_timed(data: bytes) -> tuple[int, bytes]:
 def named_by(timed: pa.Array) -> pa.Array:
     """Return the keys that ``timed_keys`` was given, of type ``BYTES``."""
     # Not by binary_slice, which fails for some lengths (seen with pyarrow 26). Each row becomes two, the second stays.
-    bounds = np.frombuffer(timed.buffers()[1], np.int64)[timed.offset : timed.offset + len(timed) + 1]
+    bounds = bounds_of(timed)
     halves = np.empty(2 * len(timed) + 1, np.int64)
     halves[::2] = bounds
     halves[1::2] = bounds[:-1] + _TIMED_WIDTH

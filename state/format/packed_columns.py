@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BooleanType, DataType, DecimalType, NullType, StructType
 
 from . import nested_columns
-from .arrow import BYTES, Bits, bitmap, from_numpy, scalar, to_numpy
+from .arrow import BYTES, Bits, bitmap, bounds_of, from_numpy, scalar, to_numpy
 from .schema import arrow_struct
 from .slots import DECIMAL_BYTES, EXPIRES, Slots, is_fixed, is_nested
 from .values import StateName, encoder
@@ -178,12 +178,6 @@ class _Parts:
 
 
 # --- columns and their bytes --------------------------------------------------------------------------------
-
-
-def bounds_of(data: pa.Array) -> Offsets:
-    """Return where the bytes of each row of a ``BYTES`` array begin in its data buffer, and where the last end."""
-    offsets = np.frombuffer(data.buffers()[1], np.int64)
-    return offsets[data.offset : data.offset + len(data) + 1]
 
 
 def records(body: pa.Buffer, starts: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:

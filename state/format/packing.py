@@ -33,9 +33,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from .arrow import from_numpy, to_numpy
+from .arrow import bounds_of, from_numpy, to_numpy
 from .evolution import column_converter, row_converter
-from .packed_columns import ColumnPacker, bounds_of, records
+from .packed_columns import ColumnPacker, records
 from .packed_rows import RowPacker, expiry_of
 from .slots import EXPIRES
 from .values import StateName

@@ -18,7 +18,7 @@ from .engine import TaskState
 from .expiry_index import ASLEEP_MS, entries, rounded, take_due
 
 Since = Literal["last", "first"]
-"""Whether a time to live begins anew with each change of a key, or once, when the key comes."""
+"""Whether a time to live starts over with each change of a key, or runs from the first one."""
 
 
 @attrs.frozen

@@ -155,7 +155,7 @@ def _times_to_live(processor: ArrowProcessor, what: str) -> Mapping[str, int]:
     if (
         not isinstance(times, Mapping)
         or set(times) - set(processor.states)
-        or not all(isinstance(ms, int) and not isinstance(ms, bool) and ms > 0 for ms in times.values())
+        or not all(type(ms) is int and ms > 0 for ms in times.values())
     ):
         expected = "ttl_ms to be a dict of positive milliseconds by the name of a state"
         raise DefinitionError(what, expected, describe(times))

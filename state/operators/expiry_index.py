@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..format import keyspace
-from ..format.arrow import BYTES, from_numpy, to_numpy
+from ..format.arrow import BYTES, from_numpy, scalar, to_numpy
 from ..rpc.access import Entries, ShardColumn
 from .engine import TaskState
 
@@ -62,7 +62,5 @@ def entries(shards: ShardColumn, named: pa.Array, times: npt.NDArray[Any]) -> En
         named: the keys of the state.
         times: when to look at them, in milliseconds since 1970.
     """
-    empty = pa.Array.from_buffers(
-        BYTES, len(named), [None, pa.py_buffer(np.zeros(len(named) + 1, np.int64)), pa.py_buffer(b"")]
-    )
+    empty = pa.nulls(len(named), BYTES).fill_null(scalar(b"", BYTES))
     return Entries(shards, keyspace.timed_keys(keyspace.EXPIRY, times, named), empty)

@@ -1196,16 +1196,18 @@ def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup, monkeypatch: pytest.
     assert opened_before == [1]
 
 
+def start_and_commit(*args: Any, location: str, **kwargs: Any) -> Running:
+    """Start a run whose first batch commits before anybody looks."""
+    directory = Path(location)
+    (directory / "commits").mkdir(exist_ok=True)
+    (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
+    return Running()
+
+
 def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*args: Any, location: str, **kwargs: Any) -> Running:
-        directory = Path(location)
-        (directory / "commits").mkdir(exist_ok=True)
-        (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
-        return Running()
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+    monkeypatch.setattr(launcher, "start_spark", start_and_commit)
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     eventually(lambda: recovery.first_batch is not None)
@@ -1239,13 +1241,8 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
 def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*args: Any, location: str, **kwargs: Any) -> Running:
-        if not setup.supervisor.recoveries:
-            return Spark("boom")
-        directory = Path(location)
-        (directory / "commits").mkdir(exist_ok=True)
-        (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
-        return Running()
+    def start(*args: Any, **kwargs: Any) -> Running:
+        return start_and_commit(*args, **kwargs) if setup.supervisor.recoveries else Spark("boom")
 
     monkeypatch.setattr(launcher, "start_spark", start)
     setup.supervisor.start(setup.definition)
@@ -1259,6 +1256,15 @@ def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(
     setup.supervisor.close()
     assert [type(one) for one in setup.told[2:]] == [PipelineEnded]
     assert setup.told[-1] == PipelineEnded(at=setup.told[-1].at, error=None)
+
+
+def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Setup) -> None:
+    error = FencedError("file:///store", 1, 2, "another driver")
+    setup.supervisor._decide(on.FatalError(error))
+    setup.supervisor.close()
+    (end,) = setup.told
+    assert isinstance(end, PipelineEnded)
+    assert (end.error, end.is_fenced) == (error, True)
 
 
 def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
