@@ -35,6 +35,8 @@ SECTION = re.compile(r"=+ (.*?) =+$")
 """A heading of pytest's output."""
 SHOWN = 40
 """Lines of a failed suite that are printed once more."""
+WIDEST = 200
+"""Characters of a line that names a failed test below the table."""
 
 
 @dataclass
@@ -69,9 +71,9 @@ class Result:
                 self.counts[outcome] = self.counts.get(outcome, 0) + int(number)
 
     def failures(self) -> Iterator[str]:
-        """Return what a failed suite says of its failed tests, or, if it names none, the end of its output."""
+        """Return what a failed suite reports of its failed tests, or, if it names none, the end of its output."""
         if self.code:
-            for line in (*self.reported, *self.failed) if self.failed else self.last:
+            for line in self.reported if self.failed else self.last:
                 yield f"[{self.name}] {line.rstrip()}"
 
 
@@ -144,6 +146,10 @@ def main() -> int:
         for line in one.failures():
             print(line, flush=True)
     print(*table(results, time.monotonic() - begun), sep="\n", flush=True)
+    for one in results:
+        # Where output is kept, it may be the last lines alone.
+        for line in one.failed:
+            print(line.rstrip()[:WIDEST], flush=True)
     return 0 if all(one.code == 0 for one in results) else 1
 
 

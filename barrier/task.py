@@ -30,7 +30,9 @@ from ..state.format.rows import check_columns
 from ..state.format.schema import from_json, to_json
 from ..state.host.discovery import connect, end_silent_host
 from ..state.operators import engine, shard_ranges
+from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import SHARD, Combiner, KeyedFunction, check_input, keyed_function
+from ..state.operators.dead_letters import check_on_error
 from ..state.operators.engine import OperatorSpec, RuntimeContext
 from ..state.operators.garbage_collection import infrequent_garbage_collection
 from ..state.operators.partitioning import Partitioning, by_id
@@ -160,6 +162,8 @@ class OperatorTask:
     spec: bytes
     """The ``OperatorSpec``, by cloudpickle; every task unpickles its own."""
     endpoint: Endpoint
+    on_error: OnError = "fail"
+    """What becomes of an error of the user's code."""
     watermark_lag_ms: int = 0
     """By how many milliseconds the watermark of the operator's input lags behind that of the query."""
     connect: Callable[[Endpoint], StateClient] = connect
@@ -250,7 +254,8 @@ class OperatorTask:
             # The context closes the operator even after an error, without waiting for the garbage collector.
             with self._spec().open(context) as operator:
                 rows = self._checked(batches, context)
-                output = engine.run(operator, self.uid, rows, KeyCodec(self.key_schema), SHARD, access)
+                codec = KeyCodec(self.key_schema)
+                output = engine.run(operator, context, rows, codec, SHARD, access, self.on_error)
                 yield from access.metrics.on_output(output)
 
     def _spec(self) -> OperatorSpec:
@@ -309,6 +314,7 @@ def operator_task(
     shards: int,
     parallelism: int,
     endpoint: Endpoint,
+    on_error: OnError = "fail",
     watermark_lag_ms: int = 0,
 ) -> OperatorTask:
     """Define a keyed operator over ``df``, on the driver. ``task.over(df)`` is its output.
@@ -321,6 +327,7 @@ def operator_task(
     key_schema = check_input(df, key)
     shard_ranges.check(shards, parallelism)
     check_columns(from_json(spec.output), f"the output of operator {uid!r}")
+    check_on_error(on_error)
     return OperatorTask(
         uid=uid,
         key=to_json(key_schema),
@@ -328,5 +335,6 @@ def operator_task(
         parallelism=parallelism,
         spec=pickled(spec),
         endpoint=endpoint,
+        on_error=on_error,
         watermark_lag_ms=watermark_lag_ms,
     )

@@ -11,6 +11,7 @@ from ..state.aggregation.aggregate_operator import Combine
 from ..state.aggregation.combining import Combining
 from ..state.operators.arrow_expiry import Since
 from ..state.operators.arrow_processor import ArrowProcessor
+from ..state.operators.attempts import OnError
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
 from .durations import Duration
@@ -45,6 +46,7 @@ class KeyedOperators(ABC):
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
         event_time_column: str | None = None,
+        on_error: OnError = "fail",
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes rows. Checkpoints of the pipeline contain its state.
 
@@ -68,6 +70,9 @@ class KeyedOperators(ABC):
             event_time_column: the column of the output that has the event time of its rows, as PySpark's
                 ``eventTimeColumnName``. It carries the watermark of ``df`` on to the operators after this one, also to
                 those of Spark. A row that is late for them is an error. None: the output has no watermark.
+            on_error: what becomes of an exception of the processor, of output that does not fit, and of state that is
+                too large: "fail" (the batch fails, and after three failures at one place the pipeline), or
+                ``DeadLetters``: the key is given up in this batch, and its rows are kept with the exception.
 
         Raises:
             ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
@@ -83,6 +88,7 @@ class KeyedOperators(ABC):
                 output_mode=output_mode,
                 initial_state=initial_state,
                 event_time_column=event_time_column,
+                on_error=on_error,
             )
 
     def transform_with_state_in_pandas(
@@ -99,6 +105,7 @@ class KeyedOperators(ABC):
         output_mode: str = "append",
         initial_state: DataFrame | GroupedData | None = None,
         event_time_column: str | None = None,
+        on_error: OnError = "fail",
     ) -> DataFrame:
         """Run a PySpark ``StatefulProcessor`` that takes pandas DataFrames.
 
@@ -119,6 +126,7 @@ class KeyedOperators(ABC):
                 output_mode=output_mode,
                 initial_state=initial_state,
                 event_time_column=event_time_column,
+                on_error=on_error,
             )
 
     def transform_with_arrow(
@@ -131,6 +139,7 @@ class KeyedOperators(ABC):
         uid: str,
         shards: int = 16,
         parallelism: int | None = None,
+        on_error: OnError = "fail",
     ) -> DataFrame:
         """Run an ``ArrowProcessor``, which processes many keys at a time as whole columns.
 
@@ -139,14 +148,16 @@ class KeyedOperators(ABC):
             key: names of the columns to group by.
             processor: takes keys, their rows and their states; returns output and new states.
             output: schema of the output: DDL or a ``StructType``.
-            uid, shards, parallelism: see ``transform_with_state``.
+            uid, shards, parallelism, on_error: see ``transform_with_state``.
 
         Raises:
             ChandyError: see ``transform_with_state``.
         """
         with self._growing():
             stream = KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism)
-            return self._operators.with_arrow_processor(stream, processor=processor, output=output)
+            return self._operators.with_arrow_processor(
+                stream, processor=processor, output=output, on_error=on_error
+            )
 
     def aggregate(
         self,

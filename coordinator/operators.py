@@ -17,6 +17,7 @@ from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_expiry import Since, TimeToLive
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
+from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import pickled
@@ -135,13 +136,14 @@ class Operators:
         output_mode: str,
         initial_state: DataFrame | GroupedData | None,
         event_time_column: str | None,
+        on_error: OnError,
     ) -> DataFrame:
         """Return the output of a ``StatefulProcessor`` over a stream.
 
         Args:
             stream: the stream.
             style: whether the processor takes rows or pandas DataFrames.
-            processor, output, time_mode, output_mode, initial_state, event_time_column: as for
+            processor, output, time_mode, output_mode, initial_state, event_time_column, on_error: as for
                 ``CheckpointCoordinator.transform_with_state``.
 
         Raises:
@@ -169,16 +171,23 @@ class Operators:
         )
         if initial_state is not None:
             spec = self._with_initial_state(stream, spec, initial_state)
-        return self._put_in(stream, spec, time_mode=mode, dropped=spec.dropped, watermark_lag_ms=lag)
+        return self._put_in(
+            stream,
+            spec,
+            time_mode=mode,
+            dropped=spec.dropped,
+            watermark_lag_ms=lag,
+            on_error=on_error,
+        )
 
     def with_arrow_processor(
-        self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType
+        self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType, on_error: OnError
     ) -> DataFrame:
         """Return the output of an ``ArrowProcessor`` over a stream.
 
         Args:
             stream: the stream.
-            processor, output: as for ``CheckpointCoordinator.transform_with_arrow``.
+            processor, output, on_error: as for ``CheckpointCoordinator.transform_with_arrow``.
 
         Raises:
             ChandyError: one of its subclasses, as there.
@@ -187,7 +196,8 @@ class Operators:
         check_streaming(stream.df)
         check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
-        return self._put_in(stream, spec, watermark_lag_ms=_watermark_lag(stream.df, TimeMode.NONE))
+        lag = _watermark_lag(stream.df, TimeMode.NONE)
+        return self._put_in(stream, spec, watermark_lag_ms=lag, on_error=on_error)
 
     def with_aggregates(
         self,
@@ -316,9 +326,10 @@ class Operators:
         time_mode: TimeMode = TimeMode.NONE,
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
+        on_error: OnError = "fail",
     ) -> DataFrame:
         """Add an operator to the pipeline, and to the plan of its input."""
-        task, _ = self._add(stream, spec, dropped, watermark_lag_ms)
+        task, _ = self._add(stream, spec, dropped, watermark_lag_ms, on_error)
         return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner, self.partitioning)
 
     def _add(
@@ -327,6 +338,7 @@ class Operators:
         spec: OperatorSpec,
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
+        on_error: OnError = "fail",
     ) -> tuple[OperatorTask, dict[str, StateRecord]]:
         """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
 
@@ -342,6 +354,7 @@ class Operators:
             shards=stream.shards,
             parallelism=stream.tasks,
             endpoint=self.endpoint,
+            on_error=on_error,
             watermark_lag_ms=watermark_lag_ms,
         )
         declared = OperatorRecord(

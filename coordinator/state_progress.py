@@ -102,6 +102,7 @@ def state_operator(
         "customMetrics": {
             "chandyInputRows": tasks.rows if has_run else 0,
             "chandyInputKeys": tasks.keys if has_run else 0,
+            "chandyDeadLetters": tasks.dead_letters if has_run else 0,
             "chandyInputTimeMs": _ms(tasks.input_seconds),
             "chandyStateTimeMs": _ms(tasks.state_seconds),
             "chandyOutputTimeMs": _ms(tasks.output_seconds),

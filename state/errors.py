@@ -320,6 +320,25 @@ class StateTooLargeError(UserError):
 
 
 @attrs.define(eq=False)
+class TooManyDeadLettersError(UserError):
+    """A user's code fails for more keys than the operator's ``DeadLetters`` allow."""
+
+    operator: str
+    found: str
+    """How many, and more than what."""
+    key: str
+    """The last key that failed, as text."""
+    last: UserError
+    """How it failed."""
+
+    def __str__(self) -> str:
+        return (
+            f"operator {self.operator!r} wrote {self.found}, and no change of this batch was kept: mend the code and "
+            f"start again, or allow more by DeadLetters(...). The last of them is of key {self.key}: {self.last}"
+        )
+
+
+@attrs.define(eq=False)
 class AggregateOverflowError(UserError):
     """The value of an aggregate no longer fits into its type."""
 

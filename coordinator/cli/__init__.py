@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import comparing, listing, plain_spark, showing, upkeep, verifying
+from . import comparing, dead_letters, listing, plain_spark, showing, upkeep, verifying
 from .group import main
 
-__all__ = ["comparing", "listing", "main", "plain_spark", "showing", "upkeep", "verifying"]
+__all__ = ["comparing", "dead_letters", "listing", "main", "plain_spark", "showing", "upkeep", "verifying"]

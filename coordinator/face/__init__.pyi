@@ -55,7 +55,9 @@ from .coordinator.version import __version__ as __version__
 from .state import ArrowInput as ArrowInput
 from .state import ArrowProcessor as ArrowProcessor
 from .state import ArrowResult as ArrowResult
+from .state import DeadLetters as DeadLetters
 from .state import SavepointWriter as SavepointWriter
+from .state import dead_letter_rows as dead_letter_rows
 from .state import read_state as read_state
 from .storage import ChandyError as ChandyError
 from .storage import DamagedCheckpointError as DamagedCheckpointError

@@ -5,13 +5,15 @@
 | ``00 ...`` | the shard's own |
 | ``msgpack(name) key`` | the value of a state variable, or the header of a list or a map |
 | ``01 msgpack(name) part key`` | a further part of a large list or map; ``part`` is 4 bytes, big-endian |
+| ``02 d time batch number key`` | a dead letter of ``key``, see ``operators.dead_letters`` |
 | ``02 e time statekey`` | an entry of the expiry index: empty; the state at ``statekey`` may have expired at ``time`` |
 | ``02 p time key`` | a processing-time timer of ``key``: empty |
 | ``02 t time key`` | an event-time timer of ``key``: empty |
 
 ``key`` is the key's canonical bytes (``keys.py``). ``time`` is a signed number of milliseconds in 8 bytes that sort
-like the number. A name as msgpack text is self-delimiting and begins with a byte from a0 to bf or from d9 to db. So
-no two variables share a key, and no variable has a key of another kind.
+like the number. ``batch`` has 8 bytes and ``number`` 4, both unsigned and big-endian. A name as msgpack text is
+self-delimiting and begins with a byte from a0 to bf or from d9 to db. So no two variables share a key, and no variable
+has a key of another kind.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ HIDDEN: Final = "$"
 PROCESSING_TIMERS: Final = b"\x02p"
 EVENT_TIMERS: Final = b"\x02t"
 EXPIRY: Final = b"\x02e"
+DEAD_LETTERS: Final = b"\x02d"
 
 _IN_PART: Final = 1
 _TIMED: Final = 2
 
 _PART: Final = struct.Struct(">I")
 _TIME: Final = struct.Struct(">Q")
+_LETTER: Final = struct.Struct(">QI")
 _SIGN: Final = 1 << 63
 _MAX_TIME: Final = _SIGN - 1
 _TIMED_WIDTH: Final = 2 + _TIME.size
@@ -77,6 +81,18 @@ def timed_keys(prefix: bytes, times_ms: npt.NDArray[np.int64], keys: pa.Array) -
 def split_timed(data: bytes) -> tuple[int, bytes]:
     """Return the time and the key that ``timed_key`` was given."""
     return _TIME.unpack_from(data, 2)[0] - _SIGN, data[_TIMED_WIDTH:]
+
+
+def letter_key(time_ms: int, batch: int, number: int, key: bytes) -> bytes:
+    """Return the key of a dead letter. It sorts by the time of the batch; ``number`` tells those of a batch apart."""
+    return timed_key(DEAD_LETTERS, time_ms, _LETTER.pack(batch, number) + key)
+
+
+def split_letter(data: bytes) -> tuple[int, int, bytes]:
+    """Return the time, the batch and the key that ``letter_key`` was given."""
+    time, rest = split_timed(data)
+    batch, _ = _LETTER.unpack_from(rest)
+    return time, batch, rest[_LETTER.size :]
 
 
 def named_by(timed: pa.Array) -> pa.Array:
@@ -119,6 +135,8 @@ def owner_of(entry_key: bytes) -> tuple[str, bytes]:
 
     The key of a variable that the operator keeps for itself, such as its timers, begins with ``HIDDEN``.
     """
+    if entry_key.startswith(DEAD_LETTERS):
+        return f"{HIDDEN}dead_letters", split_letter(entry_key)[2]
     if entry_key[0] == _TIMED:
         _, rest = split_timed(entry_key)
         return (f"{HIDDEN}timers", rest) if entry_key[:2] != EXPIRY else owner_of(rest)

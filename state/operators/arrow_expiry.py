@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from ..format.arrow import BYTES, from_numpy, scalar, to_numpy, valid
 from ..format.packing import expiries
 from ..rpc.access import Entries, ShardColumn
-from .engine import TaskState
 from .expiry_index import ASLEEP_MS, entries, rounded, take_due
+from .task_state import TaskState
 
 Since = Literal["last", "first"]
 """Whether a time to live starts over with each change of a key, or runs from the first one."""

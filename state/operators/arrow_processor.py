@@ -28,8 +28,10 @@ from ..rpc.messages import BatchTimes
 from ..user_code import raised
 from .arrow_expiry import ColumnExpiry, Since, TimeToLive
 from .arrow_fit import fit_states, fit_table
+from .attempts import Attempts
 from .dataframe import SHARD
-from .engine import Chunk, RuntimeContext, TaskState, collect, with_prefix
+from .engine import Chunk, RuntimeContext, collect, with_prefix
+from .task_state import TaskState
 
 
 @attrs.frozen(eq=False)
@@ -194,7 +196,7 @@ class ArrowOperator:
         """Return all rows."""
         return collect(batches, with_shard(from_json(self._spec.input)))
 
-    def begin(self, state: TaskState) -> None:
+    def begin(self, state: TaskState, attempts: Attempts) -> None:
         """Do nothing."""
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
@@ -215,12 +217,20 @@ class ArrowOperator:
             times=self._context.times,
         )
         output, states = self._call(given)
-        for name, values in states.items():
-            self._put(name, values, held[name], chunk, state)
+        changes = {
+            name: found
+            for name, values in states.items()
+            if (found := self._changes(name, values, held[name], chunk)) is not None
+        }
+        for entries, _ in changes.values():
+            state.put(entries)
+        # Once none was refused: the keys of a failed attempt come again.
+        for name, (entries, before) in changes.items():
+            self._expiry.record(self._prefixes[name], entries, before, state)
         if output is not None:
             yield from output.to_batches(max_chunksize=SLICE)
 
-    def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
+    def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
         """Remove expired state."""
         self._expiry.clean(state)
         return iter(())
@@ -239,22 +249,22 @@ class ArrowOperator:
         output = fit_table(result.output, uid, self._output)
         return output, fit_states(result.states, uid, self._schemas, len(given))
 
-    def _put(self, name: str, values: pa.Array, held: pa.Array, chunk: Chunk, state: TaskState) -> None:
-        """Put the values that differ from the stored ones."""
+    def _changes(
+        self, name: str, values: pa.Array, held: pa.Array, chunk: Chunk
+    ) -> tuple[Entries, pa.Array] | None:
+        """Return the values that differ from the stored ones, and those; None if none does."""
         prefix = self._prefixes[name]
         packed = self._packings[name].pack(values, self._expiry.of(prefix, held))
         changed = differing(packed, held)
         if not changed.any():
-            return
+            return None
         groups = chunk.groups
         shards, keys = groups.shards, groups.keys
         if not changed.all():
             mask = from_numpy(changed)
             shards, keys = shards[changed], keys.filter(mask)
             packed, held = packed.filter(mask), held.filter(mask)
-        changes = Entries(shards, with_prefix(prefix, keys), packed)
-        state.put(changes)
-        self._expiry.record(prefix, changes, held, state)
+        return Entries(shards, with_prefix(prefix, keys), packed), held
 
 
 def differing(new: pa.Array, old: pa.Array) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -16,13 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...storage.checkpoints.manifest import StateRecord
-from ..format.arrow import BYTES, from_numpy, scalar
+from ..format.arrow import BYTES, scalar
 from ..format.keys import KeyCodec
-from ..rpc.access import Entries, ShardColumn, StateAccess
+from ..rpc.access import StateAccess
 from ..rpc.messages import BatchTimes
+from .attempts import Attempts, OnError, attempts_of
 from .chunks import chunks, cuts, lengths
-from .entry_sizes import check_sizes
+from .entry_sizes import EntrySizes
 from .grouping import Groups, group
+from .task_state import TaskState
 
 
 @attrs.frozen
@@ -48,83 +51,15 @@ class Chunk:
     held: tuple[pa.Array, ...]
     """For each of the operator's prefixes, the stored value of each key, of type ``BYTES``; null if there is none."""
 
+    def __len__(self) -> int:
+        return len(self.groups)
 
-class TaskState:
-    """The state of a task's shards in one batch, as the task reads and changes it; reads see the task's own changes."""
-
-    def __init__(self, access: StateAccess) -> None:
-        self._access = access
-        self._columns: list[Entries] = []
-        self._rows: dict[tuple[int, bytes], bytes | None] = {}
-        """The single changes since the last columns: only the last one of each key, which may have very many."""
-        self._overlay: dict[bytes, bytes | None] = {}
-        self._overlaid = 0
-
-    @property
-    def fresh(self) -> frozenset[int]:
-        """The shards of the task to which no batch has ever been applied."""
-        return self._access.fresh
-
-    def fetch(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
-        """Return the values of keys, null for a key that has none.
-
-        Args:
-            shards: the shard of each key; the keys of one shard are adjacent.
-            keys: of type ``BYTES``.
-        """
-        found = self._access.fetch(shards, keys)
-        changed = self._changed_columns()
-        if not changed and not self._rows:
-            return found
-        # Only operators with timers, initial state or large collections come here: they read after they have written.
-        missing, rows = object(), self._rows
-        # Single changes are later than columns. They are not flushed here: a large list makes every key come here.
-        own = [
-            rows[shard, key] if (shard, key) in rows else changed.get(key, missing)
-            for shard, key in zip(shards.tolist(), keys.to_pylist(), strict=True)
-        ]
-        if all(value is missing for value in own):
-            return found
-        merged = [
-            held if value is missing else value for value, held in zip(own, found.to_pylist(), strict=True)
-        ]
-        return pa.array(merged, BYTES)
-
-    def fetch_before(self, shards: ShardColumn, keys: pa.Array) -> pa.Array:
-        """Return what ``fetch`` returns, as it was before the batch: without the task's own changes."""
-        return self._access.fetch(shards, keys)
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[Entries]:
-        """Yield entries as they were before the batch, as ``StateAccess.scan`` does, without the task's own changes."""
-        return self._access.scan(start, stop)
-
-    def put(self, entries: Entries) -> None:
-        """Record changes, as columns; a null value deletes the key."""
-        if len(entries):
-            self._flush_rows()
-            self._columns.append(entries)
-
-    def put_one(self, shard: int, key: bytes, value: bytes | None) -> None:
-        """Record one change; None deletes the key."""
-        self._rows[shard, key] = value
-
-    def changes(self) -> list[Entries]:
-        """Return all recorded changes, in order."""
-        self._flush_rows()
-        return self._columns
-
-    def _flush_rows(self) -> None:
-        if self._rows:
-            shards, keys = zip(*self._rows, strict=True)
-            values = pa.array(list(self._rows.values()), BYTES)
-            self._columns.append(sorted_by_shard(np.asarray(shards, np.int32), pa.array(keys, BYTES), values))
-            self._rows = {}
-
-    def _changed_columns(self) -> dict[bytes, bytes | None]:
-        for entries in self._columns[self._overlaid :]:
-            self._overlay.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
-        self._overlaid = len(self._columns)
-        return self._overlay
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Return the keys from ``start`` up to, not including, ``stop``, without copying them."""
+        if stop - start == len(self):
+            return self
+        held = tuple(values.slice(start, stop - start) for values in self.held)
+        return Chunk(self.groups.slice(start, stop), held)
 
 
 class Operator(Protocol):
@@ -147,15 +82,18 @@ class Operator(Protocol):
         """
         ...
 
-    def begin(self, state: TaskState) -> None:
+    def begin(self, state: TaskState, attempts: Attempts) -> None:
         """Prepare the state before the first key."""
         ...
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
-        """Process some keys: yield output and put changes. Each key of the batch comes in exactly one chunk."""
+        """Process some keys: yield output and put changes. Each key of the batch comes in exactly one chunk.
+
+        If it raises a ``UserError``, its changes may be forgotten, and the keys may come again in other chunks.
+        """
         ...
 
-    def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
+    def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
         """Finish the batch after the last key (timers, expired state): yield output and put changes."""
         ...
 
@@ -184,59 +122,63 @@ class OperatorSpec(Protocol):
 
 def run(
     operator: Operator,
-    uid: str,
+    context: RuntimeContext,
     batches: Iterator[pa.RecordBatch],
     codec: KeyCodec,
     shard: str,
     access: StateAccess,
+    on_error: OnError,
 ) -> Iterator[pa.RecordBatch]:
     """Run an operator over a task's rows: yield its output as it comes, and apply all changes at the very end.
 
     Args:
         operator: the operator.
-        uid: its uid, for errors.
+        context: where it runs.
         batches: the task's rows, with the shard of each.
         codec: of the operator's key columns.
         shard: name of the column with each row's shard.
         access: the task's shards, on which the batch has begun.
+        on_error: what becomes of the errors of the user's code.
 
     Raises:
-        StateTooLargeError: a value is too large to be stored.
+        UserError: the user's code has failed, or a value is too large to be stored.
+        ChandyError: state could not be read.
     """
-    state = TaskState(access)
-    operator.begin(state)
-    # No key is in two chunks, so the fetch for a chunk need not look at changes, unless ``begin`` has made some.
-    fetch = state.fetch if state.changes() else access.fetch
-    table = operator.prepare(access.metrics.on_input(batches))
-    groups = group(table, codec, shard)
-    access.metrics.keys += len(groups)
-    access.metrics.late_rows += operator.late_rows
-    for some in chunks(groups):
-        held = tuple(fetch(some.shards, with_prefix(prefix, some.keys)) for prefix in operator.prefixes)
-        # What the keys have stored may be far more than their rows.
-        sizes = np.sum([np.zeros(len(some), np.int64), *map(lengths, held)], axis=0)
-        for first, last in cuts(sizes):
-            part = tuple(values.slice(first, last - first) for values in held)
-            yield from operator.process(Chunk(some.slice(first, last).narrowed(table.schema), part), state)
-    yield from operator.finish(state)
-    changes = state.changes()
-    check_sizes(changes, codec, uid)
-    access.apply(changes)
+    state = TaskState(access, EntrySizes(context.uid, codec))
+    attempts = attempts_of(on_error, state, codec, access, context.uid, context.batch)
+    with state.trusted():
+        operator.begin(state, attempts)
+        # No key is in two chunks, so the fetch for a chunk need not look at changes, unless ``begin`` has made some.
+        fetch = state.fetch if state.changes() else access.fetch
+        table = operator.prepare(access.metrics.on_input(batches))
+        groups = group(table, codec, shard)
+        access.metrics.keys += len(groups)
+        access.metrics.late_rows += operator.late_rows
+        for some in chunks(groups):
+            held = tuple(fetch(some.shards, with_prefix(prefix, some.keys)) for prefix in operator.prefixes)
+            # What the keys have stored may be far more than their rows.
+            sizes = np.sum([np.zeros(len(some), np.int64), *map(lengths, held)], axis=0)
+            for first, last in cuts(sizes):
+                part = tuple(values.slice(first, last - first) for values in held)
+                chunk = Chunk(some.slice(first, last).narrowed(table.schema), part)
+                yield from attempts.over(
+                    len(chunk), partial(_process, operator, state, chunk), chunk.groups.lost
+                )
+        yield from operator.finish(state, attempts)
+        attempts.finish()
+    access.apply(state.changes())
+
+
+def _process(
+    operator: Operator, state: TaskState, chunk: Chunk, first: int, last: int
+) -> Iterator[pa.RecordBatch]:
+    return operator.process(chunk.slice(first, last), state)
 
 
 def collect(batches: Iterator[pa.RecordBatch], empty: pa.Schema) -> pa.Table:
     """Return all batches as one table; if there are none, an empty table with the schema ``empty``."""
     held = list(batches)
     return pa.Table.from_batches(held) if held else empty.empty_table()
-
-
-def sorted_by_shard(shards: ShardColumn, keys: pa.Array, values: pa.Array) -> Entries:
-    """Return entries sorted by shard; entries of one shard stay in order, so a later change of a key stays later."""
-    if (np.diff(shards) >= 0).all():
-        return Entries(shards, keys, values)
-    order = np.argsort(shards, kind="stable")
-    at = from_numpy(order)
-    return Entries(shards[order], keys.take(at), values.take(at))
 
 
 def with_prefix(prefix: bytes, keys: pa.Array) -> pa.Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+import attrs
 import numpy as np
 
 from ..errors import StateTooLargeError
@@ -14,24 +13,34 @@ from ..rpc.access import Entries
 from .chunks import lengths
 
 
-def check_sizes(changes: Iterable[Entries], codec: KeyCodec, operator: str) -> None:
-    """Refuse changes one of which no message can hold.
+@attrs.frozen
+class EntrySizes:
+    """The sizes of an operator's entries."""
 
-    Args:
-        changes: what a task is about to apply.
-        codec: of the operator's keys, to name the key.
-        operator: its uid.
+    operator: str
+    """Its uid."""
+    codec: KeyCodec
+    """Of its keys, to name one."""
 
-    Raises:
-        StateTooLargeError: a key with its value is larger than ``wire.LARGEST``.
-    """
-    for entries in changes:
+    def check(self, entries: Entries) -> None:
+        """Refuse changes one of which no message can hold.
+
+        Raises:
+            StateTooLargeError: a key with its value is larger than ``wire.LARGEST``.
+        """
         if entries.keys.nbytes + entries.values.nbytes <= wire.LARGEST:
-            continue
+            return
         sizes = lengths(entries.keys) + lengths(entries.values)
         largest = int(np.argmax(sizes))
         if sizes[largest] > wire.LARGEST:
-            state, key = owner_of(entries.keys[largest].as_py())
-            raise StateTooLargeError(
-                operator, state, str(codec.decode(key)), int(sizes[largest]), wire.LARGEST
-            )
+            raise self._too_large(entries.keys[largest].as_py(), int(sizes[largest]))
+
+    def check_one(self, key: bytes, value: bytes | None) -> None:
+        """Refuse one change, as ``check`` does."""
+        size = len(key) + len(value or b"")
+        if size > wire.LARGEST:
+            raise self._too_large(key, size)
+
+    def _too_large(self, where: bytes, size: int) -> StateTooLargeError:
+        state, key = owner_of(where)
+        return StateTooLargeError(self.operator, state, str(self.codec.decode(key)), size, wire.LARGEST)

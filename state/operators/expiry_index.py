@@ -26,7 +26,7 @@ import pyarrow as pa
 from ..format import keyspace
 from ..format.arrow import BYTES, from_numpy, scalar, to_numpy
 from ..rpc.access import Entries, ShardColumn
-from .engine import TaskState
+from .task_state import TaskState
 
 Times = TypeVar("Times", int, npt.NDArray[np.int64])
 

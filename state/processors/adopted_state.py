@@ -23,8 +23,9 @@ from ..format.keys import KeyCodec
 from ..format.schema import Schemas, from_json
 from ..operators.chunks import chunks
 from ..operators.dataframe import SHARD
-from ..operators.engine import TaskState
+from ..operators.entry_sizes import EntrySizes
 from ..operators.grouping import Groups, group
+from ..operators.task_state import TaskState
 from ..operators.time_mode import TimeMode
 from ..rpc.access import Entries, ShardColumn
 from ..rpc.messages import BatchTimes
@@ -79,7 +80,8 @@ class AdoptedVariable:
         """Return the entries of some keys."""
         handle = StateHandle(self.operator, Schemas(parse=None), self.mode)
         variable = None if self.record is None else self._declare(handle, self.record)
-        state = TaskState(_Nothing())
+        codec = KeyCodec(from_json(self.key_schema))
+        state = TaskState(_Nothing(), EntrySizes(self.operator, codec))
         handle.current.begin(state, now=0)
         states = KeyedStates(handle)
         nothing = [pa.nulls(len(groups), BYTES) for _ in handle.variables]

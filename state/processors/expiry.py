@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from ..format import keyspace
 from ..format.arrow import BYTES
-from ..operators.engine import TaskState
 from ..operators.expiry_index import ASLEEP_MS, rounded, take_due
+from ..operators.task_state import TaskState
 from ..rpc.access import Entries
 from .variable import CurrentKey, Variable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -23,10 +24,13 @@ from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..operators import pickling
+from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
-from ..operators.engine import Chunk, RuntimeContext, TaskState, collect, sorted_by_shard, with_prefix
-from ..operators.grouping import group
+from ..operators.dead_letters import Lost
+from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
+from ..operators.grouping import Groups, group
+from ..operators.task_state import TaskState, sorted_by_shard
 from ..operators.time_mode import EventTime, TimeMode, carry_watermark
 from ..rpc.access import Entries, ShardColumn
 from ..user_code import raised
@@ -34,7 +38,7 @@ from . import expiry
 from .handle import QueryInfo, StateHandle, declarations
 from .initial_state import InitialState
 from .row_style import RowStyle
-from .style import PandasSettings, Style, StyleName
+from .style import PandasSettings, Reader, Style, StyleName
 from .variable import CurrentKey, Variable
 
 
@@ -213,19 +217,28 @@ class KeyedStates:
 
     def flush(self, state: TaskState) -> None:
         """Put the changes of the chunk's keys."""
-        self._timers.flush()
         for column in self._columns:
             if column.at:
                 at: npt.NDArray[np.int64] = np.fromiter(column.at, np.int64, len(column.at))
                 keys = with_prefix(column.variable.prefix, self._keys.take(pa.array(at)))
                 values = pa.array([column.held[index] for index in column.at], BYTES)
                 state.put(sorted_by_shard(self._shards[at], keys, values))
+        self._timers.flush()
 
     def _index_expiry(self, variable: Variable, held: bytes | None, data: bytes | None) -> None:
         time = expiry.new_entry_time(variable, held, data, self._current.now)
         if time is not None:
             name = variable.prefix + self._current.key
             self._current.put(keyspace.timed_key(keyspace.EXPIRY, time, name), b"")
+
+
+@attrs.frozen
+class _DueTimers:
+    """Timers of one shard that are due, in their order."""
+
+    shard: int
+    timers: Sequence[tuple[int, bytes]]
+    """Each with its key."""
 
 
 class ProcessorOperator:
@@ -305,7 +318,7 @@ class ProcessorOperator:
         self.late_rows = len(table) - len(timely)
         return timely
 
-    def begin(self, state: TaskState) -> None:
+    def begin(self, state: TaskState, attempts: Attempts) -> None:
         """Delete dropped states; in an operator's first batch, load the initial state."""
         times = self._context.times
         self._handle.current.begin(state, times.timestamp_ms)
@@ -315,11 +328,13 @@ class ProcessorOperator:
             for prefix in (keyspace.value_prefix(name), keyspace.part_prefix(name)):
                 for entries in state.scan(prefix, keyspace.after(prefix)):
                     state.put(Entries(entries.shards, entries.keys, pa.nulls(len(entries), BYTES)))
-        self._load_initial_state(state)
+        self._load_initial_state(state, attempts)
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Call ``handleInputRows`` for each key of a chunk."""
         groups, states = chunk.groups, self._opened_states()
+        # A failed attempt may have left rows in it.
+        self._writer = self._style.writer()
         states.chunk(groups.shards, groups.keys, chunk.held)
         keys = self._style.keys(groups.key_columns)
         inputs = self._style.reader(self._input).groups(groups.rows, groups.bounds.tolist())
@@ -331,12 +346,14 @@ class ProcessorOperator:
         yield from self._rest()
         states.flush(state)
 
-    def finish(self, state: TaskState) -> Iterator[pa.RecordBatch]:
+    def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
         """Call ``handleExpiredTimer`` for each timer that is due; then remove expired state."""
         for shard, timers in self._handle.timers.due(state):
             for first, last in cuts(np.array([len(key) for _, key in timers], np.int64)):
-                yield from self._fire(shard, timers[first:last], state)
-        yield from self._rest()
+                due = _DueTimers(shard, timers[first:last])
+                yield from attempts.over(
+                    len(due.timers), partial(self._fire, due, state), partial(self._give_up_timer, due)
+                )
         # Even if no state has a time to live now: one may have had it in an earlier version of the operator.
         if self._spec.mode is TimeMode.PROCESSING:
             expiry.clean(state, self._handle.variables.values(), self._handle.current)
@@ -345,38 +362,44 @@ class ProcessorOperator:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _load_initial_state(self, state: TaskState) -> None:
+    def _load_initial_state(self, state: TaskState, attempts: Attempts) -> None:
         initial = self._spec.initial
         fresh = [shard for shard in self._context.shards if shard in state.fresh]
         table = initial.read(fresh) if initial is not None and fresh else None
         if initial is None or table is None:
             return
-        states, handle = self._opened_states(), self._processor.handleInitialState
         reader = self._style.reader(from_json(initial.schema))
         for groups in chunks(group(table, self._codec, SHARD)):
-            states.chunk(groups.shards, groups.keys, [pa.nulls(len(groups), BYTES) for _ in self.prefixes])
-            inputs = reader.groups(groups.rows, groups.bounds.tolist())
-            for index, (key, parts) in enumerate(
-                zip(self._style.keys(groups.key_columns), inputs, strict=True)
-            ):
-                states.enter(index)
-                try:
-                    for part in parts:
-                        handle(key, part, self._times)
-                except Exception as error:  # noqa: BLE001 (a processor may raise anything)
-                    raise self._failure(f"handleInitialState of key {key!r}", error) from None
-                states.leave()
-            states.flush(state)
+            # It has no output.
+            list(attempts.over(len(groups), partial(self._load, groups, reader, state), groups.lost))
 
-    def _fire(
-        self, shard: int, timers: Sequence[tuple[int, bytes]], state: TaskState
+    def _load(
+        self, every: Groups, reader: Reader, state: TaskState, first: int, last: int
     ) -> Iterator[pa.RecordBatch]:
-        """Call ``handleExpiredTimer`` for timers of one shard; a key may have several of them."""
+        """Call ``handleInitialState`` for the rows of some keys."""
+        groups = every.slice(first, last)
+        states, handle = self._opened_states(), self._processor.handleInitialState
+        states.chunk(groups.shards, groups.keys, [pa.nulls(len(groups), BYTES) for _ in self.prefixes])
+        inputs = reader.groups(groups.rows, groups.bounds.tolist())
+        for index, (key, parts) in enumerate(zip(self._style.keys(groups.key_columns), inputs, strict=True)):
+            states.enter(index)
+            try:
+                for part in parts:
+                    handle(key, part, self._times)
+            except Exception as error:  # noqa: BLE001 (a processor may raise anything)
+                raise self._failure(f"handleInitialState of key {key!r}", error) from None
+            states.leave()
+        states.flush(state)
+        return iter(())
+
+    def _fire(self, due: _DueTimers, state: TaskState, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Call ``handleExpiredTimer`` for some timers; a key may have several of them."""
+        self._writer, timers = self._style.writer(), due.timers[first:last]
         places: dict[bytes, int] = {}
         for _, data in timers:
             places.setdefault(data, len(places))
         keys = pa.array(list(places), BYTES)
-        shards = np.full(len(places), shard, np.int32)
+        shards = np.full(len(places), due.shard, np.int32)
         states, handle = self._opened_states(), self._processor.handleExpiredTimer
         states.chunk(
             shards, keys, [state.fetch(shards, with_prefix(prefix, keys)) for prefix in self.prefixes]
@@ -397,7 +420,19 @@ class ProcessorOperator:
             )
             self._handle.timers.delete(time)
             states.leave()
+        yield from self._rest()
         states.flush(state)
+
+    def _give_up_timer(self, due: _DueTimers, at: int) -> Lost:
+        """Delete a timer whose handler fails: it would fire in every batch."""
+        time, key = due.timers[at]
+        current, timers = self._handle.current, self._handle.timers
+        current.chunk(np.array([due.shard], np.int32), pa.array([key], BYTES))
+        timers.chunk()
+        current.index = 0
+        timers.delete(time)
+        timers.flush()
+        return Lost(due.shard, key)
 
     def _outputs(
         self, method: str, key: tuple[Any, ...], call: Callable[..., Any], /, *args: Any, **named: Any

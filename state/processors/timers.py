@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from ..format import keyspace
-from ..operators.engine import TaskState
+from ..operators.task_state import TaskState
 from ..operators.time_mode import TimeMode
 from .variable import CurrentKey, StateUse, no_key
 
@@ -73,15 +73,21 @@ class Timers:
         """
         held, touched = self._held or [], self._now
         self.chunk()
-        for index, now in touched.items():
-            before = set(times_of(held[index]))
-            if now != before:
-                self._current.index = index
-                self._put(self._current.key, before, now)
+        changed = [
+            (index, before, now)
+            for index, now in touched.items()
+            if (before := set(times_of(held[index]))) != now
+        ]
+        # Lists may be too large. If one is refused, nothing of these keys may be left among the timers that are due.
+        for index, _, now in changed:
+            self._current.index = index
+            self._current.put(self._prefix + self._current.key, listed(now))
+        for index, before, now in changed:
+            self._current.index = index
+            self._put(self._current.key, before, now)
         self._current.index = -1
 
     def _put(self, key: bytes, before: set[int], now: set[int]) -> None:
-        self._current.put(self._prefix + key, listed(now))
         for time in now - before:
             self._current.put(keyspace.timed_key(self._index, time, key), b"")
             if time <= self._until:

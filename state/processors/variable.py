@@ -17,7 +17,8 @@ from pyspark.errors import PySparkRuntimeError
 from ..errors import StateUseError
 from ..format.arrow import BYTES
 from ..format.packing import expiry_of
-from ..operators.engine import TaskState, with_prefix
+from ..operators.engine import with_prefix
+from ..operators.task_state import TaskState
 from ..rpc.access import ShardColumn
 
 

@@ -45,7 +45,8 @@ def read_state(
             Spark's executors must be able to read it as well.
         checkpoint: "latest", the id of a completed checkpoint, or the URI of a savepoint.
         operator: uid of the operator; may be omitted if the checkpoint has only one.
-        state: name of the state; may be omitted if the operator has only one. "$timers": its timers.
+        state: name of the state; may be omitted if the operator has only one. "$timers": its timers;
+            "$dead_letters": its dead letters, see ``dead_letter_rows``.
         key: the only key to read: the values of the key columns as a tuple or as a dict by column, or the value itself
             if there is one key column. Only its shard is downloaded, and only its state is decoded. None: all keys.
         shards: the numbers of the shards to read, to look at a part of a large state; None: all.

@@ -15,11 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from ...storage.backends.open import open_store
-from ...storage.checkpoints.locate import LATEST, locate
+from ...storage.checkpoints.locate import LATEST, Located, locate
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord
 from ...storage.checkpoints.restore import restore_files
 from ...storage.disk.scratch import scratch_directory
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
+from ..operators.dead_letters import STATE as DEAD_LETTERS
 from .stored import TIMERS, StoredState
 
 T = TypeVar("T")
@@ -56,6 +57,17 @@ class Selection:
             raise invalid_argument("shards", expected, ", ".join(map(str, shards)) or "none")
         return attrs.evolve(self, shards=tuple(self.shards[at] for at in sorted(set(shards))), key=key)
 
+    def batches(self, shard: Handle) -> Iterator[pa.RecordBatch]:
+        """Yield what is selected of a shard, whose files are downloaded into a temporary directory.
+
+        Raises:
+            DamagedError: a file is not as it was written.
+            ObjectMissingError: a file is gone, because the pipeline's retention has dropped the checkpoint.
+        """
+        with scratch_directory("read") as directory:
+            restore_files(open_store(self.root), shard, directory)
+            yield from self.state.batches(directory, self.key)
+
 
 def select(uri: str, checkpoint: str | int, operator: str | None, state: str | None) -> Selection:
     """Find the state to read.
@@ -69,7 +81,11 @@ def select(uri: str, checkpoint: str | int, operator: str | None, state: str | N
         DamagedError, SchemaTooNewError: its manifest cannot be read.
         InvalidPlaceError: the URI names no store.
     """
-    found = locate(uri, checkpoint)
+    return selected(locate(uri, checkpoint), operator, state)
+
+
+def selected(found: Located, operator: str | None, state: str | None) -> Selection:
+    """Find the state to read in a checkpoint; args and errors are those of ``select``."""
     record = _operator(found.manifest.id, found.manifest.operators, operator)
     name = _state(found.manifest.id, record, state)
     return Selection(
@@ -94,9 +110,10 @@ def _state(checkpoint: int, operator: OperatorRecord, wanted: str | None) -> str
     names = tuple(operator.states)
     if wanted is None and len(names) == 1:
         return names[0]
-    if wanted is None or wanted not in (*names, TIMERS):
+    known = (*names, TIMERS, DEAD_LETTERS)
+    if wanted is None or wanted not in known:
         what = f"a state of operator {operator.uid!r} of checkpoint {checkpoint}"
-        raise _no_such(what, "state", wanted, (*names, TIMERS))
+        raise _no_such(what, "state", wanted, known)
     return wanted
 
 
@@ -198,15 +215,7 @@ class StateReader(DataSourceReader):
         return found or [ShardPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the state in a shard, whose files are downloaded into a temporary directory.
-
-        Raises:
-            DamagedError: a file is not as it was written.
-            ObjectMissingError: a file is gone, because the pipeline's retention has dropped the checkpoint.
-        """
+        """Yield the state in a shard; raises as ``Selection.batches``."""
         assert isinstance(partition, ShardPartition)
-        if partition.handle is None:
-            return
-        with scratch_directory("read") as directory:
-            restore_files(open_store(self._selection.root), partition.handle, directory)
-            yield from self._selection.state.batches(directory, self._selection.key)
+        if partition.handle is not None:
+            yield from self._selection.batches(partition.handle)

@@ -6,11 +6,12 @@
 | list | ``position`` (int, from 0), the fields of the element; one row for each element, in order |
 | map | the fields of the map's key, the fields of the value; one row for each entry |
 | ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row for each timer |
+| ``dead_letters.STATE`` | ``time`` (timestamp of the batch), ``batch``, ``place``, ``error``, ``traceback``, ``rows`` |
 
-All but timers have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
+All states have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
 until their shard has removed them, because the time at which a query goes on from the checkpoint, which decides what
 has expired, is not known. If an earlier column has the same name, a column gets the prefix ``map_key_``, ``value_`` or
-``state_``.
+``state_``. The ``rows`` of dead letters are as ``dead_letters.rows_of`` reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from typing import Any, Final, TypeVar
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from ...storage.checkpoints.manifest import StateKind, StateRecord
@@ -33,6 +42,7 @@ from ..format.keys import KeyCodec
 from ..format.packing import Packing, expiries
 from ..format.schema import arrow_schema, from_json, plain_strings
 from ..format.values import StateName
+from ..operators import dead_letters
 
 Item = TypeVar("Item", bound=tuple[Any, ...])
 
@@ -58,13 +68,18 @@ class StoredState:
     key_schema: str
     """Schema of the key columns as Spark's JSON."""
     record: StateRecord | None
-    """None: the operator's timers."""
+    """None: the operator's timers, or its dead letters."""
 
     @property
     def schema(self) -> StructType:
         """Schema of the rows; every column is nullable."""
         keys = from_json(self.key_schema)
         columns = [("", field.name, field.dataType) for field in keys.fields]
+        if self.name == dead_letters.STATE:
+            columns += [("state_", "time", TimestampType()), ("state_", "batch", LongType())]
+            return distinct(
+                [*columns, *(("state_", field.name, field.dataType) for field in dead_letters.STORED)]
+            )
         if self.record is None:
             columns += [("state_", "mode", StringType()), ("state_", "timer", TimestampType())]
             return distinct(columns)
@@ -89,7 +104,10 @@ class StoredState:
             StateTypeError: the stored bytes do not fit the state's record.
         """
         with opened(directory) as db:
-            yield from self._timers(db, key) if self.record is None else self._rows(db, self.record, key)
+            if self.name == dead_letters.STATE:
+                yield from self._letters(db, key)
+            else:
+                yield from self._timers(db, key) if self.record is None else self._rows(db, self.record, key)
 
     def items_of(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[int | bytes, bytes]]:
         """Yield the packed items of a key, given what the shard has under the state's prefix and the key.
@@ -99,7 +117,7 @@ class StoredState:
         Raises:
             StateTypeError: a part of a list is missing.
         """
-        assert self.record is not None, "timers have no items"
+        assert self.record is not None, "timers and dead letters have no items"
         if self.record.kind is StateKind.VALUE:
             yield 0, data
         elif self.record.kind is StateKind.LIST:
@@ -116,6 +134,15 @@ class StoredState:
                 times, keys = zip(*piece, strict=True)
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
                 yield self._batch([*columns, pa.array([mode] * len(times)), timestamps(pa.array(times))])
+
+    def _letters(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
+        codec, stored = KeyCodec(from_json(self.key_schema)), dead_letters.packing()
+        found = ((*keyspace.split_letter(key), value) for key, value in scan(db, keyspace.DEAD_LETTERS))
+        for piece in _pieces(one for one in found if only is None or one[2] == only):
+            times, batches, keys, values = zip(*piece, strict=True)
+            columns = codec.decode_columns(pa.array(keys, BYTES)).columns
+            own = [timestamps(pa.array(times)), pa.array(batches)]
+            yield self._batch([*columns, *own, *stored.unpack(pa.array(values, BYTES)).flatten()])
 
     def _rows(self, db: Rdict, record: StateRecord, only: bytes | None) -> Iterator[pa.RecordBatch]:
         name = StateName(self.operator, self.name)

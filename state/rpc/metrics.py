@@ -22,6 +22,8 @@ class OperatorMetrics:
     """Rows that were dropped because they were late in event time."""
     keys: int = 0
     """Keys whose rows were processed. A key counts once in every batch that has it."""
+    dead_letters: int = 0
+    """Dead letters that were written, see ``DeadLetters``."""
     seconds: float = 0.0
     """From the beginning of the batch until its changes are staged."""
     input_seconds: float = 0.0

@@ -27,7 +27,9 @@ from ..format.values import StateName
 from ..operators import engine
 from ..operators.arrow_expiry import Since, TimeToLive
 from ..operators.arrow_processor import ArrowProcessor, arrow_spec
+from ..operators.attempts import OnError
 from ..operators.dataframe import SHARD
+from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
 from ..operators.time_mode import TimeMode, with_watermark
@@ -57,6 +59,23 @@ class Point:
     watermark: int
 
 
+@attrs.frozen
+class DeadLetter:
+    """What an operator has given up of a key in a batch."""
+
+    key: tuple[Any, ...]
+    time: int
+    """Processing time of the batch, in milliseconds since 1970."""
+    batch: int
+    place: str
+    """What was called: the key and the method."""
+    error: str
+    """The exception and where it was raised, in one line."""
+    traceback: str
+    rows: list[Row]
+    """Rows of the key in the batch; none if it was not for rows that the processor was called."""
+
+
 class OperatorTester:
     """Runs a processor or aggregates batch by batch, without a JVM: what is stored is in the memory of the test.
 
@@ -82,10 +101,13 @@ class OperatorTester:
         input: StructType,
         shards: int,
         prepare: Prepare = lambda rows: rows,
+        on_error: OnError = "fail",
     ) -> None:
         """Make one. Use ``of_processor``, ``of_arrow`` or ``of_aggregate``."""
         self._define = define
         self._prepare = prepare
+        check_on_error(on_error)
+        self._on_error = on_error
         self._input = input
         self._key = StructType([input[name] for name in key])
         self._codec = KeyCodec(self._key)
@@ -109,6 +131,7 @@ class OperatorTester:
         watermark: str | None = None,
         pandas: bool = False,
         shards: int = 4,
+        on_error: OnError = "fail",
     ) -> Self:
         """Test a processor of ``transform_with_state``.
 
@@ -121,6 +144,7 @@ class OperatorTester:
             watermark: in event time, the column of the rows that has it; None if rows are never late.
             pandas: whether it is written for ``transform_with_state_in_pandas``.
             shards: how many shards the state is in.
+            on_error: "fail" or ``DeadLetters``, as for ``transform_with_state``.
 
         Raises:
             DefinitionError: as of ``transform_with_state``.
@@ -142,7 +166,7 @@ class OperatorTester:
                 restored=restored,
             )
 
-        return cls(processor, define, key=key, input=schema, shards=shards)
+        return cls(processor, define, key=key, input=schema, shards=shards, on_error=on_error)
 
     @classmethod
     def of_arrow(
@@ -153,6 +177,7 @@ class OperatorTester:
         input: StructType | str,
         output: StructType | str,
         shards: int = 4,
+        on_error: OnError = "fail",
     ) -> Self:
         """Test an ``ArrowProcessor``. Args and errors are those of ``of_processor``."""
         schema = _schema(input, key)
@@ -160,7 +185,7 @@ class OperatorTester:
         def define(given: Any, restored: Sequence[str]) -> OperatorSpec:
             return arrow_spec(schema, uid=_UID, processor=given, output=output)
 
-        return cls(processor, define, key=key, input=schema, shards=shards)
+        return cls(processor, define, key=key, input=schema, shards=shards, on_error=on_error)
 
     @classmethod
     def of_aggregate(
@@ -231,7 +256,8 @@ class OperatorTester:
         access = self._shards.begin(times, range(self._places))
         with self._spec.open(context) as operator:
             given = self._prepare(self._table(rows)).to_batches()
-            parts = list(engine.run(operator, _UID, iter(given), self._codec, SHARD, access))
+            output = engine.run(operator, context, iter(given), self._codec, SHARD, access, self._on_error)
+            parts = list(output)
         self._batch, self._watermark = self._batch + 1, reached
         self._stored |= self._spec.states
         row = Row(*from_json(self._spec.output).names)
@@ -290,6 +316,25 @@ class OperatorTester:
         kinds = (keyspace.PROCESSING_TIMERS, keyspace.EVENT_TIMERS)
         stored = [keyspace.split_timed(where) for _, where in self._shards.held if where.startswith(kinds)]
         return sorted(due for due, of in stored if of == encoded)
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the dead letters that are stored, by the time of their batch."""
+        stored = sorted(
+            (where, value)
+            for (_, where), value in self._shards.held.items()
+            if where.startswith(keyspace.DEAD_LETTERS)
+        )
+        return [self._letter(where, value) for where, value in stored]
+
+    def _letter(self, where: bytes, value: bytes) -> DeadLetter:
+        time, batch, key = keyspace.split_letter(where)
+        place, error, traceback, rows = packing().unpack_row(value)
+        row = Row(*self._input.names)
+        given = [] if rows is None else rows_of(rows).to_pylist()
+        decoded = self._codec.decode(key)
+        return DeadLetter(
+            decoded, time, batch, place, error, traceback, [row(*one.values()) for one in given]
+        )
 
     def checkpoint(self) -> Point:
         """Return what is stored now."""

@@ -178,14 +178,14 @@ class NotedSpec:
     def prepare(self, batches):
         return pa.Table.from_batches(list(batches))
 
-    def begin(self, state):
+    def begin(self, state, attempts):
         pass
 
     def process(self, chunk, state):
         raise RuntimeError("a bug")
         yield
 
-    def finish(self, state):
+    def finish(self, state, attempts):
         return iter(())
 
 

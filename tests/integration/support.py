@@ -30,6 +30,13 @@ EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
 
 
+def pids(coordinator: CheckpointCoordinator) -> set[int]:
+    """The processes of the state hosts that live."""
+    return coordinator._executor.machine.read(
+        lambda machine: {host.pid for host in machine.members.hosts.values()}
+    )
+
+
 class Totals(StatefulProcessor):
     """Counts the rows of a key and adds up their values."""
 

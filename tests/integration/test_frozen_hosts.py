@@ -15,7 +15,7 @@ from chandy.coordinator import CheckpointCoordinator, CheckpointError, FixedDela
 from chandy.coordinator.query import CheckpointedQuery
 
 from ..waiting import DEADLINE, eventually
-from .support import TOTALS, Events, Make, Totals, last_totals
+from .support import TOTALS, Events, Make, Totals, last_totals, pids
 
 pytestmark = pytest.mark.spark
 
@@ -29,12 +29,6 @@ def start(
         events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
     )
     return coordinator.start(totals.writeStream.format("parquet").option("path", str(out)), name="totals")
-
-
-def pids(coordinator: CheckpointCoordinator) -> set[int]:
-    return coordinator._executor.machine.read(
-        lambda machine: {host.pid for host in machine.members.hosts.values()}
-    )
 
 
 def exact(spark: SparkSession, events: Events, out: Path) -> bool:

@@ -13,6 +13,7 @@ from pyspark.sql.types import IntegerType, StructType
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.schema import arrow_schema
 from chandy.state.operators import engine
+from chandy.state.operators.attempts import OnError
 from chandy.state.operators.dataframe import SHARD
 from chandy.state.operators.engine import OperatorSpec, RuntimeContext
 from chandy.state.operators.time_mode import TimeMode
@@ -42,11 +43,12 @@ def run_operator(
     key: StructType = KEY,
     number: int = 7,
     shards: int = 16,
+    on_error: OnError = "fail",
 ) -> list[pa.RecordBatch]:
     """Run one batch of an operator in a task that has all shards; return its output."""
     context = RuntimeContext("op", QUERY, RUN, number, 0, range(shards), access.times)
     with spec.open(context) as operator:
-        return list(engine.run(operator, "op", iter(batches), KeyCodec(key), SHARD, access))
+        return list(engine.run(operator, context, iter(batches), KeyCodec(key), SHARD, access, on_error))
 
 
 class Pipeline:
@@ -67,6 +69,7 @@ class Pipeline:
         self.event_time_column = event_time_column
         self.key = ["k"]
         self.number = 0
+        self.on_error: OnError = "fail"
         self.sizes: list[int] = []
         """Rows of each record batch of the last output."""
 
@@ -112,7 +115,9 @@ class Pipeline:
         access = self.shards.begin(times, range(SHARDS))
         key = StructType([self.schema[name] for name in self.key])
         batches = self.table(rows).to_batches()
-        output = run_operator(spec, batches, access, key=key, number=self.number, shards=SHARDS)
+        output = run_operator(
+            spec, batches, access, key=key, number=self.number, shards=SHARDS, on_error=self.on_error
+        )
         self.sizes = [part.num_rows for part in output]
         return [row for part in output for row in part.to_pylist()]
 

@@ -65,7 +65,7 @@ for combine in (False, True):
             packed = shuffle_packing.Packer(SHARD, 1, 1)(made.combiner.function(batches))
             batches = shuffle_packing.unpack(packed)
         with made.spec.open(context) as operator:
-            output = list(engine.run(operator, "op", batches, KeyCodec(key), SHARD, shard.begin()))
+            output = list(engine.run(operator, context, batches, KeyCodec(key), SHARD, shard.begin(), "fail"))
         assert sum(map(len, output)) == 3
 print("done")
 '''

@@ -7,7 +7,9 @@ import pytest
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
+from chandy.state import DeadLetters
 from chandy.state.errors import ProcessorError, UnreadableFileError
+from chandy.state.format import keyspace
 from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import to_json
 from chandy.state.operators.time_mode import TimeMode
@@ -106,3 +108,29 @@ def test_what_cannot_be_read_or_handled_is_told(tmp_path):
     with pytest.raises(ProcessorError, match="unsupported operand") as failed:
         Pipeline(TimeMode.EVENT).batch(processor, [], BatchTimes(), initial)
     assert failed.value.where == "handleInitialState of key ('a',)"
+
+
+class Refuses(Balance):
+    def handleInitialState(self, key, initialState, timerValues):
+        super().handleInitialState(key, initialState, timerValues)
+        if key[0] == "bb":
+            raise ValueError("not this one")
+
+
+@pytest.mark.parametrize("style", list(StyleName))
+def test_a_key_of_the_initial_state_that_fails_is_given_up_alone(tmp_path, style):
+    pipeline, _ = pipeline_of(style)
+    processor = Refuses()
+    processor.rows = style is StyleName.ROWS
+    initial = initial_of(pipeline, tmp_path, ROWS)
+    with pytest.raises(ProcessorError, match="not this one"):
+        pipeline.batch(processor, [], BatchTimes(0, 0), initial)
+    pipeline.on_error = DeadLetters()
+    assert pipeline.batch(processor, [], BatchTimes(0, 0), initial) == []
+    told = {row["k"] for row in pipeline.batch(processor, [("bb", 0)], BatchTimes(0, 105), initial)}
+    parts = [1, 1] if style is StyleName.ROWS else [2]
+    assert told == {"bb [] []", f"timer a {parts}", "timer ccc [1]", "timer None [1]"}
+    letters = [
+        keyspace.split_letter(key) for _, key in pipeline.shards.held if key.startswith(keyspace.DEAD_LETTERS)
+    ]
+    assert [(time, batch) for time, batch, _ in letters] == [(0, 0)]

@@ -18,6 +18,7 @@ from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
 from chandy.state.host.shard_snapshot import snapshot_files
+from chandy.state.operators.dead_letters import STATE as DEAD_LETTERS
 from chandy.state.reader.source import StateSource, select
 from chandy.state.reader.stored import TIMERS
 from chandy.storage import NothingHereError
@@ -82,9 +83,9 @@ def test_what_is_the_only_one_needs_no_name(pipeline: str) -> None:
     [
         (None, "s", ("one", "two", "timers"), "no operator"),
         ("three", "s", ("one", "two", "timers"), "'three'"),
-        ("one", None, ("s", "t", TIMERS), "no state"),
-        ("one", "u", ("s", "t", TIMERS), "'u'"),
-        ("timers", None, (TIMERS,), "no state"),
+        ("one", None, ("s", "t", TIMERS, DEAD_LETTERS), "no state"),
+        ("one", "u", ("s", "t", TIMERS, DEAD_LETTERS), "'u'"),
+        ("timers", None, (TIMERS, DEAD_LETTERS), "no state"),
     ],
 )
 def test_what_is_not_there_or_not_alone_is_refused_with_what_there_is(

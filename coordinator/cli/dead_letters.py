@@ -1,0 +1,119 @@
+"""`chandy dead-letters`: what operators have given up, with the exception and the rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ...storage.checkpoints.locate import Located
+from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
+from .printing import print_json, utc
+
+
+@main.command("dead-letters")
+@storage_uri
+@pipeline_option
+@checkpoint_option
+@click.option("--operator", metavar="UID", help="Show those of this operator only.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    metavar="N",
+    show_default=True,
+    help="Letters to print of each operator, the latest first. All are counted.",
+)
+@json_option
+def dead_letters(
+    uri: str,
+    pipeline: str | None,
+    checkpoint: int | None,
+    operator: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show the dead letters in a checkpoint, by default the latest, or in a savepoint.
+
+    A dead letter has the rows of a key that an operator has given up in a batch, and the exception of the user's code.
+    All shards of the operators are downloaded.
+    """
+    found = located(uri, pipeline, checkpoint)
+    by_operator = {uid: sorted(letters, key=_age) for uid, letters in _read(found, operator)}
+    if as_json:
+        print_json(
+            {
+                "checkpoint": found.manifest.id,
+                "operators": {
+                    uid: {"letters": len(letters), "shown": [_plain(one) for one in letters[:limit]]}
+                    for uid, letters in by_operator.items()
+                },
+            }
+        )
+        return
+    for uid, letters in by_operator.items():
+        more = f", the latest {limit} of them" if len(letters) > limit else ""
+        click.echo(f"operator {uid}: {len(letters)} dead letters{more}")
+        for one in letters[:limit]:
+            _print(one)
+
+
+def _read(found: Located, operator: str | None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the letters of each operator, in any order."""
+    # They load PySpark, which the other commands need not wait for.
+    from ...state.operators.dead_letters import STATE, STORED, rows_of
+    from ...state.reader.source import selected
+
+    uids = [operator] if operator is not None else [one.uid for one in found.manifest.operators]
+    for uid in uids:
+        selection = selected(found, uid, STATE)
+        names = selection.state.schema.names
+        own = len(names) - len(STORED) - 2
+        keys = names[:own]
+        letters = []
+        for shard in filter(None, selection.shards):
+            for batch in selection.batches(shard):
+                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    time, number, place, error, traceback, rows = values[own:]
+                    letters.append(
+                        {
+                            "key": dict(zip(keys, values, strict=False)),
+                            "time": time,
+                            "batch": number,
+                            "place": place,
+                            "error": error,
+                            "traceback": traceback,
+                            "rows": [] if rows is None else rows_of(rows).to_pylist(),
+                        }
+                    )
+        yield uid, letters
+
+
+def _age(letter: dict[str, Any]) -> tuple[float, str]:
+    return -_seconds(letter["time"]), str(letter["key"])
+
+
+def _seconds(time: datetime) -> float:
+    return time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+
+
+def _plain(letter: dict[str, Any]) -> Any:
+    """Return a letter as JSON has it: what JSON does not know, as text."""
+    return json.loads(json.dumps(letter, default=str))
+
+
+def _print(letter: dict[str, Any]) -> None:
+    click.echo(f"\n{utc(_seconds(letter['time']))}, batch {letter['batch']}, key {_text(letter['key'])}")
+    if letter["place"]:
+        click.echo(f"  {letter['place']}")
+    for line in letter["traceback"].strip().splitlines():
+        click.echo(f"  {line}")
+    for row in letter["rows"]:
+        click.echo(f"  row {_text(row)}")
+
+
+def _text(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, default=str)
