@@ -234,15 +234,15 @@ class CheckpointConfig:
     for dead by its standbys, wherever it runs.
     """
     listen: str | None = attrs.field(default=None, validator=fields.optional(fields.listening))
-    """Address at which the driver answers for its metrics and its health: ``"127.0.0.1:9464"``, say.
+    """Address at which the driver tells how the pipeline does: ``"127.0.0.1:9464"``, say.
 
-    ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, ``/readyz`` whether the pipeline does
-    its work, or why not, and ``/api/v1`` tells of checkpoints, shards and recoveries as JSON. An address that other
-    machines reach needs a ``token``. Port 0 is any free one; ``coordinator.monitor_url`` says which. It needs
-    ``chandy[monitor]``. With None, the driver does not listen.
+    ``/`` is a page for people, ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, ``/readyz``
+    whether the pipeline does its work, or why not, and ``/api/v1`` tells of checkpoints, shards and recoveries as JSON.
+    An address that other machines reach needs a ``token``. Port 0 is any free one; ``coordinator.monitor_url`` says
+    which. It needs ``chandy[monitor]``. With None, the driver does not listen.
     """
     token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
-    """Bearer token that all requests but those for ``/healthz`` must carry.
+    """Bearer token that all requests but those for ``/healthz`` must carry. A browser is asked for it as a password.
 
     With None they need none, and ``/api/v1`` takes no checkpoints.
     """

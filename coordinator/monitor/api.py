@@ -156,9 +156,8 @@ def _checkpoints(source: Source, request: Request) -> Checkpoints:
 
 def _checkpoint(source: Source, request: Request) -> CheckpointDetails:
     wanted = request.path_params["id"]
-    for known in source.statistics().checkpoints:
-        if known.id == wanted:
-            return CheckpointDetails.of(known)
+    if (known := source.statistics().checkpoint(wanted)) is not None:
+        return CheckpointDetails.of(known)
     raise _Refused(404, f"this driver does not know checkpoint {wanted}, or does no more")
 
 

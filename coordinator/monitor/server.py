@@ -1,7 +1,11 @@
-"""The HTTP server in the driver: metrics for Prometheus, health for probes. ``CheckpointConfig.listen`` turns it on."""
+"""The HTTP server in the driver: pages for people, metrics for Prometheus, health for probes.
+
+``CheckpointConfig.listen`` turns it on.
+"""
 
 from __future__ import annotations
 
+import base64
 import secrets
 import socket
 import threading
@@ -13,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ...storage.logs import carried, logger
@@ -23,6 +27,8 @@ from .api import PREFIX, Api
 from .facts import Facts, Source
 from .health import troubles
 from .metrics import CONTENT_TYPE, exposition
+from .page import view
+from .page.render import headers, html
 
 log = logger(__name__)
 
@@ -124,6 +130,8 @@ class Monitor:
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._allowed(self._readyz)),
                 Route("/metrics", self._allowed(self._metrics)),
+                Route("/", self._page(self._overview)),
+                Route("/checkpoints/{id:int}", self._page(self._checkpoint)),
                 Route(f"{PREFIX}/openapi.json", self._allowed(lambda: described)),
                 *api.routes(self._refusal),
             ],
@@ -138,10 +146,42 @@ class Monitor:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request without the token; None to one that has it, or needs none."""
-        given = request.headers.get("authorization", "").encode()
-        if self._token is None or secrets.compare_digest(given, f"Bearer {self._token}".encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # A browser sends a password by itself, also for requests that a page of elsewhere makes: it may only read.
+        if scheme == "Basic" and request.method in ("GET", "HEAD"):
+            given = _password(given)
+        elif scheme != "Bearer":
+            given = ""
+        if self._token is None or secrets.compare_digest(given.encode(), self._token.encode()):
             return None
         return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
+
+    def _page(
+        self, answer: Callable[[Request, Source | None], view.OverviewPage | view.CheckpointPage | None]
+    ) -> Callable[[Request], Response]:
+        def checked(request: Request) -> Response:
+            if self._refusal(request) is not None:
+                asked = {
+                    "WWW-Authenticate": 'Basic realm="Chandy: the token is the password", charset="UTF-8"'
+                }
+                return PlainTextResponse("the token is needed, as the password of any user\n", 401, asked)
+            page = answer(request, self._source)
+            if page is None:
+                return PlainTextResponse("this driver does not know that checkpoint, or does no more\n", 404)
+            return HTMLResponse(html(page), headers=headers())
+
+        return checked
+
+    def _overview(self, request: Request, source: Source | None) -> view.OverviewPage:
+        if source is None:
+            return view.stands_by(self._pipeline)
+        return view.overview(
+            self._pipeline, source.facts(), source.statistics(), source.assignment(), source.recoveries()
+        )
+
+    def _checkpoint(self, request: Request, source: Source | None) -> view.CheckpointPage | None:
+        known = source.statistics().checkpoint(request.path_params["id"]) if source else None
+        return None if known is None else view.checkpoint(self._pipeline, known)
 
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -155,3 +195,11 @@ class Monitor:
 
     def _known(self) -> Facts | None:
         return None if self._source is None else self._source.facts()
+
+
+def _password(given: str) -> str:
+    """Return the password that a browser sends; empty if it sends none (https://www.rfc-editor.org/rfc/rfc7617)."""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""

@@ -175,6 +175,10 @@ class Statistics:
     checkpoints: tuple[CheckpointStatistics, ...] = attrs.field(repr=_how_many)
     """Those in progress and the last that ended, newest first."""
 
+    def checkpoint(self, id: int) -> CheckpointStatistics | None:
+        """Return one of ``checkpoints``; None if it is not among them."""
+        return next((one for one in self.checkpoints if one.id == id), None)
+
     def _repr_html_(self) -> str:
         counts = ", ".join(
             f"{number} {name.replace('_', ' ')}" for name, number in attrs.asdict(self.counts).items()

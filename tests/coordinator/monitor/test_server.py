@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import socket
 import ssl
@@ -68,11 +69,47 @@ def test_a_driver_answers_before_it_leads_and_once_it_does(begin: Callable[..., 
 def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Callable[..., Monitor]) -> None:
     monitor = begin(token="secret")
     assert ask(monitor, "/healthz")[0] == 200
-    for path in ("/metrics", "/readyz"):
+    wrong = (
+        "Bearer secre",
+        "secret",
+        "Bearer \xe9",
+        "Bearer secret2",
+        "Token secret",
+        basic("secret", "x"),
+        basic("secret", ""),
+    )
+    for path in ("/metrics", "/readyz", "/", "/checkpoints/1", "/api/v1"):
         assert ask(monitor, path)[0] == 401
-        for wrong in ("Bearer secre", "secret", "Bearer \xe9", "Basic c2VjcmV0", "Bearer secret2"):
-            assert ask(monitor, path, Authorization=wrong)[0] == 401
+        for given in (*wrong, "Basic c2VjcmV0", "Basic ?", "Basic"):
+            assert ask(monitor, path, Authorization=given)[0] == 401
     assert ask(monitor, "/metrics", Authorization="Bearer secret")[0] == 200
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def test_a_browser_gives_the_token_as_a_password_and_may_only_read(begin: Callable[..., Monitor]) -> None:
+    monitor = begin(token="s:\u00e9cret")
+    monitor.tell(pipeline := KnownPipeline())
+    given = basic("anybody", "s:\u00e9cret")
+    for path in ("/", "/checkpoints/1", "/metrics", "/api/v1"):
+        assert ask(monitor, path, Authorization=given)[0] == 200
+    assert ask(monitor, "/api/v1/checkpoints", "POST", b"", Authorization=given)[0] == 401
+    assert pipeline.targets == []
+
+
+def test_people_get_pages(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+    status, text = ask(monitor, "/")
+    assert status == 200
+    assert "the driver stands by" in text
+    assert ask(monitor, "/checkpoints/1")[0] == 404
+    monitor.tell(KnownPipeline())
+    assert "the latest checkpoint completed 10 s ago" in ask(monitor, "/")[1]
+    assert "Checkpoint 1" in ask(monitor, "/checkpoints/1")[1]
+    for unknown in ("4", "x", "-1", "1/2"):
+        assert ask(monitor, f"/checkpoints/{unknown}")[0] == 404
 
 
 def test_without_a_token_a_page_of_elsewhere_does_not_reach_it_by_a_name(
@@ -83,7 +120,7 @@ def test_without_a_token_a_page_of_elsewhere_does_not_reach_it_by_a_name(
     assert ask(monitor, "/metrics", Host="localhost:9")[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics/x", "/../etc/passwd", "//healthz"])
+@pytest.mark.parametrize("path", ["/checkpoints", "/metrics/x", "/../etc/passwd", "//healthz"])
 def test_there_is_nothing_else(begin: Callable[..., Monitor], path: str) -> None:
     assert ask(begin(), path)[0] == 404
 

@@ -1,0 +1,419 @@
+"""What the pages say, as values: texts, and parts of drawings in hundredths of their width. No HTML, no clock.
+
+A page has at most some hundred rows and cells, whatever the number of shards: it is sent again every few seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import attrs
+from rich.filesize import decimal
+
+from ....storage.times import utc
+from ...assigned_shard import AssignedShard
+from ...durations import text
+from ...protocol.statistics import CheckpointStatistics, ShardStatistics, Statistics, Status
+from ...recovery.metrics import RecoveryMetrics
+from ..facts import Facts
+from ..health import troubles
+
+CELLS: Final = 64
+"""The most cells in which the shards of an operator are drawn."""
+LARGEST: Final = 5
+"""How many of an operator's shards are named: the largest."""
+SLOWEST: Final = 20
+"""How many shards of a checkpoint's operator are shown with their phases: the slowest."""
+RECOVERIES: Final = 20
+"""How many recoveries are shown: the latest."""
+LEVELS: Final = 4
+"""Shades of a cell, besides that of an empty shard."""
+SIGNS: Final = {Status.COMPLETED: "✓", Status.FAILED: "✗", Status.IN_PROGRESS: "…"}
+"""What tells the outcome of a checkpoint without colour."""
+
+
+@attrs.frozen
+class Part:
+    """A part of a bar."""
+
+    name: str
+    """Of what it is, which chooses its pattern too."""
+    start: float
+    width: float
+    says: str
+
+
+@attrs.frozen
+class CheckpointRow:
+    """A checkpoint of the history."""
+
+    id: int
+    sign: str
+    status: str
+    kind: str
+    triggered: str
+    duration: str
+    width: float
+    """Its duration, in hundredths of the longest one's."""
+    size: str
+    new_bytes: str
+    reason: str
+
+
+@attrs.frozen
+class QueryRow:
+    """A query, with what its sinks have still to publish."""
+
+    name: str
+    state: str
+    batch: str
+    unpublished: str
+
+
+@attrs.frozen
+class Cell:
+    """Some shards of an operator that follow each other, drawn as one cell."""
+
+    level: int
+    """How large the largest of them is: 0 to ``LEVELS``."""
+    says: str
+
+
+@attrs.frozen
+class OperatorRow:
+    """An operator, with its shards."""
+
+    uid: str
+    query: str
+    size: str
+    shards: int
+    skew: str
+    """How much larger the largest shard is than the average."""
+    cells: tuple[Cell, ...]
+    largest: tuple[str, ...]
+
+
+@attrs.frozen
+class MachineRow:
+    """A machine, with the state hosts and the shards that it has."""
+
+    name: str
+    hosts: int
+    shards: int
+
+
+@attrs.frozen
+class RecoveryRow:
+    """A start or restart."""
+
+    begun: str
+    kind: str
+    cause: str
+    checkpoint: str
+    total: str
+    bytes: str
+    parts: tuple[Part, ...]
+
+
+@attrs.frozen(kw_only=True)
+class OverviewPage:
+    """All that is known of a pipeline at one moment."""
+
+    pipeline: str
+    is_well: bool
+    headline: str
+    troubles: tuple[str, ...]
+    now: str
+    facts: tuple[tuple[str, str], ...] = ()
+    """Names and values."""
+    queries: tuple[QueryRow, ...] = ()
+    operators: tuple[OperatorRow, ...] = ()
+    machines: tuple[MachineRow, ...] = ()
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    recoveries: tuple[RecoveryRow, ...] = ()
+
+
+@attrs.frozen
+class ShardRow:
+    """A shard's part in a checkpoint."""
+
+    shard: int
+    total: str
+    parts: tuple[Part, ...]
+    size: str
+    new_bytes: str
+
+
+@attrs.frozen
+class OperatorPhases:
+    """An operator's part in a checkpoint."""
+
+    uid: str
+    shards: int
+    size: str
+    new_bytes: str
+    slowest: tuple[ShardRow, ...]
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointPage:
+    """One checkpoint, down to its slowest shards."""
+
+    pipeline: str
+    row: CheckpointRow
+    operators: tuple[OperatorPhases, ...]
+
+
+# --- one pipeline -------------------------------------------------------------------------------------------
+
+
+def stands_by(pipeline: str) -> OverviewPage:
+    """Return what is to be said while the driver does not lead the pipeline."""
+    found = tuple(troubles(None))
+    return OverviewPage(pipeline=pipeline, is_well=False, headline=found[0], troubles=(), now="")
+
+
+def overview(
+    pipeline: str,
+    facts: Facts,
+    statistics: Statistics,
+    assignment: Sequence[AssignedShard],
+    recoveries: Sequence[RecoveryMetrics],
+) -> OverviewPage:
+    """Return what is to be said of a pipeline."""
+    found = tuple(troubles(facts))
+    return OverviewPage(
+        pipeline=pipeline,
+        is_well=not found,
+        headline=found[0] if found else _all_is_well(facts),
+        troubles=found[1:],
+        now=_time(facts.now),
+        facts=tuple(_facts(facts, statistics)),
+        queries=tuple(_queries(facts)),
+        operators=tuple(_operators(facts, assignment)),
+        machines=tuple(
+            MachineRow(name, facts.hosts.get(name, 0), facts.shards.get(name, 0))
+            for name in sorted({*facts.hosts, *facts.shards})
+        ),
+        checkpoints=_rows(statistics.checkpoints),
+        recoveries=_recoveries(recoveries),
+    )
+
+
+def _all_is_well(facts: Facts) -> str:
+    queries = f"{len(facts.queries)} queries run" if len(facts.queries) > 1 else "the query runs"
+    if facts.completed_at is None:
+        return f"{queries}; no checkpoint has completed yet"
+    return f"{queries}; the latest checkpoint completed {_ago(facts.now, facts.completed_at)}"
+
+
+def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
+    yield (
+        "driver",
+        f"{facts.life.value}; leads since {_time(facts.began)} ({text(round(facts.now - facts.began))})",
+    )
+    yield "generation", str(facts.generation)
+    yield "periodic checkpoints", "none" if facts.interval is None else f"every {text(facts.interval)}"
+    counts = statistics.counts
+    yield (
+        "checkpoints",
+        f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress, "
+        f"{facts.queued} queued",
+    )
+    if (seconds := statistics.duration) is not None:
+        yield "duration", f"median {_seconds(seconds.p50)}, p99 {_seconds(seconds.p99)}"
+    if facts.size is not None:
+        yield "size of the latest", decimal(facts.size)
+    yield "restores", str(facts.restored)
+    moved = [
+        ("needed by no task yet", facts.unassigned),
+        ("moving", facts.moving),
+        ("with a standby", facts.standbys),
+    ]
+    said = "".join(f", {count} {what}" for what, count in moved if count)
+    yield "shards", f"{sum(facts.shards.values()) + facts.unassigned}{said}"
+
+
+def _queries(facts: Facts) -> Iterator[QueryRow]:
+    for name, query in sorted(facts.queries.items()):
+        left = facts.unpublished.get(name)
+        yield QueryRow(
+            name,
+            "runs" if query.is_active else "has ended",
+            "none yet" if query.committed < 0 else str(query.committed),
+            f"{_many(left.checkpoints, 'checkpoint')}, the oldest {_ago(facts.now, left.oldest)}"
+            if left
+            else "nothing",
+        )
+
+
+def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[OperatorRow]:
+    by_uid = defaultdict[str, list[AssignedShard]](list)
+    for shard in assignment:
+        by_uid[shard.operator].append(shard)
+    for uid, shards in sorted(by_uid.items()):
+        shards.sort(key=lambda one: one.shard)
+        known = facts.operators.get(uid)
+        sizes = [one.size or 0 for one in shards]
+        average = sum(sizes) / len(sizes)
+        largest = sorted(shards, key=lambda one: (-(one.size or 0), one.shard))[:LARGEST]
+        yield OperatorRow(
+            uid=uid,
+            query=shards[0].query,
+            size=decimal(known.bytes) if known else "in no checkpoint yet",
+            shards=len(shards),
+            skew=f"{max(sizes) / average:.1f} times the average" if average else "",
+            cells=tuple(_cells(shards, max(sizes))),
+            largest=tuple(map(_named, largest)) if average else (),
+        )
+
+
+def _cells(shards: Sequence[AssignedShard], largest: int) -> Iterator[Cell]:
+    count = min(CELLS, len(shards))
+    for at in range(count):
+        some = shards[at * len(shards) // count : (at + 1) * len(shards) // count]
+        size = max(one.size or 0 for one in some)
+        # An empty shard is told from a small one.
+        level = -(-size * LEVELS // largest) if largest else 0
+        numbers = (
+            f"shard {some[0].shard}" if len(some) == 1 else f"shards {some[0].shard} to {some[-1].shard}"
+        )
+        where = some[0].machine or "no machine yet" if len(some) == 1 else "the largest"
+        yield Cell(level, f"{numbers}: {decimal(size)}, {where}")
+
+
+def _named(shard: AssignedShard) -> str:
+    where = f" on {shard.machine}" if shard.machine else ""
+    moves = f", moves to {shard.moves_to}" if shard.moves_to else ""
+    standby = f", standby on {shard.standby}" if shard.standby else ""
+    return f"shard {shard.shard}: {decimal(shard.size or 0)}{where}{moves}{standby}"
+
+
+def _recoveries(recoveries: Sequence[RecoveryMetrics]) -> tuple[RecoveryRow, ...]:
+    latest = recoveries[: -RECOVERIES - 1 : -1]
+    longest = max((one.total or 0.0 for one in latest), default=0.0)
+    return tuple(
+        RecoveryRow(
+            begun=_time(one.begun_at),
+            kind=one.kind,
+            cause=one.cause.partition("\n")[0],
+            checkpoint="none" if one.checkpoint is None else str(one.checkpoint),
+            total="not yet" if one.total is None else _seconds(one.total),
+            bytes=f"{decimal(one.downloaded_bytes)} downloaded, {decimal(one.found_bytes)} found",
+            parts=_parts(
+                [
+                    ("waiting", one.waiting),
+                    ("stopping", one.stopping),
+                    ("restoring", one.restoring),
+                    ("starting", one.starting),
+                    ("first batch", one.first_batch or 0.0),
+                ],
+                longest,
+            ),
+        )
+        for one in latest
+    )
+
+
+# --- one checkpoint -----------------------------------------------------------------------------------------
+
+
+def checkpoint(pipeline: str, known: CheckpointStatistics) -> CheckpointPage:
+    """Return what is to be said of a checkpoint."""
+    by_uid = defaultdict[str, list[ShardStatistics]](list)
+    for shard in known.shards:
+        by_uid[shard.uid].append(shard)
+    (row,) = _rows([known])
+    return CheckpointPage(
+        pipeline=pipeline,
+        row=row,
+        operators=tuple(_phases(uid, shards) for uid, shards in sorted(by_uid.items())),
+    )
+
+
+def _phases(uid: str, shards: list[ShardStatistics]) -> OperatorPhases:
+    slowest = sorted(shards, key=lambda one: (-_taken(one), one.shard))[:SLOWEST]
+    longest = _taken(slowest[0])
+    return OperatorPhases(
+        uid=uid,
+        shards=len(shards),
+        size=decimal(sum(one.bytes for one in shards)),
+        new_bytes=decimal(sum(one.new_bytes for one in shards)),
+        slowest=tuple(
+            ShardRow(
+                shard=one.shard,
+                total=_seconds(_taken(one)),
+                parts=_parts(
+                    [("start delay", one.start_delay), ("sync", one.sync), ("async", one.async_)], longest
+                ),
+                size=decimal(one.bytes),
+                new_bytes=decimal(one.new_bytes),
+            )
+            for one in slowest
+        ),
+    )
+
+
+def _taken(shard: ShardStatistics) -> float:
+    return shard.start_delay + shard.sync + shard.async_
+
+
+def _rows(known: Sequence[CheckpointStatistics]) -> tuple[CheckpointRow, ...]:
+    longest = max((one.duration or 0.0 for one in known), default=0.0)
+    return tuple(
+        CheckpointRow(
+            id=one.id,
+            sign=SIGNS[one.status],
+            status=one.status.value,
+            kind=one.kind.value,
+            triggered=_time(one.triggered_at),
+            duration="" if one.duration is None else _seconds(one.duration),
+            width=_share(one.duration or 0.0, longest),
+            size=decimal(one.size) if one.status is Status.COMPLETED else "",
+            new_bytes=decimal(one.new_bytes) if one.status is Status.COMPLETED else "",
+            reason=one.reason.value if one.reason else "",
+        )
+        for one in known
+    )
+
+
+# --- texts and widths ---------------------------------------------------------------------------------------
+
+
+def _parts(phases: Iterable[tuple[str, float]], longest: float) -> tuple[Part, ...]:
+    """Return a bar of phases that follow each other, in hundredths of the longest bar."""
+    parts, start = [], 0.0
+    for name, seconds in phases:
+        width = _share(seconds, longest)
+        if width > 0:
+            parts.append(Part(name, round(start, 2), width, f"{name}: {_seconds(seconds)}"))
+        start += width
+    return tuple(parts)
+
+
+def _share(value: float, of: float) -> float:
+    return round(100 * max(value, 0.0) / of, 2) if of > 0 else 0.0
+
+
+def _seconds(seconds: float) -> str:
+    return (
+        f"{seconds * 1000:.0f} ms"
+        if seconds < 1
+        else f"{seconds:.1f} s"
+        if seconds < 100
+        else text(round(seconds))
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _ago(now: float, then: float) -> str:
+    return f"{text(max(0, round(now - then)))} ago"

@@ -1,0 +1,235 @@
+"""The pages that people look at: what they say, that it is text, and that it stays small."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chandy.coordinator.assigned_shard import AssignedShard
+from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.page import view
+from chandy.coordinator.monitor.page.render import headers, html
+from chandy.coordinator.monitor.state_sizes import OperatorSize
+from chandy.coordinator.protocol.statistics import History, ShardStatistics
+from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.storage.checkpoints.manifest import CheckpointKind
+from tests.effort import trying
+
+from .known_pipeline import KnownPipeline, statistics
+from .test_metrics import FACTS
+
+EVIL = "<script>alert(1)</script>&\"'"
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Parsed(HTMLParser):
+    """A page: its text, its elements, and whether they are closed in their order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        if tag in ("td", "th"):
+            self.texts.append(" ")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.texts))
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def page_of(facts: Facts = FACTS, pipeline: str = "flights", **more: object) -> Parsed:
+    known = KnownPipeline()
+    given = {
+        "assignment": known.assignment(),
+        "recoveries": known.recoveries(),
+        "statistics": statistics(),
+    } | more
+    return Parsed(html(view.overview(pipeline, facts, **given)))  # type: ignore[arg-type]
+
+
+def test_it_says_in_a_sentence_whether_all_is_well() -> None:
+    assert "✓ Well: the query runs; the latest checkpoint completed 10 s ago" in page_of().text
+    fresh = attrs.evolve(FACTS, completed_at=None, began=995.0)
+    assert "✓ Well: the query runs; no checkpoint has completed yet" in page_of(fresh).text
+    failed = attrs.evolve(
+        FACTS,
+        life=Life.FAILED,
+        trouble="out of luck",
+        queries={"a": QueryFacts(False, 3), "b": QueryFacts(True, -1)},
+        unpublished={"b": Unpublished(1, 900.0)},
+    )
+    text = page_of(failed).text
+    assert "✗ Not well: the pipeline has failed for good: out of luck" in text
+    assert "query 'a' does not run" in text
+    assert "a has ended 3 nothing" in text
+    assert "b runs none yet 1 checkpoint, the oldest 1 min 40 s ago" in text
+    waiting = Parsed(html(view.stands_by("flights")))
+    assert "✗ Not well: the driver stands by, or takes the pipeline over" in waiting.text
+    assert "Checkpoints" not in waiting.text
+
+
+def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
+    page = page_of()
+    assert "1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.0 s 200 bytes 14 bytes" in page.text
+    assert "2 ✗ failed: EXPIRED savepoint 1970-01-01 00:00:20 UTC 1.0 s" in page.text
+    assert "3 … in progress manual 1970-01-01 00:00:30 UTC" in page.text
+    assert {"/checkpoints/1", "/checkpoints/2", "/checkpoints/3"} <= {one["href"] for one in page.of("a")}
+    assert (
+        "totals of query q in no checkpoint yet in 2 shards; the largest has 2.0 times the average."
+        in page.text
+    )
+    assert "shard 0: 100 bytes on near" in page.text
+    assert "shard 0: 100 bytes, near" in page.text
+    assert "shard 1: 0 bytes, no machine yet" in page.text
+    assert "near 1 3" in page.text
+    assert "in place not yet 1 <b>boom</b>" in page.text
+
+
+def test_a_bar_has_the_parts_of_a_recovery_in_hundredths_of_the_longest() -> None:
+    (slow, quick) = (
+        RecoveryMetrics("start", None, False, 5.0, 0, 1, 2, 3, 4),
+        RecoveryMetrics("boom", 1, True, 9.0, 1, 0, 0, 0, 1.5),
+    )
+    first, second = (
+        page_of(recoveries=(slow, quick)).text,
+        view.overview("p", FACTS, statistics(), (), (slow, quick)),
+    )
+    assert "waiting: 1.0 s" in first
+    assert [(part.name, part.start, part.width) for part in second.recoveries[0].parts] == [
+        ("waiting", 0, 10),
+        ("first batch", 10, 15),
+    ]
+    assert [(part.name, part.start, part.width) for part in second.recoveries[1].parts] == [
+        ("stopping", 0, 10),
+        ("restoring", 10, 20),
+        ("starting", 30, 30),
+        ("first batch", 60, 40),
+    ]
+
+
+def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
+    (known,) = (one for one in statistics().checkpoints if one.id == 1)
+    page = Parsed(html(view.checkpoint("flights", known)))
+    assert "Checkpoint 1 of flights ✓ completed" in page.text
+    assert "totals 2 shards, 200 bytes, 14 bytes of it new." in page.text
+    assert "1 310 ms start delay: 100 ms sync: 10 ms async: 200 ms 100 bytes 7 bytes" in page.text
+    many = attrs.evolve(
+        known, shards=[ShardStatistics("t", at, 0, at, 0, 0, at, 1, 1) for at in range(10_000)]
+    )
+    page = Parsed(html(view.checkpoint("flights", many)))
+    assert "10000 shards, 10.0 kB, 10.0 kB of it new. The slowest 20:" in page.text
+    assert page.text.index("9999") < page.text.index("9980")
+    assert "9979" not in page.text
+
+
+def test_all_text_is_text() -> None:
+    facts = attrs.evolve(
+        FACTS,
+        life=Life.FAILED,
+        trouble=EVIL,
+        queries={EVIL: QueryFacts(False, 1)},
+        hosts={EVIL: 1},
+        operators={EVIL: OperatorSize(EVIL, 1, 1)},
+    )
+    page = page_of(
+        facts,
+        pipeline=EVIL,
+        assignment=(AssignedShard(EVIL, EVIL, 0, EVIL, EVIL, 1, 5, EVIL, EVIL, EVIL),),
+        recoveries=(RecoveryMetrics(EVIL, None, False, 1.0),),
+    )
+    assert page.text.count(EVIL) >= 7
+    assert len(page.of("script")) == 1
+
+
+def test_a_browser_runs_nothing_but_what_is_in_the_page() -> None:
+    page = html(view.stands_by("p"))
+    policy = headers()["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not re.search(r"<[^>]* (style|on\w+)=", page), "the policy would not let it through"
+    assert not re.search(r"(src|href)=\"(?!/|#)", page), "nothing comes from elsewhere"
+
+
+@pytest.mark.parametrize("shards", [64, 65, 1000, 10_000])
+def test_a_page_is_as_large_with_ten_thousand_shards_as_with_some(shards: int) -> None:
+    assignment = tuple(AssignedShard("q", "t", at, "m", "e", 1, at) for at in range(shards))
+    made = view.overview(
+        "p", FACTS, statistics(), assignment, [RecoveryMetrics("x" * 100, 1, True, 1.0)] * 500
+    )
+    (operator,) = made.operators
+    assert len(operator.cells) == 64
+    assert operator.cells[0].level in (0, 1)
+    assert operator.cells[-1].level == 4
+    assert operator.largest[0].startswith(f"shard {shards - 1}: ")
+    assert len(html(made)) < 60_000
+
+
+@trying(100)
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200))
+def test_every_shard_is_in_one_cell_which_is_as_dark_as_its_largest(sizes: list[int]) -> None:
+    assignment = tuple(AssignedShard("q", "t", at, "m", "e", 1, size) for at, size in enumerate(sizes))
+    (operator,) = view.overview("p", FACTS, statistics(), assignment, ()).operators
+    seen: list[int] = []
+    for cell in operator.cells:
+        first, *last = map(int, re.findall(r"\d+", cell.says.partition(":")[0]))
+        some = list(range(first, (last or [first])[0] + 1))
+        seen += some
+        largest = max(sizes[at] for at in some)
+        assert (cell.level == 0) == (largest == 0)
+        assert (cell.level == view.LEVELS) >= (largest == max(sizes) > 0)
+        assert 0 <= cell.level <= view.LEVELS
+    assert seen == list(range(len(sizes)))
+
+
+@trying(100)
+@given(
+    st.lists(st.tuples(*[st.floats(0, 1e6)] * 5), max_size=30),
+    st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.booleans()), max_size=30),
+)
+def test_no_drawing_leaves_its_place(
+    recoveries: list[tuple[float, ...]], checkpoints: list[tuple[float, float, bool]]
+) -> None:
+    history = History()
+    for number, (begun, took, is_over) in enumerate(checkpoints):
+        history.started(number, CheckpointKind.PERIODIC, begun)
+        if is_over:
+            history.completed(number, begun + took, size=1, new_bytes=1)
+    known = [RecoveryMetrics("x", 1, True, 5.0, *parts) for parts in recoveries]
+    made = view.overview("p", FACTS, history.snapshot(), (), known)
+    for row in made.recoveries:
+        assert all(part.start + part.width <= 100.1 for part in row.parts)
+    assert all(0 <= row.width <= 100 for row in made.checkpoints)
+    html(made)
