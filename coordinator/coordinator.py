@@ -119,6 +119,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
+        parts.observe(self)
 
     # --- starting -------------------------------------------------------------------------------------------
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 from starlette.concurrency import run_in_threadpool
@@ -14,35 +16,46 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...storage.codec import from_json, plain
-from ...storage.errors import ChandyError, CodecError
+from ...storage.errors import ChandyError, RefusedError
+from ...storage.logs import carried
 from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
-from ..protocol.errors import CheckpointError
-from .documents import CheckpointDetails, Checkpoints, Overview, Problem, Recovery, Taken
-from .facts import Source
+from ..errors import PipelineNameError
+from ..protocol.errors import CheckpointError, DrainError
+from .documents import CheckpointDetails, Checkpoints, Done, Overview, Problem, Recovery, StateOfKey, Taken
+from .facts import Orders, Source
 from .openapi import Operation, description
+
+T = TypeVar("T")
 
 PREFIX: Final = "/api/v1"
 _WAIT_SECONDS: Final = 60.0
 """How long an answer waits for a checkpoint that was asked for."""
+_STOP_SECONDS: Final = 1.0
+"""How long an answer waits for what keeps a stop from beginning: the stop itself waits for the answer."""
 _LARGEST: Final = 64 * 1024
 """The most bytes that a request may have."""
 _NOT_YET: Final = {503: Problem}
-_ORDERED: Final = {
-    200: Taken,
-    202: Problem,
+_ORDERED: Final[dict[int, type]] = {
+    202: Done,
     400: Problem,
     403: Problem,
     409: Problem,
     413: Problem,
     **_NOT_YET,
 }
+_NEEDS_MORE: Final = "set CheckpointConfig.token: without one, anybody could send this"
 
 Answer = Callable[[Request], Awaitable[Response]]
 Read = Callable[[Source, Request], Any]
 """Returns a document, given the pipeline."""
-Take = Callable[[Source, bytes], Future[Checkpoint]]
-"""Takes a checkpoint, given the pipeline and the body of the request."""
+Carry = Callable[[Orders, Any], Future[Any]]
+"""Carries an order out, given the pipeline and the order."""
+
+
+@attrs.frozen
+class Nothing:
+    """Nothing more to say."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +64,25 @@ class Order:
 
     target: str | None = None
     """As for ``coordinator.savepoint``."""
+
+
+@attrs.frozen(kw_only=True)
+class Drain:
+    """A machine to be emptied, see ``coordinator.drain``."""
+
+    machine: str
+    timeout: str = "10 min"
+    """For how long to try; the answer may come earlier."""
+
+
+@attrs.frozen(kw_only=True)
+class Stop:
+    """The end of the pipeline, see ``coordinator.stop``."""
+
+    savepoint: str | None = None
+    """Target of a savepoint of the stopped pipeline; null: the last checkpoint is enough."""
+    hand_over: bool = False
+    """Whether a standby takes over."""
 
 
 @attrs.define
@@ -93,9 +125,16 @@ class Api:
             operation = Operation(path=f"{PREFIX}{path}", method="GET", says=says, answers=answers, **more)
             return operation, self._read(answer)
 
-        def order(path: str, says: str, take: Take, **more: Any) -> tuple[Operation, Answer]:
-            operation = Operation(path=f"{PREFIX}{path}", method="POST", says=says, answers=_ORDERED, **more)
-            return operation, self._order(take)
+        def order(
+            path: str, says: str, body: type, carry: Carry, wait: float | None = None, done: str = ""
+        ) -> tuple[Operation, Answer]:
+            answers = {200: Done if done else Taken, **_ORDERED}
+            operation = Operation(
+                path=f"{PREFIX}{path}", method="POST", says=says, answers=answers, body=body
+            )
+            return operation, self._order(
+                body, carry, (lambda _: Done(says=done)) if done else Taken.of, wait
+            )
 
         return [
             read("", "What the pipeline does now.", Overview, self._overview),
@@ -110,8 +149,19 @@ class Api:
             ),
             read("/assignment", "Which machine has which shard.", tuple[AssignedShard, ...], _assignment),
             read("/recoveries", "Starts and restarts, oldest first.", tuple[Recovery, ...], _recoveries),
-            order("/checkpoints", "Take a checkpoint, and wait for it.", _take_checkpoint),
-            order("/savepoints", "Take a savepoint, and wait for it.", _take_savepoint, body=Order),
+            read(
+                "/state/{operator}",
+                "What a state of a running operator has for a key.",
+                StateOfKey,
+                _state,
+                answers={400: Problem, 404: Problem},
+                parameters={"operator": str},
+                query={"key": str, "state": str | None},
+            ),
+            order("/checkpoints", "Take a checkpoint, and wait for it.", Nothing, _take_checkpoint),
+            order("/savepoints", "Take a savepoint, and wait for it.", Order, _take_savepoint),
+            order("/drain", "Move all shards of a machine.", Drain, _drain, done="the machine has no shards"),
+            order("/stop", "Stop the pipeline.", Stop, _stop, _STOP_SECONDS, "the pipeline is stopped"),
         ]
 
     def _known(self) -> Source:
@@ -129,23 +179,24 @@ class Api:
 
         return answered
 
-    def _order(self, take: Take) -> Answer:
+    def _order(self, body: type, carry: Carry, done: Callable[[Any], object], wait: float | None) -> Answer:
         async def answered(request: Request) -> Response:
             if not self.may_order:
-                raise _Refused(403, "set CheckpointConfig.token: without one, anybody could send this")
-            source, body = self._known(), await _body(request)
+                raise _Refused(403, _NEEDS_MORE)
+            source, given, seconds = self._known(), await _body(request), wait or _WAIT_SECONDS
             try:
-                future = await run_in_threadpool(take, source, body)
-                # The checkpoint goes on, whatever becomes of who waits for it.
+                order: Any = from_json(body, given or b"{}")
+                future = await run_in_threadpool(carry, source.orders, order)
+                # What was ordered goes on, whatever becomes of who waits for it.
                 waiting = asyncio.shield(asyncio.wrap_future(future))
-                taken = await asyncio.wait_for(waiting, _WAIT_SECONDS)
+                found = await asyncio.wait_for(waiting, seconds)
             except TimeoutError:
-                raise _Refused(202, f"it is not complete after {_WAIT_SECONDS:.0f} s, and goes on") from None
-            except CheckpointError as error:
+                return _json(202, Done(says=f"it is not complete after {seconds:g} s, and goes on"))
+            except (CheckpointError, DrainError) as error:
                 raise _Refused(409, str(error)) from None
             except ChandyError as error:
                 raise _Refused(400, str(error)) from None
-            return _json(200, Taken.of(taken))
+            return _json(200, done(found))
 
         return answered
 
@@ -169,16 +220,54 @@ def _recoveries(source: Source, request: Request) -> list[Recovery]:
     return [Recovery.of(one) for one in source.recoveries()]
 
 
-def _take_checkpoint(source: Source, body: bytes) -> Future[Checkpoint]:
-    return source.checkpoint()
-
-
-def _take_savepoint(source: Source, body: bytes) -> Future[Checkpoint]:
+def _state(source: Source, request: Request) -> StateOfKey:
+    operator = request.path_params["operator"]
     try:
-        order = from_json(Order, body or b"{}")
-    except CodecError as error:
+        key = json.loads(request.query_params["key"])
+    except (KeyError, ValueError):
+        raise _Refused(400, "key=... is needed as JSON: a value, or a list or an object of them") from None
+    try:
+        return StateOfKey.of(
+            operator, key, source.orders.get(operator, key, request.query_params.get("state"))
+        )
+    except PipelineNameError as error:
+        raise _Refused(404, str(error)) from None
+    except RefusedError as error:
         raise _Refused(400, str(error)) from None
-    return source.savepoint(order.target)
+    except ChandyError as error:
+        raise _Refused(503, str(error)) from None
+
+
+def _take_checkpoint(orders: Orders, order: Nothing) -> Future[Checkpoint]:
+    return orders.checkpoint()
+
+
+def _take_savepoint(orders: Orders, order: Order) -> Future[Checkpoint]:
+    return orders.savepoint(order.target)
+
+
+def _drain(orders: Orders, order: Drain) -> Future[None]:
+    return _in_a_thread("chandy-drain", lambda: orders.drain(order.machine, order.timeout))
+
+
+def _stop(orders: Orders, order: Stop) -> Future[object]:
+    return _in_a_thread("chandy-stop", lambda: orders.stop(order.savepoint, hand_over=order.hand_over))
+
+
+def _in_a_thread(name: str, act: Callable[[], T]) -> Future[T]:
+    """Do something in a thread of its own: it may take long, and the server's threads are few."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+            if not isinstance(error, ChandyError):
+                raise
+
+    threading.Thread(target=carried(run), name=name, daemon=True).start()
+    return future
 
 
 async def _body(request: Request) -> bytes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
+from pyspark.sql import Row
 
 from ...storage.checkpoints.manifest import CheckpointKind
 from ..checkpoint import Checkpoint
@@ -233,6 +236,45 @@ class Taken:
     def of(cls, taken: Checkpoint) -> Taken:
         """Describe a completed checkpoint."""
         return _like(cls, taken)
+
+
+@attrs.frozen(kw_only=True)
+class StateOfKey:
+    """What a state has for a key. What JSON does not know is text: dates as Python writes them, bytes in base64."""
+
+    operator: str
+    key: Any
+    value: Any
+    """An object of a value state, a list of objects of a list state, a list of keys and values of a map state; null if
+    there is nothing."""
+
+    @classmethod
+    def of(cls, operator: str, key: Any, value: Any) -> StateOfKey:
+        """Describe what ``CheckpointCoordinator.get`` has returned."""
+        return cls(operator=operator, key=key, value=_told(value))
+
+
+def _told(value: Any) -> Any:
+    """Return a value of a state as JSON has it."""
+    if isinstance(value, Row):
+        return {name: _told(one) for name, one in value.asDict().items()}
+    if isinstance(value, Mapping):
+        return [{"key": _told(one), "value": _told(other)} for one, other in value.items()]
+    if isinstance(value, list | tuple):
+        return [_told(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    # JSON has no NaN and no infinity.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+@attrs.frozen(kw_only=True)
+class Done:
+    """What was ordered is done, or goes on."""
+
+    says: str
 
 
 @attrs.frozen(kw_only=True)

@@ -6,17 +6,18 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from ...storage.checkpoints.manifest import CheckpointKind
 from ..assigned_shard import AssignedShard, assigned_shards
 from ..checkpoint import Checkpoint
+from ..durations import Duration
 from ..execution.executor import CheckpointExecutor
 from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
+from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
 from .state_sizes import OperatorSize, StateSizes
@@ -41,6 +42,14 @@ class QueryFacts:
     """Whether it runs or is about to restart."""
     committed: int
     """The newest batch that is known to have committed; -1: none."""
+    guarantee: str = ""
+    """What its sink promises, and why."""
+    sinks: tuple[str, ...] = ()
+    """The uids of its transactional sinks."""
+    operators: tuple[str, ...] = ()
+    """The uids of its operators."""
+    reads: tuple[str, ...] = ()
+    """The queries whose output it reads."""
 
 
 @attrs.frozen
@@ -97,8 +106,37 @@ class Facts:
     """How long the latest of them took, up to the first commit; None: not known yet."""
 
 
+class Orders(Protocol):
+    """What can be asked of a pipeline besides facts: a ``CheckpointCoordinator``, whose docstrings say it all."""
+
+    def checkpoint(self) -> Future[Checkpoint]:
+        """Take a checkpoint."""
+        ...
+
+    def savepoint(self, target: str | None) -> Future[Checkpoint]:
+        """Take a savepoint."""
+        ...
+
+    def drain(self, machine: str, timeout: Duration) -> None:
+        """Move all shards of a machine to others."""
+        ...
+
+    def stop(self, savepoint: str | None, *, hand_over: bool) -> object:
+        """Stop the pipeline, and with it the server."""
+        ...
+
+    def get(self, operator: str, key: Any, state: str | None) -> Any:
+        """Return the current value of a state for a key."""
+        ...
+
+
 class Source(Protocol):
-    """A pipeline as the server in its driver knows it. All but what takes checkpoints comes from memory, at once."""
+    """A pipeline as the server in its driver knows it. All but ``orders`` comes from memory, at once."""
+
+    @property
+    def orders(self) -> Orders:
+        """What does as it is told."""
+        ...
 
     def facts(self) -> Facts:
         """Return what is known now."""
@@ -116,29 +154,17 @@ class Source(Protocol):
         """Return its recoveries, oldest first."""
         ...
 
-    def checkpoint(self) -> Future[Checkpoint]:
-        """Take a checkpoint."""
-        ...
-
-    def savepoint(self, target: str | None) -> Future[Checkpoint]:
-        """Take a savepoint.
-
-        Raises:
-            ChandyError: the target is no place for one.
-        """
-        ...
-
 
 @attrs.frozen
 class Observed:
     """The ``Source`` of a pipeline that runs."""
 
+    orders: Orders
     executor: CheckpointExecutor
     supervisor: Supervisor
     clock: Callable[[], float]
     began: float
     interval: float | None
-    savepoint_uri: Callable[[str | None], str]
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
 
     def facts(self) -> Facts:
@@ -160,14 +186,6 @@ class Observed:
         """Return its recoveries, oldest first."""
         return tuple(self.supervisor.recoveries)
 
-    def checkpoint(self) -> Future[Checkpoint]:
-        """Take a checkpoint."""
-        return self.executor.request(CheckpointKind.MANUAL)
-
-    def savepoint(self, target: str | None) -> Future[Checkpoint]:
-        """Take a savepoint."""
-        return self.executor.request(CheckpointKind.SAVEPOINT, target=self.savepoint_uri(target))
-
     def _read(self, machine: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed
         failed, recoveries = supervisor.failed, supervisor.recoveries
@@ -187,10 +205,7 @@ class Observed:
             operators=sizes,
             in_progress=len(machine.checkpoints.pending),
             queued=len(machine.admission.queue),
-            queries={
-                query.name: QueryFacts(query.isActive, _committed(machine, query.name))
-                for query in supervisor.queries
-            },
+            queries={query.name: _query(machine, query) for query in supervisor.queries},
             hosts=Counter(host.machine for host in machine.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),
@@ -202,9 +217,16 @@ class Observed:
         )
 
 
-def _committed(machine: CheckpointStateMachine, query: str) -> int:
-    known = machine.queries.get(query)
-    return known.committed if known else -1
+def _query(machine: CheckpointStateMachine, query: CheckpointedQuery) -> QueryFacts:
+    known, definition = machine.queries.get(query.name), query.definition
+    return QueryFacts(
+        is_active=query.isActive,
+        committed=known.committed if known else -1,
+        guarantee=str(query.guarantee),
+        sinks=tuple(definition.sink.uids),
+        operators=tuple(operator.uid for operator in definition.operators),
+        reads=definition.reads,
+    )
 
 
 def _owners(machine: CheckpointStateMachine) -> Counter[str]:

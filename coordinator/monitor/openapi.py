@@ -27,6 +27,8 @@ class Operation:
     """The class of the document, by the status."""
     parameters: Mapping[str, Any] = attrs.field(factory=dict)
     """The types of those in the path, by name."""
+    query: Mapping[str, Any] = attrs.field(factory=dict)
+    """The types of those behind the question mark, by name. Those that may be None may be left out."""
     body: type | None = None
     """The class of the document that it takes."""
 
@@ -48,11 +50,8 @@ def description(operations: Iterable[Operation]) -> dict[str, Any]:
                 for status, type_ in one.answers.items()
             },
         }
-        if one.parameters:
-            described["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": _schema(type_, schemas)}
-                for name, type_ in one.parameters.items()
-            ]
+        if parameters := [*_parameters("path", one.parameters), *_parameters("query", one.query)]:
+            described["parameters"] = parameters
         if one.body is not None:
             described["requestBody"] = {
                 "content": {"application/json": {"schema": _schema(one.body, schemas)}}
@@ -66,9 +65,23 @@ def description(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
+def _parameters(place: str, types_: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": place,
+            "required": type(None) not in get_args(type_),
+            "schema": _schema(type_, {}),
+        }
+        for name, type_ in types_.items()
+    ]
+
+
 def _schema(type_: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; those of classes go into ``schemas``."""
     origin, of = get_origin(type_), get_args(type_)
+    if type_ is Any:
+        return {}
     if origin in (Union, types.UnionType):
         return {"anyOf": [_schema(one, schemas) for one in of]}
     if type_ is type(None):

@@ -33,7 +33,7 @@ from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import Standby
 from ..lookup import Lookup
-from ..monitor.facts import Observed
+from ..monitor.facts import Observed, Orders
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
 from ..protocol.events import Restored
@@ -78,6 +78,8 @@ class Assembly:
     savepoints: SavepointTargets
     monitor_url: str | None
     """Where the driver answers for its metrics; None: nowhere."""
+    observe: Callable[[Orders], None]
+    """Lets the driver answer for the pipeline, given what does as it is told."""
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 
@@ -153,9 +155,6 @@ def assemble(
     savepoints = SavepointTargets(
         name, catalog.store.uri, config.savepoints, str(spark.sparkContext.master), config.shared
     )
-    if driver.monitor is not None:
-        began, interval = driver.clock(), config.interval_seconds
-        driver.monitor.tell(Observed(executor, supervisor, driver.clock, began, interval, savepoints.uri))
     return Assembly(
         pipeline=pipeline,
         executor=executor,
@@ -166,8 +165,17 @@ def assemble(
         channels=channels,
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
+        observe=partial(_observe, driver, executor, supervisor, driver.clock()),
         abandon=abandon,
     )
+
+
+def _observe(
+    driver: Driver, executor: CheckpointExecutor, supervisor: Supervisor, began: float, orders: Orders
+) -> None:
+    if driver.monitor is not None:
+        interval = driver.config.interval_seconds
+        driver.monitor.tell(Observed(orders, executor, supervisor, driver.clock, began, interval))
 
 
 def _take_over(

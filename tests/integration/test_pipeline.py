@@ -329,6 +329,25 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     size = overview["operators"]["totals"]
     assert size["query"] == "totals"
     assert 0 < size["largest_shard"] <= size["bytes"] <= coordinator.statistics().latest_completed.size
+    assert overview["queries"]["totals"]["operators"] == ["totals"]
+    value = json.loads(ask("/api/v1/state/totals?key=%22k1%22"))["value"]
+    assert (value["n"], value["total"]) == events.totals(spark)["k1"]
+    page = ask("/").decode()
+    assert "✓ Well" in page
+    assert f'<a href="/checkpoints/{taken["id"]}">' in page
+    # Its last request ends the server, too.
+    assert "goes on" in json.loads(ask("/api/v1/stop", "POST"))["says"]
+    assert query.awaitTermination(DEADLINE)
+    eventually(lambda: not is_answered(f"{coordinator.monitor_url}/healthz"), "the end of the server")
+    assert coordinator.stop() is None
+
+
+def is_answered(url: str) -> bool:
+    try:
+        urlopen(url, timeout=DEADLINE).close()
+    except OSError:
+        return False
+    return True
 
 
 # --- sinks, sources, triggers -------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ class QueryRow:
     name: str
     state: str
     batch: str
+    guarantee: str
     unpublished: str
 
 
@@ -243,6 +244,7 @@ def _queries(facts: Facts) -> Iterator[QueryRow]:
             name,
             "runs" if query.is_active else "has ended",
             "none yet" if query.committed < 0 else str(query.committed),
+            query.guarantee,
             f"{_many(left.checkpoints, 'checkpoint')}, the oldest {_ago(facts.now, left.oldest)}"
             if left
             else "nothing",

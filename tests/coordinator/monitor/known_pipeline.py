@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any, Self
 
 import attrs
 
@@ -39,6 +40,8 @@ class KnownPipeline:
 
     read: Callable[[], Facts] = lambda: FACTS
     outcome: Callable[[Future[Checkpoint]], None] = lambda future: future.set_result(TAKEN)
+    act: Callable[[], Any] = lambda: None
+    told: list[tuple[Any, ...]] = attrs.field(factory=list)
     targets: list[str | None] = attrs.field(factory=list)
 
     def facts(self) -> Facts:
@@ -55,6 +58,22 @@ class KnownPipeline:
 
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         return (RecoveryMetrics("start", None, False, 5.0), RecoveryMetrics("<b>boom</b>", 1, True, 9.0))
+
+    @property
+    def orders(self) -> Self:
+        return self
+
+    def drain(self, machine: str, timeout: str) -> None:
+        self.told.append((machine, timeout))
+        self.act()
+
+    def stop(self, savepoint: str | None, *, hand_over: bool) -> None:
+        self.told.append((savepoint, hand_over))
+        self.act()
+
+    def get(self, operator: str, key: Any, state: str | None) -> Any:
+        self.told.append((operator, key, state))
+        return self.act()
 
     def checkpoint(self) -> Future[Checkpoint]:
         return self.savepoint("none: a checkpoint")

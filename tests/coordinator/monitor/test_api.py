@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import date
 from typing import Any
 
 import jsonschema
 import openapi_spec_validator
 import pytest
+from pyspark.sql import Row
 
 from chandy.coordinator.checkpoint import Checkpoint
-from chandy.coordinator.errors import ArgumentError
+from chandy.coordinator.errors import ArgumentError, PipelineNameError, QueryNotRunningError
 from chandy.coordinator.monitor import api
 from chandy.coordinator.monitor.server import Monitor
-from chandy.coordinator.protocol.errors import CheckpointError
+from chandy.coordinator.protocol.errors import CheckpointError, DrainError
 from chandy.coordinator.protocol.reasons import Reason
 
 from ...waiting import DEADLINE, eventually
@@ -61,13 +64,14 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
     answers = {}
     for path, methods in description["paths"].items():
         if "get" in methods:
-            status, text = ask(monitor, path.replace("{id}", "1"))
+            status, text = ask(monitor, path.replace("{id}", "1").replace("{operator}", "totals?key=1"))
             assert status == 200
             answers[path] = check(description, path, status, text)
-    assert len(answers) == 5
+    assert len(answers) == 6
     overview = answers["/api/v1"]
     assert (overview["pipeline"], overview["is_ready"], overview["troubles"]) == ("p", True, [])
-    assert overview["queries"] == {"totals": {"is_active": True, "committed": 7}}
+    query = overview["queries"]["totals"]
+    assert (query["is_active"], query["committed"], query["sinks"]) == (True, 7, ["files"])
     checkpoints = answers["/api/v1/checkpoints"]
     assert checkpoints["counts"] == {
         "triggered": 3,
@@ -109,7 +113,7 @@ def test_all_of_it_asks_for_the_token(begin: Begin) -> None:
     monitor = told(begin, token="secret")
     paths = described(monitor, **TOKEN)["paths"]
     requests = [(path, method) for path, methods in paths.items() for method in methods]
-    assert len(requests) == 7
+    assert len(requests) == 10
     for path, method in [*requests, ("/api/v1/openapi.json", "get")]:
         assert ask(monitor, path.replace("{id}", "1"), method.upper())[0] == 401
 
@@ -167,7 +171,7 @@ def test_whatever_becomes_of_it_is_an_answer(
     status, text = ask(monitor, "/api/v1/savepoints", "POST", body, **TOKEN)
     answer = check(described(monitor, **TOKEN), "/api/v1/savepoints", status, text, "post")
     assert status == expected[0]
-    assert expected[1] in answer["error"]
+    assert expected[1] in answer["says" if status == 202 else "error"]
 
 
 def test_many_who_wait_for_a_checkpoint_keep_nobody_from_reading(
@@ -188,3 +192,113 @@ def test_many_who_wait_for_a_checkpoint_keep_nobody_from_reading(
         future.cancel()
     for thread in threads:
         thread.join(DEADLINE)
+
+
+# --- what else is ordered, and state ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("drain", b'{"machine": "near"}', ("near", "10 min")),
+        ("drain", b'{"machine": "near", "timeout": "5 s"}', ("near", "5 s")),
+        ("stop", b"", (None, False)),
+        ("stop", b'{"savepoint": "last", "hand_over": true}', ("last", True)),
+    ],
+)
+def test_a_drain_and_a_stop_are_carried_out(
+    begin: Begin, path: str, body: bytes, expected: tuple[Any, ...]
+) -> None:
+    known = KnownPipeline()
+    monitor = told(begin, known, token="secret")
+    status, text = ask(monitor, f"/api/v1/{path}", "POST", body, **TOKEN)
+    assert (status, known.told) == (200, [expected])
+    check(described(monitor, **TOKEN), f"/api/v1/{path}", 200, text, "post")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error", "expected"),
+    [
+        ("drain", b"", None, (400, "machine")),
+        ("drain", b'{"machine": "x"}', DrainError("x", "a machine", "none"), (409, "a machine")),
+        ("stop", b'{"hand_over": "yes"}', None, (400, "hand_over")),
+        ("stop", b'{"savepoint": "?"}', ArgumentError("no savepoint", "a place", "none"), (400, "a place")),
+        ("stop", b"{}", CheckpointError(3, Reason.EXPIRED, "slow"), (409, "slow")),
+        ("checkpoints", b'{"kind": "savepoint"}', None, (400, "kind")),
+    ],
+)
+def test_what_cannot_be_carried_out_is_a_problem(
+    begin: Begin, path: str, body: bytes, error: Exception | None, expected: tuple[int, str]
+) -> None:
+    def act() -> None:
+        if error is not None:
+            raise error
+
+    monitor = told(begin, KnownPipeline(act=act), token="secret")
+    status, text = ask(monitor, f"/api/v1/{path}", "POST", body, **TOKEN)
+    answer = check(described(monitor, **TOKEN), f"/api/v1/{path}", status, text, "post")
+    assert status == expected[0]
+    assert expected[1] in answer["error"]
+
+
+def test_a_stop_that_ends_the_server_waits_for_no_answer(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_STOP_SECONDS", 0.05)
+    ended = threading.Event()
+
+    def stop() -> None:
+        monitor.close()
+        ended.set()
+
+    monitor = told(begin, KnownPipeline(act=stop), token="secret")
+    status, text = ask(monitor, "/api/v1/stop", "POST", b"", **TOKEN)
+    assert status == 202
+    assert json.loads(text) == {"says": "it is not complete after 0.05 s, and goes on"}
+    assert ended.wait(DEADLINE)
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "nothing": (None, None),
+    "value": (
+        Row(n=5, at=date(2026, 5, 4), parts=[Row(x=math.nan)]),
+        {"n": 5, "at": "2026-05-04", "parts": [{"x": "nan"}]},
+    ),
+    "list": ([Row(n=1), Row(n=2)], [{"n": 1}, {"n": 2}]),
+    "map": ({("a", 1): Row(n=1)}, [{"key": ["a", 1], "value": {"n": 1}}]),
+    "bytes": (Row(data=b"x"), {"data": "eA=="}),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_state_of_a_key_is_json(begin: Begin, kind: str) -> None:
+    given, expected = VALUES[kind]
+    known = KnownPipeline(act=lambda: given)
+    monitor = told(begin, known)
+    status, text = ask(monitor, "/api/v1/state/totals?key=%5B%22a%22,7%5D&state=n")
+    answer = check(described(monitor), "/api/v1/state/{operator}", status, text)
+    assert (status, answer) == (200, {"operator": "totals", "key": ["a", 7], "value": expected})
+    assert known.told == [("totals", ["a", 7], "n")]
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "expected"),
+    [
+        ("", None, 400),
+        ("?key=a", None, 400),
+        ("?key=7", PipelineNameError("no operator", "one", "none"), 404),
+        ("?key=7", ArgumentError("no key", "one", "none"), 400),
+        ("?key=7", QueryNotRunningError("totals", "q"), 503),
+    ],
+)
+def test_state_that_cannot_be_read_is_a_problem(
+    begin: Begin, query: str, error: Exception | None, expected: int
+) -> None:
+    def act() -> None:
+        assert error is not None
+        raise error
+
+    monitor = told(begin, KnownPipeline(act=act))
+    status, text = ask(monitor, f"/api/v1/state/totals{query}")
+    assert check(described(monitor), "/api/v1/state/{operator}", status, text)["error"]
+    assert status == expected

@@ -32,7 +32,7 @@ FACTS = Facts(
     operators={"delays": OperatorSize("totals", 4000, 900)},
     in_progress=1,
     queued=2,
-    queries={"totals": QueryFacts(is_active=True, committed=7)},
+    queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), ())},
     hosts={"near": 1, "far": 2},
     shards={"near": 3, "far": 5},
     unassigned=8,
