@@ -1,8 +1,18 @@
-"""The command line `chandy`: list, show, compare and verify checkpoints, go to and from plain Spark, clean up."""
+"""The command line `chandy`: lists, shows and verifies checkpoints, watches drivers, goes to and from plain Spark."""
 
 from __future__ import annotations
 
-from . import comparing, dead_letters, listing, plain_spark, showing, upkeep, verifying
+from . import comparing, dead_letters, listing, plain_spark, showing, top, upkeep, verifying
 from .group import main
 
-__all__ = ["comparing", "dead_letters", "listing", "main", "plain_spark", "showing", "upkeep", "verifying"]
+__all__ = [
+    "comparing",
+    "dead_letters",
+    "listing",
+    "main",
+    "plain_spark",
+    "showing",
+    "top",
+    "upkeep",
+    "verifying",
+]

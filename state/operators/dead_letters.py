@@ -31,6 +31,8 @@ STORED: Final = (
     .add("rows", BinaryType())
 )
 """What a shard has of a letter, besides the time, the batch and the key."""
+_TEXT: Final = 20_000
+"""About the most characters of each text of a letter."""
 _ROWS: Final = 1000
 """The most rows of a letter. A key that has more gets several."""
 _ROW_BYTES: Final = 16 << 20
@@ -128,8 +130,14 @@ def letters_of(lost: Lost, error: UserError, batch: int) -> Iterator[Letter]:
     place, summary, trace = "", text.splitlines()[0], text
     if isinstance(error, ProcessorError):
         place, summary, trace = error.where, error.summary, error.traceback
+    place, summary, trace = map(_cut, (place, summary, trace))
     for rows in _parts(lost.rows):
         yield Letter(lost.shard, lost.key, batch, place, summary, trace, rows)
+
+
+def _cut(text: str) -> str:
+    """Return a text without its middle if it is very long: some exceptions have the data in their message."""
+    return text if len(text) <= _TEXT else f"{text[: _TEXT // 2]} ... {text[-_TEXT // 2 :]}"
 
 
 def _parts(rows: pa.Table | None) -> Iterator[bytes | None]:

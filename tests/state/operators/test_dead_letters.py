@@ -235,6 +235,24 @@ def test_a_key_with_many_rows_has_several_letters() -> None:
     assert [row.n for one in tested.dead_letters() for row in one.rows] == list(range(2500))
 
 
+class Verbose(Fails):
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        raise ValueError(f"begin {'x' * 1_000_000} end")
+
+
+def test_texts_of_a_letter_lose_their_middle_if_they_are_very_long() -> None:
+    tested = OperatorTester.of_processor(
+        Verbose(), key=["k"], input=INPUT, output=OUTPUT, time_mode="ProcessingTime", on_error=LETTERS
+    )
+    tested.batch([("a", 1, None)])
+    (letter,) = tested.dead_letters()
+    assert len(letter.error) < 21_000
+    assert letter.error.startswith("ValueError: begin xx")
+    assert "handleInputRows" in letter.error[-100:]
+    assert letter.traceback.startswith("Traceback")
+    assert len(letter.traceback) < 21_000
+
+
 def test_rows_are_cut_by_their_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "_ROW_BYTES", 1000)
     tested = made_of("rows", LETTERS)
