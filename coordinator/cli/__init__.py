@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import comparing, dead_letters, listing, plain_spark, showing, top, upkeep, verifying
+from . import comparing, dead_letters, history, listing, plain_spark, showing, top, upkeep, verifying
 from .group import main
 
 __all__ = [
     "comparing",
     "dead_letters",
+    "history",
     "listing",
     "main",
     "plain_spark",

@@ -1,4 +1,4 @@
-"""Calls a user's function with what happens in a pipeline, on a thread of its own: nothing waits for the function."""
+"""Calls a function with what happens in a pipeline, on a thread of its own: nothing waits for the function."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _END_SECONDS: Final = 5.0
 class Announcer:
     """Hands events to one function, one after the other, in their order."""
 
-    def __init__(self, listener: Callable[[PipelineEvent], object]) -> None:
+    def __init__(self, listener: Callable[[PipelineEvent], object], name: str = "on_event") -> None:
         """Start the thread.
 
         Args:
             listener: the function. What it raises is logged.
+            name: what the log calls it.
         """
         self._listener = listener
+        self._name = name
         self._events: queue.Queue[PipelineEvent | None] = queue.Queue(_WAITING)
         self._dropped = 0
         self._closing = threading.Event()
@@ -43,7 +45,8 @@ class Announcer:
             self._dropped += 1
             if self._dropped == 1:
                 log.error(
-                    "on_event takes events more slowly than they come; further ones are dropped",
+                    "events are taken more slowly than they come; further ones are dropped",
+                    by=self._name,
                     waiting=_WAITING,
                 )
 
@@ -59,16 +62,21 @@ class Announcer:
         self._thread.join(_END_SECONDS)
         left = self._events.qsize()
         if self._thread.is_alive():
-            log.error("closed although on_event hangs; it is left behind", events=left, seconds=_END_SECONDS)
+            log.error(
+                "closed although a listener hangs; it is left behind",
+                listener=self._name,
+                events=left,
+                seconds=_END_SECONDS,
+            )
         if self._dropped:
-            log.error("on_event was not told of everything", dropped=self._dropped)
+            log.error("a listener was not told of everything", listener=self._name, dropped=self._dropped)
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
             try:
                 self._listener(event)
             except Exception:
-                # It is the user's, and nothing depends on it.
-                log.exception("on_event has raised", what=type(event).__name__)
+                # Nothing depends on it.
+                log.exception("a listener has raised", listener=self._name, what=type(event).__name__)
             if self._closing.is_set() and self._events.empty():
                 return

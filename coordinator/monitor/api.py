@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ...storage.checkpoints.journal import JournalEntry
 from ...storage.codec import from_json, plain
 from ...storage.errors import ChandyError, RefusedError
 from ...storage.logs import carried
@@ -148,6 +149,7 @@ class Api:
                 parameters={"id": int},
             ),
             read("/assignment", "Which machine has which shard.", tuple[AssignedShard, ...], _assignment),
+            read("/history", "What has failed, also in earlier lives.", tuple[JournalEntry, ...], _history),
             read("/recoveries", "Starts and restarts, oldest first.", tuple[Recovery, ...], _recoveries),
             read(
                 "/state/{operator}",
@@ -214,6 +216,10 @@ def _checkpoint(source: Source, request: Request) -> CheckpointDetails:
 
 def _assignment(source: Source, request: Request) -> list[AssignedShard]:
     return list(source.assignment())
+
+
+def _history(source: Source, request: Request) -> list[JournalEntry]:
+    return list(source.history())
 
 
 def _recoveries(source: Source, request: Request) -> list[Recovery]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from ...storage.checkpoints.journal import JournalEntry
 from ..assigned_shard import AssignedShard, assigned_shards
 from ..checkpoint import Checkpoint
 from ..durations import Duration
@@ -20,6 +21,7 @@ from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
+from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
 
 
@@ -131,7 +133,10 @@ class Orders(Protocol):
 
 
 class Source(Protocol):
-    """A pipeline as the server in its driver knows it. All but ``orders`` comes from memory, at once."""
+    """A pipeline as the server in its driver knows it.
+
+    All but ``orders`` comes from memory, at once; only the first call of ``history`` reads the store.
+    """
 
     @property
     def orders(self) -> Orders:
@@ -154,6 +159,10 @@ class Source(Protocol):
         """Return its recoveries, oldest first."""
         ...
 
+    def history(self) -> tuple[JournalEntry, ...]:
+        """Return what has failed in this life of the driver and in earlier ones, oldest first."""
+        ...
+
 
 @attrs.frozen
 class Observed:
@@ -162,6 +171,7 @@ class Observed:
     orders: Orders
     executor: CheckpointExecutor
     supervisor: Supervisor
+    journal: JournalWriter
     clock: Callable[[], float]
     began: float
     interval: float | None
@@ -185,6 +195,10 @@ class Observed:
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         """Return its recoveries, oldest first."""
         return tuple(self.supervisor.recoveries)
+
+    def history(self) -> tuple[JournalEntry, ...]:
+        """Return what has failed in this life of the driver and in earlier ones, oldest first."""
+        return self.journal.known()
 
     def _read(self, machine: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed

@@ -176,7 +176,12 @@ class Monitor:
         if source is None:
             return view.stands_by(self._pipeline)
         return view.overview(
-            self._pipeline, source.facts(), source.statistics(), source.assignment(), source.recoveries()
+            self._pipeline,
+            source.facts(),
+            source.statistics(),
+            source.assignment(),
+            source.recoveries(),
+            source.history(),
         )
 
     def _checkpoint(self, request: Request, source: Source | None) -> view.CheckpointPage | None:

@@ -28,6 +28,16 @@ def tell_nobody(event: PipelineEvent) -> None:
     """Take an event of which nobody wants to know."""
 
 
+def both(first: Tell, second: Tell) -> Tell:
+    """Return what tells two listeners."""
+
+    def tell(event: PipelineEvent) -> None:
+        first(event)
+        second(event)
+
+    return tell
+
+
 @attrs.define
 class Announcements:
     """What a pipeline tells of itself."""

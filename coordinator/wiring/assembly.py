@@ -33,12 +33,15 @@ from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import Standby
 from ..lookup import Lookup
+from ..monitor.announcer import Announcer
 from ..monitor.facts import Observed, Orders
+from ..monitor.journaling import JournalWriter
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
 from ..protocol.events import Restored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
+from ..recovery.announcements import Tell, both
 from ..recovery.decisions import RecoveryStateMachine
 from ..recovery.launcher import Launcher
 from ..recovery.runs import Runs
@@ -123,7 +126,11 @@ def assemble(
     local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
-    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions)
+    journal = JournalWriter.of(catalog.store, pipeline.generation.generation)
+    journaling = Announcer(journal.take, "the journal")
+    made.callback(journaling.close)
+    tell = both(driver.tell, journaling.tell)
+    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
     anchors = _anchors(spark)
     machine = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, machine)
@@ -165,17 +172,22 @@ def assemble(
         channels=channels,
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
-        observe=partial(_observe, driver, executor, supervisor, driver.clock()),
+        observe=partial(_observe, driver, executor, supervisor, journal, driver.clock()),
         abandon=abandon,
     )
 
 
 def _observe(
-    driver: Driver, executor: CheckpointExecutor, supervisor: Supervisor, began: float, orders: Orders
+    driver: Driver,
+    executor: CheckpointExecutor,
+    supervisor: Supervisor,
+    journal: JournalWriter,
+    began: float,
+    orders: Orders,
 ) -> None:
     if driver.monitor is not None:
         interval = driver.config.interval_seconds
-        driver.monitor.tell(Observed(orders, executor, supervisor, driver.clock, began, interval))
+        driver.monitor.tell(Observed(orders, executor, supervisor, journal, driver.clock, began, interval))
 
 
 def _take_over(
@@ -241,6 +253,7 @@ def _supervisor(
     host: LocalHost | None,
     ticks: Ticks,
     adoptions: Adoptions,
+    tell: Tell,
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     config = driver.config
@@ -271,7 +284,7 @@ def _supervisor(
         token=driver.server.token,
         check_session=driver.check_session,
         on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
-        tell=driver.tell,
+        tell=tell,
     )
 
 

@@ -225,7 +225,7 @@ def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
     except ImportError as error:
         raise SetupError(
             "metrics cannot be served",
-            "the packages starlette, uvicorn and prometheus_client",
+            "the packages of the extra chandy[monitor]",
             str(error),
             "pip install 'chandy[monitor]'",
         ) from error

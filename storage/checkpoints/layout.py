@@ -19,6 +19,7 @@ OUTPUTS = "outputs/"
 """Records of what was committed to targets that keep none themselves. They are kept for ever."""
 PACK = ".pack"
 PROBES = "probes/"
+JOURNAL = "journal/"
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 CLAIM = "claim"
@@ -52,6 +53,17 @@ def driver_key(generation: int) -> str:
 def lease_key(generation: int) -> str:
     """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
     return f"{GENERATIONS}{generation}.lease.json"
+
+
+def journal_key(generation: int) -> str:
+    """Key of what a generation has written down of its failures, for people to read."""
+    return f"{JOURNAL}{generation}.jsonl"
+
+
+def journal_of(key: str) -> int | None:
+    """Return the generation whose journal has this key; None if it is another object."""
+    match = _JOURNAL.fullmatch(key)
+    return int(match[1]) if match else None
 
 
 def manifest_key(checkpoint: int) -> str:
@@ -151,6 +163,7 @@ _FILE = re.compile(
     rf"|{CHECKPOINTS}[1-9]\d*/[^/]+-[0-9a-f]{{12}}{re.escape(PACK)}"
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
+_JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")

@@ -98,7 +98,12 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
         lambda uid: pipeline.with_aggregates(
             stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime()
         ),
-        lambda uid: pipeline.with_arrow_processor(stream(uid=uid), processor=None, output=""),  # type: ignore[arg-type]
+        lambda uid: pipeline.with_arrow_processor(
+            stream(uid=uid),
+            processor=None,  # type: ignore[arg-type]
+            output="",
+            on_error="fail",
+        ),
         lambda uid: pipeline.with_processor(
             stream(uid=uid),
             style=None,  # type: ignore[arg-type]
@@ -108,6 +113,7 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
             output_mode="append",
             initial_state=None,
             event_time_column=None,
+            on_error="fail",
         ),
     ]
     for call in calls:
@@ -124,7 +130,7 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
         lambda: pipeline.with_aggregates(
             given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime()
         ),
-        lambda: pipeline.with_arrow_processor(given, processor=None, output="n long"),  # type: ignore[arg-type]
+        lambda: pipeline.with_arrow_processor(given, processor=None, output="n long", on_error="fail"),  # type: ignore[arg-type]
         lambda: pipeline.with_processor(
             given,
             style=None,  # type: ignore[arg-type]
@@ -134,6 +140,7 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
             output_mode="append",
             initial_state=None,
             event_time_column=None,
+            on_error="fail",
         ),
     ]
     for call in calls:

@@ -110,6 +110,11 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
         len(some) for some in lost.values()
     }
 
+    told = CliRunner().invoke(main, ["history", str(tmp_path / "store")]).output
+    assert told.count("checkpoint completed") >= 2
+    assert told.index("checkpoint 1 (manual)") < told.index("goes back") < told.index("has recovered")
+    assert "state host" in told
+
     # Mended: what was lost is added to the input, and the totals are those of all rows.
     wanted = events.totals(spark)
     back = [row.asDict() for row in rows.collect()]
@@ -123,7 +128,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
 
 
 def test_too_many_letters_end_the_pipeline_with_the_last_of_them(
-    make: Make, spark: SparkSession, events: Events
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
     coordinator = make(restart=FixedDelay(attempts=5, delay="10 ms"))
     out = coordinator.transform_with_state(
@@ -140,3 +145,7 @@ def test_too_many_letters_end_the_pipeline_with_the_last_of_them(
     query = coordinator.start(out.writeStream.format("noop"), name="q")
     with pytest.raises(ProcessorFailedError, match=r"max_per_hour=2[\s\S]*13 brings bad luck"):
         query.awaitTermination(DEADLINE)
+    coordinator.stop()
+    found = json.loads(CliRunner().invoke(main, ["history", str(tmp_path / "store"), "--json"]).stdout)
+    assert [one["what"] for one in found["history"]["p"]][-1] == "failed for good"
+    assert "max_per_hour=2" in found["history"]["p"][-1]["says"]

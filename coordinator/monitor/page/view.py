@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 from rich.filesize import decimal
 
+from ....storage.checkpoints.journal import JournalEntry
 from ....storage.times import utc
 from ...assigned_shard import AssignedShard
 from ...durations import text
@@ -28,6 +29,8 @@ SLOWEST: Final = 20
 """How many shards of a checkpoint's operator are shown with their phases: the slowest."""
 RECOVERIES: Final = 20
 """How many recoveries are shown: the latest."""
+HISTORY: Final = 40
+"""How many entries of the journal are shown: the latest."""
 LEVELS: Final = 4
 """Shades of a cell, besides that of an empty shard."""
 SIGNS: Final = {Status.COMPLETED: "✓", Status.FAILED: "✗", Status.IN_PROGRESS: "…"}
@@ -118,6 +121,16 @@ class RecoveryRow:
     parts: tuple[Part, ...]
 
 
+@attrs.frozen
+class HistoryRow:
+    """Something that has failed or gone on, in this life of the driver or in an earlier one."""
+
+    at: str
+    generation: int
+    what: str
+    says: str
+
+
 @attrs.frozen(kw_only=True)
 class OverviewPage:
     """All that is known of a pipeline at one moment."""
@@ -134,6 +147,7 @@ class OverviewPage:
     machines: tuple[MachineRow, ...] = ()
     checkpoints: tuple[CheckpointRow, ...] = ()
     recoveries: tuple[RecoveryRow, ...] = ()
+    history: tuple[HistoryRow, ...] = ()
 
 
 @attrs.frozen
@@ -182,6 +196,7 @@ def overview(
     statistics: Statistics,
     assignment: Sequence[AssignedShard],
     recoveries: Sequence[RecoveryMetrics],
+    history: Sequence[JournalEntry] = (),
 ) -> OverviewPage:
     """Return what is to be said of a pipeline."""
     found = tuple(troubles(facts))
@@ -200,6 +215,10 @@ def overview(
         ),
         checkpoints=_rows(statistics.checkpoints),
         recoveries=_recoveries(recoveries),
+        history=tuple(
+            HistoryRow(_time(one.at), one.generation, one.what, one.says.partition("\n")[0])
+            for one in history[: -HISTORY - 1 : -1]
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from .test_metrics import FACTS
@@ -58,6 +59,9 @@ class KnownPipeline:
 
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         return (RecoveryMetrics("start", None, False, 5.0), RecoveryMetrics("<b>boom</b>", 1, True, 9.0))
+
+    def history(self) -> tuple[JournalEntry, ...]:
+        return (JournalEntry(at=4.0, what="goes back", says="<i>bang</i>", generation=2),)
 
     @property
     def orders(self) -> Self:

@@ -55,8 +55,8 @@ def test_nothing_waits_for_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     for number in range(1, 20):
         made.tell(event(number))
     made.close()
-    assert "takes events more slowly than they come" in caplog.text
-    assert "on_event hangs" in caplog.text
+    assert "events are taken more slowly than they come" in caplog.text
+    assert "a listener hangs" in caplog.text
     assert "dropped=14" in caplog.text
     # What waits for it is told if it goes on after all, and then the thread ends.
     released.set()

@@ -67,7 +67,7 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
             status, text = ask(monitor, path.replace("{id}", "1").replace("{operator}", "totals?key=1"))
             assert status == 200
             answers[path] = check(description, path, status, text)
-    assert len(answers) == 6
+    assert len(answers) == 7
     overview = answers["/api/v1"]
     assert (overview["pipeline"], overview["is_ready"], overview["troubles"]) == ("p", True, [])
     query = overview["queries"]["totals"]
@@ -91,6 +91,7 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
     assert [shard["shard"] for shard in part["shards"]] == [0, 1]
     assert (part["start_delay"], part["size"], part["new_bytes"]) == (0.1, 200, 14)
     assert [one["machine"] for one in answers["/api/v1/assignment"]] == ["near", None]
+    assert [one["says"] for one in answers["/api/v1/history"]] == ["<i>bang</i>"]
     # What is a name or a message stays JSON, whatever is in it.
     assert [one["cause"] for one in answers["/api/v1/recoveries"]] == ["start", "<b>boom</b>"]
 
@@ -113,7 +114,7 @@ def test_all_of_it_asks_for_the_token(begin: Begin) -> None:
     monitor = told(begin, token="secret")
     paths = described(monitor, **TOKEN)["paths"]
     requests = [(path, method) for path, methods in paths.items() for method in methods]
-    assert len(requests) == 10
+    assert len(requests) == 11
     for path, method in [*requests, ("/api/v1/openapi.json", "get")]:
         assert ask(monitor, path.replace("{id}", "1"), method.upper())[0] == 401
 
