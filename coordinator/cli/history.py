@@ -43,8 +43,18 @@ def history(uri: str, pipeline: str | None, limit: int, as_json: bool) -> None:
         )
         return
     for name, entries in found.items():
-        rows = [[utc(one.at), str(one.generation), one.what, one.says.partition("\n")[0]] for one in entries]
-        print_table(name, ["when", "generation", "what", ""], rows, numbers=("generation",))
+        rows = [
+            [
+                utc(one.at),
+                str(one.generation),
+                one.what if one.until is None else f"{one.what}, {one.times} times until {utc(one.until)}",
+                "" if one.checkpoint is None else str(one.checkpoint),
+                one.says.partition("\n")[0],
+            ]
+            for one in entries
+        ]
+        columns = ["when", "generation", "what", "checkpoint", ""]
+        print_table(name, columns, rows, numbers=("generation", "checkpoint"))
 
 
 def _entries(store: Store) -> Iterator[JournalEntry]:
@@ -53,6 +63,7 @@ def _entries(store: Store) -> Iterator[JournalEntry]:
         yield JournalEntry(
             at=manifest.completed_at,
             what="checkpoint completed",
-            says=f"checkpoint {manifest.id} ({manifest.kind.value}) in {duration_of(manifest)}",
+            says=f"{manifest.kind.value}, in {duration_of(manifest)}",
+            checkpoint=manifest.id,
             generation=manifest.generation,
         )

@@ -60,7 +60,7 @@ class Nothing:
 
 
 @attrs.frozen(kw_only=True)
-class Order:
+class SavepointOrder:
     """A savepoint to be taken."""
 
     target: str | None = None
@@ -68,7 +68,7 @@ class Order:
 
 
 @attrs.frozen(kw_only=True)
-class Drain:
+class DrainOrder:
     """A machine to be emptied, see ``coordinator.drain``."""
 
     machine: str
@@ -77,7 +77,7 @@ class Drain:
 
 
 @attrs.frozen(kw_only=True)
-class Stop:
+class StopOrder:
     """The end of the pipeline, see ``coordinator.stop``."""
 
     savepoint: str | None = None
@@ -161,9 +161,15 @@ class Api:
                 query={"key": str, "state": str | None},
             ),
             order("/checkpoints", "Take a checkpoint, and wait for it.", Nothing, _take_checkpoint),
-            order("/savepoints", "Take a savepoint, and wait for it.", Order, _take_savepoint),
-            order("/drain", "Move all shards of a machine.", Drain, _drain, done="the machine has no shards"),
-            order("/stop", "Stop the pipeline.", Stop, _stop, _STOP_SECONDS, "the pipeline is stopped"),
+            order("/savepoints", "Take a savepoint, and wait for it.", SavepointOrder, _take_savepoint),
+            order(
+                "/drain",
+                "Move all shards of a machine.",
+                DrainOrder,
+                _drain,
+                done="the machine has no shards",
+            ),
+            order("/stop", "Stop the pipeline.", StopOrder, _stop, _STOP_SECONDS, "the pipeline is stopped"),
         ]
 
     def _known(self) -> Source:
@@ -248,15 +254,15 @@ def _take_checkpoint(orders: Orders, order: Nothing) -> Future[Checkpoint]:
     return orders.checkpoint()
 
 
-def _take_savepoint(orders: Orders, order: Order) -> Future[Checkpoint]:
+def _take_savepoint(orders: Orders, order: SavepointOrder) -> Future[Checkpoint]:
     return orders.savepoint(order.target)
 
 
-def _drain(orders: Orders, order: Drain) -> Future[None]:
+def _drain(orders: Orders, order: DrainOrder) -> Future[None]:
     return _in_a_thread("chandy-drain", lambda: orders.drain(order.machine, order.timeout))
 
 
-def _stop(orders: Orders, order: Stop) -> Future[object]:
+def _stop(orders: Orders, order: StopOrder) -> Future[object]:
     return _in_a_thread("chandy-stop", lambda: orders.stop(order.savepoint, hand_over=order.hand_over))
 
 

@@ -28,18 +28,16 @@ _STORE_SECONDS: Final = 10.0
 def entry_of(event: PipelineEvent) -> JournalEntry | None:
     """Return what the journal says of an event; None if it is not for the journal."""
     match event:
-        case CheckpointFailed(id=id, reason=reason, detail=detail):
-            which = "a request" if id is None else f"checkpoint {id}"
-            return JournalEntry(at=event.at, what="checkpoint failed", says=f"{which}: {reason}: {detail}")
+        case CheckpointFailed(id=id, reason=reason, detail=detail) if id is not None:
+            says = f"{reason}: {detail}"
+            return JournalEntry(at=event.at, what="checkpoint failed", says=says, checkpoint=id)
         case Recovering(cause=cause, in_place=in_place):
             what = "restarts in place" if in_place else "goes back"
             return JournalEntry(at=event.at, what=what, says=cause)
         case Recovered(query=query, recovery=recovery):
-            source = "" if recovery.checkpoint is None else f" from checkpoint {recovery.checkpoint}"
             total = 0.0 if recovery.total is None else recovery.total
-            return JournalEntry(
-                at=event.at, what="has recovered", says=f"query {query}{source} in {total:.1f} s"
-            )
+            says = f"query {query}, in {total:.1f} s"
+            return JournalEntry(at=event.at, what="has recovered", says=says, checkpoint=recovery.checkpoint)
         case PipelineEnded(error=error) if error is not None:
             what = "taken over" if event.is_fenced else "failed for good"
             return JournalEntry(at=event.at, what=what, says=str(error))

@@ -40,8 +40,20 @@ class JournalEntry:
     """In two or three words, such as "checkpoint failed"."""
     says: str = attrs.field(converter=_cut)
     """Why, or how."""
+    checkpoint: int | None = None
+    """The checkpoint that it has happened to, or that it began from."""
     generation: int = 0
     """The life of the driver in which it has."""
+    times: int = 1
+    """How often it has happened in a row."""
+    until: float | None = None
+    """When it happened last; None if it happened once."""
+
+    def followed_by(self, other: JournalEntry) -> JournalEntry | None:
+        """Return both entries as one if they tell the same; None if they do not."""
+        if (self.what, self.says) != (other.what, other.says):
+            return None
+        return attrs.evolve(self, checkpoint=other.checkpoint, times=self.times + 1, until=other.at)
 
 
 @attrs.define
@@ -60,7 +72,12 @@ class Journal:
             StoreFailedError: the store cannot be written to. The next entry that can be written brings this one along.
         """
         is_first = not self.entries
-        self.entries = (*self.entries, attrs.evolve(entry, generation=self.generation))[-ENTRIES:]
+        # What fails again and again must not push everything else out.
+        again = self.entries[-1].followed_by(entry) if self.entries else None
+        if again is not None:
+            self.entries = (*self.entries[:-1], again)
+        else:
+            self.entries = (*self.entries, attrs.evolve(entry, generation=self.generation))[-ENTRIES:]
         self._store.write(
             journal_key(self.generation), b"".join(to_json(one) + b"\n" for one in self.entries)
         )

@@ -112,7 +112,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
 
     told = CliRunner().invoke(main, ["history", str(tmp_path / "store")]).output
     assert told.count("checkpoint completed") >= 2
-    assert told.index("checkpoint 1 (manual)") < told.index("goes back") < told.index("has recovered")
+    assert told.index("manual, in") < told.index("goes back") < told.index("has recovered")
     assert "state host" in told
 
     # Mended: what was lost is added to the input, and the totals are those of all rows.

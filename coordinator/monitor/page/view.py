@@ -128,6 +128,7 @@ class HistoryRow:
     at: str
     generation: int
     what: str
+    checkpoint: str
     says: str
 
 
@@ -215,10 +216,7 @@ def overview(
         ),
         checkpoints=_rows(statistics.checkpoints),
         recoveries=_recoveries(recoveries),
-        history=tuple(
-            HistoryRow(_time(one.at), one.generation, one.what, one.says.partition("\n")[0])
-            for one in history[: -HISTORY - 1 : -1]
-        ),
+        history=tuple(map(_past, history[: -HISTORY - 1 : -1])),
     )
 
 
@@ -310,6 +308,17 @@ def _named(shard: AssignedShard) -> str:
     moves = f", moves to {shard.moves_to}" if shard.moves_to else ""
     standby = f", standby on {shard.standby}" if shard.standby else ""
     return f"shard {shard.shard}: {decimal(shard.size or 0)}{where}{moves}{standby}"
+
+
+def _past(entry: JournalEntry) -> HistoryRow:
+    often = "" if entry.until is None else f", {entry.times} times until {_time(entry.until)}"
+    return HistoryRow(
+        at=_time(entry.at),
+        generation=entry.generation,
+        what=f"{entry.what}{often}",
+        checkpoint="" if entry.checkpoint is None else str(entry.checkpoint),
+        says=entry.says.partition("\n")[0],
+    )
 
 
 def _recoveries(recoveries: Sequence[RecoveryMetrics]) -> tuple[RecoveryRow, ...]:

@@ -19,6 +19,7 @@ from chandy.coordinator.monitor.page.render import headers, html
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.statistics import History, ShardStatistics
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from tests.effort import trying
 
@@ -72,6 +73,7 @@ def page_of(facts: Facts = FACTS, pipeline: str = "flights", **more: object) -> 
         "assignment": known.assignment(),
         "recoveries": known.recoveries(),
         "statistics": statistics(),
+        "history": known.history(),
     } | more
     return Parsed(html(view.overview(pipeline, facts, **given)))  # type: ignore[arg-type]
 
@@ -112,6 +114,12 @@ def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     assert "shard 1: 0 bytes, no machine yet" in page.text
     assert "near 1 3" in page.text
     assert "in place not yet 1 <b>boom</b>" in page.text
+    assert "1970-01-01 00:00:04 UTC 2 goes back <i>bang</i>" in page.text
+    often = JournalEntry(
+        at=1.0, what="checkpoint failed", says="full\nmore", checkpoint=9, times=3, until=61.0
+    )
+    told = page_of(history=(often,)).text
+    assert "0 checkpoint failed, 3 times until 1970-01-01 00:01:01 UTC 9 full As of" in told
 
 
 def test_a_bar_has_the_parts_of_a_recovery_in_hundredths_of_the_longest() -> None:

@@ -48,6 +48,14 @@ def test_the_latest_entries_and_the_newest_generations_stay(
     assert store.list("journal/") == [journal_key(10), journal_key(9), store_key]
 
 
+def test_what_fails_again_and_again_is_one_entry(store: LocalStore) -> None:
+    journal = Journal(store, 1)
+    for at, says in ((1.0, "full"), (2.0, "full"), (3.0, "full"), (4.0, "away"), (5.0, "full")):
+        journal.add(JournalEntry(at=at, what="checkpoint failed", says=says, checkpoint=int(at)))
+    found = [(one.at, one.until, one.times, one.says, one.checkpoint) for one in read_journal(store)]
+    assert found == [(1.0, 3.0, 3, "full", 3), (4.0, None, 1, "away", 4), (5.0, None, 1, "full", 5)]
+
+
 def test_a_line_that_is_damaged_takes_no_other_along_and_a_newer_field_is_ignored(store: LocalStore) -> None:
     journal = Journal(store, 1)
     for number in range(3):
