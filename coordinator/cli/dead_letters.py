@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ...storage.checkpoints.locate import Located
 from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
 from .printing import print_json, utc
+
+_AT_ONCE: Final = 1000
+"""How many letters are in memory besides those that are shown."""
 
 
 @main.command("dead-letters")
@@ -42,54 +45,55 @@ def dead_letters(
     All shards of the operators are downloaded.
     """
     found = located(uri, pipeline, checkpoint)
-    by_operator = {uid: sorted(letters, key=_age) for uid, letters in _read(found, operator)}
+    uids = [operator] if operator is not None else [one.uid for one in found.manifest.operators]
+    by_operator = {uid: _latest(found, uid, limit) for uid in uids}
     if as_json:
-        print_json(
-            {
-                "checkpoint": found.manifest.id,
-                "operators": {
-                    uid: {"letters": len(letters), "shown": [_plain(one) for one in letters[:limit]]}
-                    for uid, letters in by_operator.items()
-                },
-            }
-        )
+        operators = {
+            uid: {"letters": count, "shown": [_plain(one) for one in letters]}
+            for uid, (count, letters) in by_operator.items()
+        }
+        print_json({"checkpoint": found.manifest.id, "operators": operators})
         return
-    for uid, letters in by_operator.items():
-        more = f", the latest {limit} of them" if len(letters) > limit else ""
-        click.echo(f"operator {uid}: {len(letters)} dead letters{more}")
-        for one in letters[:limit]:
+    for uid, (count, letters) in by_operator.items():
+        more = f", the latest {limit} of them" if count > limit else ""
+        click.echo(f"operator {uid}: {count} dead letters{more}")
+        for one in letters:
             _print(one)
 
 
-def _read(found: Located, operator: str | None) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the letters of each operator, in any order."""
+def _latest(found: Located, uid: str, limit: int) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many letters an operator has, and the latest of them, newest first."""
+    count, latest = 0, list[dict[str, Any]]()
+    for letter in _letters(found, uid):
+        count += 1
+        latest.append(letter)
+        # There may be very many in all.
+        if len(latest) >= limit + _AT_ONCE:
+            latest = sorted(latest, key=_age)[:limit]
+    return count, sorted(latest, key=_age)[:limit]
+
+
+def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
     # They load PySpark, which the other commands need not wait for.
     from ...state.operators.dead_letters import STATE, STORED, rows_of
     from ...state.reader.source import selected
 
-    uids = [operator] if operator is not None else [one.uid for one in found.manifest.operators]
-    for uid in uids:
-        selection = selected(found, uid, STATE)
-        names = selection.state.schema.names
-        own = len(names) - len(STORED) - 2
-        keys = names[:own]
-        letters = []
-        for shard in filter(None, selection.shards):
-            for batch in selection.batches(shard):
-                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    time, number, place, error, traceback, rows = values[own:]
-                    letters.append(
-                        {
-                            "key": dict(zip(keys, values, strict=False)),
-                            "time": time,
-                            "batch": number,
-                            "place": place,
-                            "error": error,
-                            "traceback": traceback,
-                            "rows": [] if rows is None else rows_of(rows).to_pylist(),
-                        }
-                    )
-        yield uid, letters
+    selection = selected(found, uid, STATE)
+    names = selection.state.schema.names
+    own = len(names) - len(STORED) - 2
+    for shard in filter(None, selection.shards):
+        for batch in selection.batches(shard):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                time, number, place, error, traceback, rows = values[own:]
+                yield {
+                    "key": dict(zip(names[:own], values[:own], strict=True)),
+                    "time": time,
+                    "batch": number,
+                    "place": place,
+                    "error": error,
+                    "traceback": traceback,
+                    "rows": [] if rows is None else rows_of(rows).to_pylist(),
+                }
 
 
 def _age(letter: dict[str, Any]) -> tuple[float, str]:

@@ -25,11 +25,14 @@ def dead_letter_rows(letters: DataFrame, schema: StructType | str) -> DataFrame:
     Raises:
         DefinitionError: ``letters`` has no column ``rows``, or ``schema`` is none.
     """
-    if "rows" not in letters.columns:
+    # A key column may have the name, see ``stored``.
+    name = next((name for name in ("state_rows", "rows") if name in letters.columns), None)
+    if name is None:
         expected = "what read_state(..., state='$dead_letters') returns"
         raise invalid_argument("letters", expected, f"columns {', '.join(letters.columns)}")
     resolved = Schemas().resolve(schema, "dead letters")
-    return letters.select("rows").mapInArrow(_Unpack(to_json(resolved)), resolved)
+    rows = letters.select(letters[name].alias("rows"))
+    return rows.mapInArrow(_Unpack(to_json(resolved)), resolved)
 
 
 @attrs.frozen
@@ -48,9 +51,15 @@ class _Unpack:
 def _fitted(rows: pa.Table, types: pa.Schema) -> pa.Table:
     known = set(rows.schema.names)
     columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in known
-        else pa.chunked_array([pa.nulls(len(rows), field.type)])
-        for field in types
+        _cast(rows, field) if field.name in known else pa.nulls(len(rows), field.type) for field in types
     ]
     return pa.Table.from_arrays(columns, schema=types)
+
+
+def _cast(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    column = rows.column(field.name)
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        expected = f"types that the rows of dead letters fit: column {field.name!r} is {column.type}"
+        raise invalid_argument("schema", expected, f"{field.type} ({error})") from None

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pyspark import cloudpickle
+from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 
 from chandy import DeadLetters, FilesSink, ProcessorFailedError, dead_letter_rows, read_state
 from chandy.coordinator import FixedDelay
 from chandy.coordinator.cli import main
+from chandy.state.errors import DefinitionError
 from chandy.storage.backends.open import pipeline_uri
 
 from ..waiting import DEADLINE, eventually
@@ -95,6 +97,13 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     wider = dead_letter_rows(letters, "v double, more string, k string").collect()
     assert {(row.more, type(row.v)) for row in wider} == {(None, float)}
     assert sum(row.v for row in wider) == sum(v for some in lost.values() for _, v in some)
+
+    with pytest.raises(
+        PythonException, match="expected types that the rows of dead letters fit: column 'k' is string"
+    ):
+        dead_letter_rows(letters, "k int").collect()
+    with pytest.raises(DefinitionError, match="argument letters"):
+        dead_letter_rows(letters.select("k"), EVENTS)
 
     told = CliRunner().invoke(main, ["dead-letters", str(tmp_path / "store"), "--limit", "3"])
     assert told.exit_code == 0, told.output
