@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from ..state.reader.largest import KeySize
+
 log = logger(__name__)
 
 
@@ -362,6 +364,19 @@ class CheckpointCoordinator(KeyedOperators):
         """
         self._check_running()
         return self._lookup.metrics(self._operators.record(operator))
+
+    def largest(self, operator: str, limit: int = 20) -> list[KeySize]:
+        """Return the keys of an operator that have the most state in the latest checkpoint, the largest first.
+
+        All shards of the operator are downloaded, one at a time, and read in this process. That disturbs no task, and
+        takes its time if the state is large. There are no keys before the first checkpoint.
+
+        Raises:
+            PipelineNameError: there is no such operator.
+            ObjectMissingError: retention has dropped the checkpoint meanwhile.
+        """
+        self._check_running()
+        return self._lookup.largest(self._operators.record(operator), self._taken.catalog.store, limit)
 
     def assignment(self) -> Assignment:
         """Return which machine has which shard of the running queries, sorted by query, operator and shard."""

@@ -27,6 +27,7 @@ from ..state.rpc.tls import Identity
 from ..state.shards import RestoreSource, ResumePoint
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
+from ..storage.checkpoints.locate import Located
 from ..storage.checkpoints.restore import restore_files
 from ..storage.disk.scratch import scratch_directory
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
@@ -38,7 +39,9 @@ from .spark.progress import newest_committed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ..state.reader.largest import KeySize
     from ..storage.checkpoints.manifest import OperatorRecord
+    from ..storage.store import Store
 
 T = TypeVar("T")
 _ATTEMPTS = 100
@@ -94,6 +97,20 @@ class Lookup:
                 )
             )
         return total
+
+    def largest(self, operator: OperatorRecord, store: Store, limit: int) -> list[KeySize]:
+        """Return the keys of an operator that have the most state; see ``CheckpointCoordinator.largest``.
+
+        Args:
+            operator: the operator.
+            store: the pipeline's own.
+            limit: how many keys to return at most.
+        """
+        # Imported here: most drivers never need RocksDB.
+        from ..state.reader.largest import largest_keys
+
+        latest = self.machine.read(lambda machine: machine.checkpoints.retained.base_manifest)
+        return [] if latest is None else largest_keys(Located(latest, store), operator.uid, limit)
 
     def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:
         """Return what an operator of a running query did in each of the latest batches.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import comparing, dead_letters, history, listing, plain_spark, showing, top, upkeep, verifying
+from . import comparing, dead_letters, history, largest, listing, plain_spark, showing, top, upkeep, verifying
 from .group import main
 
 __all__ = [
     "comparing",
     "dead_letters",
     "history",
+    "largest",
     "listing",
     "main",
     "plain_spark",

@@ -49,8 +49,7 @@ def dead_letters(
     by_operator = {uid: _latest(found, uid, limit) for uid in uids}
     if as_json:
         operators = {
-            uid: {"letters": count, "shown": [_plain(one) for one in letters]}
-            for uid, (count, letters) in by_operator.items()
+            uid: {"letters": count, "shown": letters} for uid, (count, letters) in by_operator.items()
         }
         print_json({"checkpoint": found.manifest.id, "operators": operators})
         return
@@ -102,11 +101,6 @@ def _age(letter: dict[str, Any]) -> tuple[float, str]:
 
 def _seconds(time: datetime) -> float:
     return time.replace(tzinfo=time.tzinfo or UTC).timestamp()
-
-
-def _plain(letter: dict[str, Any]) -> Any:
-    """Return a letter as JSON has it: what JSON does not know, as text."""
-    return json.loads(json.dumps(letter, default=str))
 
 
 def _print(letter: dict[str, Any]) -> None:

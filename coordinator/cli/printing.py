@@ -17,8 +17,8 @@ PIPED_WIDTH = 200
 
 
 def print_json(document: object) -> None:
-    """Print a document for programs."""
-    click.echo(json.dumps(document, indent=2))
+    """Print a document for programs. What JSON does not know, such as a date, is text."""
+    click.echo(json.dumps(document, indent=2, default=str))
 
 
 def print_table(

@@ -70,6 +70,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
         return coordinator, coordinator.start(out.writeStream, name="q", sink=sink)
 
     coordinator, query = started(Broken(), on_error=DeadLetters())
+    assert coordinator.largest("totals") == []
     events.add(2)
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
@@ -81,6 +82,9 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     events.add(1)
     eventually(lambda: query.lastProgress and query.lastProgress.batchId == 3, "the last batch")
     coordinator.checkpoint().result(DEADLINE)
+    largest = coordinator.largest("totals", 3)
+    assert len(largest) == 3
+    assert largest[0].bytes == sum(largest[0].states.values()) >= largest[2].bytes > 0
     assert query.lastProgress.stateOperators[0].customMetrics["chandyDeadLetters"] in (0, 1)
     coordinator.stop()
 
@@ -123,6 +127,11 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     assert told.count("checkpoint completed") >= 2
     assert told.index("manual, in") < told.index("goes back") < told.index("has recovered")
     assert "state host" in told
+
+    told = CliRunner().invoke(main, ["largest", str(tmp_path / "store"), "--limit", "3", "--json"])
+    keys = json.loads(told.stdout)["operators"]["totals"]
+    assert [(one["key"]["k"], one["bytes"]) for one in keys] == [(one.key["k"], one.bytes) for one in largest]
+    assert "totals: " in CliRunner().invoke(main, ["largest", str(tmp_path / "store")]).output
 
     # Mended: what was lost is added to the input, and the totals are those of all rows.
     wanted = events.totals(spark)
