@@ -25,7 +25,7 @@ from chandy.coordinator.spark import progress
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
-from tests.effort import rounds, sampled
+from tests.effort import chance, rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.test_interleavings import listed, local
@@ -286,14 +286,14 @@ def is_refused(driver: Driver) -> bool:
     return any(one.startswith("refused") for one in driver.events)
 
 
-def older(folder: Path, chance: random.Random) -> int | str:
+def older(folder: Path, numbers: random.Random) -> int | str:
     """A checkpoint of both queries to go back to, that is not the latest if there are several.
 
     From one of the first query alone, the other one cannot begin: its output has batches that no checkpoint has.
     """
     completed = Catalog(LocalStore(folder / "store" / PIPELINE)).completed()
     ids = [manifest.id for manifest in completed if len(manifest.queries) == 2]
-    return chance.choice(ids[-4:-1]) if len(ids) > 1 else "latest"
+    return numbers.choice(ids[-4:-1]) if len(ids) > 1 else "latest"
 
 
 @pytest.mark.kills
@@ -305,18 +305,18 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, transactional: bool
 ) -> None:
     (tmp_path / "in").mkdir()
-    chance = random.Random()
+    numbers = chance("channels", transactional)
     files = 0
     for life in range(KILLS):
         for _ in range(FILES):
             add_file(tmp_path / "in", files)
             files += 1
-        restore = older(tmp_path, chance) if life % 2 else "latest"
+        restore = older(tmp_path, numbers) if life % 2 else "latest"
         with driven(tmp_path, runtime, restore, transactional=transactional) as alive:
             eventually(lambda alive=alive: is_refused(alive) or alive.told("started"), "the start")  # type: ignore[misc]
             # With Spark's own sink, an older checkpoint is always possible.
             assert transactional or not is_refused(alive)
-            wanted = chance.randrange(1, 3 * FILES)
+            wanted = numbers.randrange(1, 3 * FILES)
             if not is_refused(alive):
                 eventually(
                     lambda alive=alive, wanted=wanted: (  # type: ignore[misc]
@@ -325,7 +325,7 @@ def test_every_row_comes_through_once_whenever_the_driver_is_killed(
                     f"{wanted} events",
                 )
                 # Not at the moment of an event alone.
-                time.sleep(chance.uniform(0, 0.3))
+                time.sleep(numbers.uniform(0, 0.3))
         rows = Counter(row for file in range(files) for row in records(file))
         assert not read_through_log(tmp_path / "out") - rows, "rows that were not given, or came twice"
     with driven(tmp_path, runtime, "latest", transactional=transactional) as last:

