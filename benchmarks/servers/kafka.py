@@ -258,7 +258,7 @@ def read(servers: str, *topics: str, isolation: str = "read_committed") -> list[
 
 def _await_markers(servers: str, partitions: Iterable[Any]) -> None:
     """Wait until no transaction is open in some partitions, or until those that are open are there to stay."""
-    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
@@ -273,10 +273,17 @@ def _await_markers(servers: str, partitions: Iterable[Any]) -> None:
             for one, answer in answers.items()
         }
 
+    def are_closed() -> bool:
+        try:
+            return ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED)
+        except KafkaException as error:
+            # A topic that was just made has no leader yet.
+            if error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE):
+                return False
+            raise
+
     deadline = time.monotonic() + _MARKER_SECONDS
-    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
-        if time.monotonic() > deadline:
-            return
+    while not are_closed() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 

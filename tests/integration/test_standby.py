@@ -89,7 +89,12 @@ def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
     leader.kill()
     winner = the_one_that(TAKES_OVER, others)
     winner.wait("started")
-    assert winner.wait("resumes") or winner.all("replays")
+    winner.wait("begins")
+    if not winner.all("resumes"):
+        # The leader was killed before Spark had logged its newest batch, and the checkpoint has all others: there was
+        # nothing to resume.
+        assert winner.all("replays")
+        assert winner.all("begins")[0] >= max(leader.all("sank")) - 1
     feed.add(2)
     winner.wait_for_files(feed.files)
     winner.tell()
