@@ -15,7 +15,7 @@ import attrs
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES: Final = (README, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _BLOCK: Final = re.compile(
     r"^(?P<indent> *)"
