@@ -125,8 +125,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
 
     told = CliRunner().invoke(main, ["history", str(tmp_path / "store")]).output
     assert told.count("checkpoint completed") >= 2
-    assert told.index("manual, in") < told.index("goes back") < told.index("has recovered")
-    assert "state host" in told
+    assert told.index("manual, in") < told.index("state host") < told.index("has recovered")
 
     told = CliRunner().invoke(main, ["largest", str(tmp_path / "store"), "--limit", "3", "--json"])
     keys = json.loads(told.stdout)["operators"]["totals"]
