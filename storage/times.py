@@ -17,6 +17,11 @@ def shown(seconds: float | None) -> str:
     return f"{utc(seconds).replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
 
 
+def to_the_second(seconds: float) -> str:
+    """Return a time in seconds since 1970 as text without fractions: ``2026-05-04 09:30:00 UTC``."""
+    return f"{utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def rounded(number: float) -> str:
     """Return a number with as many digits as say something: four behind the point at most."""
     return f"{number:.4f}".rstrip("0").rstrip(".")

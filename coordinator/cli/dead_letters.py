@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
 from ...storage.checkpoints.locate import Located
-from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
-from .printing import print_json, utc
+from ...storage.times import to_the_second
+from .group import (
+    checkpoint_option,
+    json_option,
+    located,
+    main,
+    operator_option,
+    pipeline_option,
+    storage_uri,
+)
+from .printing import print_json
 
 _AT_ONCE: Final = 1000
 """How many letters are in memory besides those that are shown."""
@@ -21,7 +29,7 @@ _AT_ONCE: Final = 1000
 @storage_uri
 @pipeline_option
 @checkpoint_option
-@click.option("--operator", metavar="UID", help="Show those of this operator only.")
+@operator_option
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -74,10 +82,11 @@ def _latest(found: Located, uid: str, limit: int) -> tuple[int, list[dict[str, A
 
 def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
     # They load PySpark, which the other commands need not wait for.
-    from ...state.operators.dead_letters import STATE, STORED, rows_of
+    from ...state.format.keyspace import LETTERS
+    from ...state.operators.dead_letters import STORED, rows_of
     from ...state.reader.source import selected
 
-    selection = selected(found, uid, STATE)
+    selection = selected(found, uid, LETTERS)
     names = selection.state.schema.names
     own = len(names) - len(STORED) - 2
     for shard in filter(None, selection.shards):
@@ -96,15 +105,13 @@ def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
 
 
 def _age(letter: dict[str, Any]) -> tuple[float, str]:
-    return -_seconds(letter["time"]), str(letter["key"])
-
-
-def _seconds(time: datetime) -> float:
-    return time.replace(tzinfo=time.tzinfo or UTC).timestamp()
+    return -letter["time"].timestamp(), str(letter["key"])
 
 
 def _print(letter: dict[str, Any]) -> None:
-    click.echo(f"\n{utc(_seconds(letter['time']))}, batch {letter['batch']}, key {_text(letter['key'])}")
+    click.echo(
+        f"\n{to_the_second(letter['time'].timestamp())}, batch {letter['batch']}, key {_text(letter['key'])}"
+    )
     if letter["place"]:
         click.echo(f"  {letter['place']}")
     for line in letter["traceback"].strip().splitlines():

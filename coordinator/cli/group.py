@@ -43,6 +43,7 @@ pipeline_option = click.option(
     "--pipeline", metavar="NAME", help="Name of the pipeline, if the storage has several."
 )
 checkpoint_option = click.option("--checkpoint", type=int, metavar="ID", help="Id of the checkpoint.")
+operator_option = click.option("--operator", metavar="UID", help="Show those of this operator only.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 

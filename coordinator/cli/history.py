@@ -11,9 +11,10 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.journal import JournalEntry, read_journal
 from ...storage.store import Store
+from ...storage.times import to_the_second
 from .facts import duration_of
 from .group import json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_table, utc
+from .printing import print_json, print_table
 
 
 @main.command()
@@ -45,9 +46,9 @@ def history(uri: str, pipeline: str | None, limit: int, as_json: bool) -> None:
     for name, entries in found.items():
         rows = [
             [
-                utc(one.at),
+                to_the_second(one.at),
                 str(one.generation),
-                one.what if one.until is None else f"{one.what}, {one.times} times until {utc(one.until)}",
+                one.how_often,
                 "" if one.checkpoint is None else str(one.checkpoint),
                 one.says.partition("\n")[0],
             ]

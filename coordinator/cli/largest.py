@@ -6,7 +6,15 @@ import attrs
 import click
 from rich.filesize import decimal
 
-from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
+from .group import (
+    checkpoint_option,
+    json_option,
+    located,
+    main,
+    operator_option,
+    pipeline_option,
+    storage_uri,
+)
 from .printing import print_json, print_table
 
 
@@ -14,7 +22,7 @@ from .printing import print_json, print_table
 @storage_uri
 @pipeline_option
 @checkpoint_option
-@click.option("--operator", metavar="UID", help="Show those of this operator only.")
+@operator_option
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

@@ -9,9 +9,10 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog, Entry
 from ...storage.errors import DamagedError
 from ...storage.store import Store
+from ...storage.times import to_the_second
 from .facts import duration_of, facts_of, problem_of
 from .group import json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_problems, print_table, utc
+from .printing import print_json, print_problems, print_table
 
 
 @main.command("list")
@@ -57,7 +58,7 @@ def _row(entry: Entry) -> list[str]:
         str(entry.id),
         manifest.kind.value,
         _status(entry) + (", unverified" if entry.completed and manifest.unverified else ""),
-        utc(manifest.completed_at),
+        to_the_second(manifest.completed_at),
         duration_of(manifest),
         decimal(manifest.size),
         decimal(manifest.new_bytes),
@@ -75,7 +76,11 @@ def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) ->
         documents.append(
             {"pipeline": name, "checkpoints": len(completed), "latest": facts_of(latest) if latest else None}
         )
-        last = [str(latest.id), utc(latest.completed_at), decimal(latest.size)] if latest else ["", "", ""]
+        last = (
+            [str(latest.id), to_the_second(latest.completed_at), decimal(latest.size)]
+            if latest
+            else ["", "", ""]
+        )
         rows.append([name, str(len(completed)), *last])
     if as_json:
         print_json({"storage": uri, "pipelines": documents})

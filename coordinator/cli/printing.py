@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 import click
 from rich.console import Console
@@ -41,8 +40,3 @@ def print_problems(problems: Iterable[str]) -> None:
         click.echo(problem, err=True)
     if found:
         raise click.exceptions.Exit(1)
-
-
-def utc(seconds: float) -> str:
-    """Return a time since the epoch as people read it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -8,10 +8,11 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.manifest import ChannelRecord, QueryRecord
 from ...storage.errors import ChandyError
 from ...storage.store import Store
+from ...storage.times import to_the_second
 from ..spark.logs.offset_log import LoggedOffset, offsets_in
 from .facts import details_of, duration_of, filled_shards, outputs_of, size_of
 from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
-from .printing import print_json, print_table, utc
+from .printing import print_json, print_table
 
 
 @main.command()
@@ -30,8 +31,8 @@ def show(uri: str, pipeline: str | None, checkpoint: int | None, as_json: bool) 
         ("pipeline", manifest.pipeline),
         ("kind", manifest.kind.value),
         ("generation", str(manifest.generation)),
-        ("triggered", utc(manifest.triggered_at)),
-        ("completed", f"{utc(manifest.completed_at)}, {duration_of(manifest)} after the trigger"),
+        ("triggered", to_the_second(manifest.triggered_at)),
+        ("completed", f"{to_the_second(manifest.completed_at)}, {duration_of(manifest)} after the trigger"),
         ("size", f"{decimal(manifest.size)}, {decimal(manifest.new_bytes)} of it new"),
         ("shards", str(manifest.shard_count)),
         ("written by", ", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items()))),

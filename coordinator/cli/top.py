@@ -21,8 +21,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ...storage.times import to_the_second
 from .group import main
-from .printing import PIPED_WIDTH, utc
+from .printing import PIPED_WIDTH
 
 _TIMEOUT: Final = 10.0
 _CHECKPOINTS: Final = 8
@@ -67,7 +68,7 @@ def top(url: str, token_file: Any, ca: str | None, every: float, once: bool) -> 
                 live.update(Group(*_shown(driver)), refresh=True)
             except click.ClickException as error:
                 # It may be starting again.
-                live.update(Text(f"{utc(time.time())}: {error.message}", "bold red"), refresh=True)
+                live.update(Text(f"{to_the_second(time.time())}: {error.message}", "bold red"), refresh=True)
             time.sleep(every)
 
 
@@ -114,7 +115,7 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
     is_ready = overview["is_ready"]
     head = Text(f"{overview['pipeline']}  ", "bold")
     head.append("✓ well" if is_ready else "✗ not well", "green" if is_ready else "red")
-    head.append(f"  {utc(now)}, generation {overview['generation']}", "dim")
+    head.append(f"  {to_the_second(now)}, generation {overview['generation']}", "dim")
     yield head
     for trouble in overview["troubles"]:
         yield Text(f"  {trouble}", "red")
@@ -153,7 +154,7 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
                 str(one["id"]),
                 f"{_SIGNS.get(one['status'], '…')} {one['reason'] or one['status']}",
                 one["kind"],
-                utc(one["triggered_at"]),
+                to_the_second(one["triggered_at"]),
                 _seconds(one["duration"]),
                 decimal(one["size"]),
                 decimal(one["new_bytes"]),
@@ -165,7 +166,12 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
     yield _table(
         ("started", "how", "seconds", "cause"),
         [
-            (utc(one["begun_at"]), one["kind"], _seconds(one["total"]), one["cause"].partition("\n")[0])
+            (
+                to_the_second(one["begun_at"]),
+                one["kind"],
+                _seconds(one["total"]),
+                one["cause"].partition("\n")[0],
+            )
             for one in recoveries[: -_RECOVERIES - 1 : -1]
         ],
         ("seconds",),

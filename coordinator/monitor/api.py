@@ -45,7 +45,6 @@ _ORDERED: Final[dict[int, type]] = {
     413: Problem,
     **_NOT_YET,
 }
-_NEEDS_MORE: Final = "set CheckpointConfig.token: without one, anybody could send this"
 
 Answer = Callable[[Request], Awaitable[Response]]
 Read = Callable[[Source, Request], Any]
@@ -190,7 +189,7 @@ class Api:
     def _order(self, body: type, carry: Carry, done: Callable[[Any], object], wait: float | None) -> Answer:
         async def answered(request: Request) -> Response:
             if not self.may_order:
-                raise _Refused(403, _NEEDS_MORE)
+                raise _Refused(403, "set CheckpointConfig.token: without one, anybody could send this")
             source, given, seconds = self._known(), await _body(request), wait or _WAIT_SECONDS
             try:
                 order: Any = from_json(body, given or b"{}")

@@ -190,10 +190,7 @@ class CheckpointDetails:
     @classmethod
     def of(cls, known: CheckpointStatistics) -> CheckpointDetails:
         """Describe a checkpoint."""
-        by_uid: dict[str, list[ShardStatistics]] = {}
-        for shard in known.shards:
-            by_uid.setdefault(shard.uid, []).append(shard)
-        parts = {uid: OperatorPart.of(shards) for uid, shards in sorted(by_uid.items())}
+        parts = {uid: OperatorPart.of(shards) for uid, shards in known.by_operator.items()}
         return cls(checkpoint=BriefCheckpoint.of(known), operators=parts)
 
 

@@ -109,6 +109,14 @@ class CheckpointStatistics:
         return None if self.completed_at is None else utc(self.completed_at)
 
     @property
+    def by_operator(self) -> dict[str, list[ShardStatistics]]:
+        """``shards`` by the uid of their operator, in the order of the uids."""
+        found: dict[str, list[ShardStatistics]] = {}
+        for shard in sorted(self.shards, key=lambda one: one.uid):
+            found.setdefault(shard.uid, []).append(shard)
+        return found
+
+    @property
     def duration(self) -> float | None:
         """Seconds from the trigger to its end; None while it is in progress."""
         return None if self.completed_at is None else self.completed_at - self.triggered_at

@@ -35,6 +35,8 @@ PROCESSING_TIMERS: Final = b"\x02p"
 EVENT_TIMERS: Final = b"\x02t"
 EXPIRY: Final = b"\x02e"
 DEAD_LETTERS: Final = b"\x02d"
+LETTERS: Final = f"{HIDDEN}dead_letters"
+"""The name under which dead letters are read; no state can have it."""
 
 _IN_PART: Final = 1
 _TIMED: Final = 2
@@ -136,7 +138,7 @@ def owner_of(entry_key: bytes) -> tuple[str, bytes]:
     The key of a variable that the operator keeps for itself, such as its timers, begins with ``HIDDEN``.
     """
     if entry_key.startswith(DEAD_LETTERS):
-        return f"{HIDDEN}dead_letters", split_letter(entry_key)[2]
+        return LETTERS, split_letter(entry_key)[2]
     if entry_key[0] == _TIMED:
         _, rest = split_timed(entry_key)
         return (f"{HIDDEN}timers", rest) if entry_key[:2] != EXPIRY else owner_of(rest)

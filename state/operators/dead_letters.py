@@ -17,12 +17,10 @@ import pyarrow.ipc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from ..errors import ProcessorError, UserError, invalid_argument
-from ..format.keyspace import HIDDEN, letter_key
+from ..format.keyspace import LETTERS, letter_key
 from ..format.packing import Packing
 from ..format.values import StateName
 
-STATE: Final = f"{HIDDEN}dead_letters"
-"""The name under which they are read; no state can have it."""
 STORED: Final = (
     StructType()
     .add("place", StringType())
@@ -41,7 +39,7 @@ _ROW_BYTES: Final = 16 << 20
 
 def packing() -> Packing:
     """Return how letters are stored."""
-    return Packing([STORED], StateName("", STATE))
+    return Packing([STORED], StateName("", LETTERS))
 
 
 @attrs.frozen(kw_only=True)

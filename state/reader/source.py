@@ -20,7 +20,7 @@ from ...storage.checkpoints.manifest import CheckpointKind, Handle, OperatorReco
 from ...storage.checkpoints.restore import restore_files
 from ...storage.disk.scratch import scratch_directory
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
-from ..operators.dead_letters import STATE as DEAD_LETTERS
+from ..format.keyspace import LETTERS
 from .stored import TIMERS, StoredState
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ def _state(checkpoint: int, operator: OperatorRecord, wanted: str | None) -> str
     names = tuple(operator.states)
     if wanted is None and len(names) == 1:
         return names[0]
-    known = (*names, TIMERS, DEAD_LETTERS)
+    known = (*names, TIMERS, LETTERS)
     if wanted is None or wanted not in known:
         what = f"a state of operator {operator.uid!r} of checkpoint {checkpoint}"
         raise _no_such(what, "state", wanted, known)

@@ -6,7 +6,7 @@
 | list | ``position`` (int, from 0), the fields of the element; one row for each element, in order |
 | map | the fields of the map's key, the fields of the value; one row for each entry |
 | ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row for each timer |
-| ``dead_letters.STATE`` | ``time`` (timestamp of the batch), ``batch``, ``place``, ``error``, ``traceback``, ``rows`` |
+| ``keyspace.LETTERS`` | ``time`` (timestamp of the batch), ``batch``, ``place``, ``error``, ``traceback``, ``rows`` |
 
 All states have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
 until their shard has removed them, because the time at which a query goes on from the checkpoint, which decides what
@@ -75,7 +75,7 @@ class StoredState:
         """Schema of the rows; every column is nullable."""
         keys = from_json(self.key_schema)
         columns = [("", field.name, field.dataType) for field in keys.fields]
-        if self.name == dead_letters.STATE:
+        if self.name == keyspace.LETTERS:
             columns += [("state_", "time", TimestampType()), ("state_", "batch", LongType())]
             return distinct(
                 [*columns, *(("state_", field.name, field.dataType) for field in dead_letters.STORED)]
@@ -104,7 +104,7 @@ class StoredState:
             StateTypeError: the stored bytes do not fit the state's record.
         """
         with opened(directory) as db:
-            if self.name == dead_letters.STATE:
+            if self.name == keyspace.LETTERS:
                 yield from self._letters(db, key)
             else:
                 yield from self._timers(db, key) if self.record is None else self._rows(db, self.record, key)

@@ -16,6 +16,7 @@ import attrs
 from ..codec import from_json_of_any_version, to_json
 from ..errors import CodecError, ObjectMissingError
 from ..store import Store
+from ..times import to_the_second
 from .layout import JOURNAL, journal_key, journal_of
 
 ENTRIES: Final = 200
@@ -48,6 +49,13 @@ class JournalEntry:
     """How often it has happened in a row."""
     until: float | None = None
     """When it happened last; None if it happened once."""
+
+    @property
+    def how_often(self) -> str:
+        """What has happened, and how often in a row."""
+        if self.until is None:
+            return self.what
+        return f"{self.what}, {self.times} times until {to_the_second(self.until)}"
 
     def followed_by(self, other: JournalEntry) -> JournalEntry | None:
         """Return both entries as one if they tell the same; None if they do not."""

@@ -13,7 +13,7 @@ import attrs
 from rich.filesize import decimal
 
 from ....storage.checkpoints.journal import JournalEntry
-from ....storage.times import utc
+from ....storage.times import to_the_second
 from ...assigned_shard import AssignedShard
 from ...durations import text
 from ...protocol.statistics import CheckpointStatistics, ShardStatistics, Statistics, Status
@@ -206,7 +206,7 @@ def overview(
         is_well=not found,
         headline=found[0] if found else _all_is_well(facts),
         troubles=found[1:],
-        now=_time(facts.now),
+        now=to_the_second(facts.now),
         facts=tuple(_facts(facts, statistics)),
         queries=tuple(_queries(facts)),
         operators=tuple(_operators(facts, assignment)),
@@ -230,7 +230,7 @@ def _all_is_well(facts: Facts) -> str:
 def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
     yield (
         "driver",
-        f"{facts.life.value}; leads since {_time(facts.began)} ({text(round(facts.now - facts.began))})",
+        f"{facts.life.value}; leads since {to_the_second(facts.began)} ({text(round(facts.now - facts.began))})",
     )
     yield "generation", str(facts.generation)
     yield "periodic checkpoints", "none" if facts.interval is None else f"every {text(facts.interval)}"
@@ -311,11 +311,10 @@ def _named(shard: AssignedShard) -> str:
 
 
 def _past(entry: JournalEntry) -> HistoryRow:
-    often = "" if entry.until is None else f", {entry.times} times until {_time(entry.until)}"
     return HistoryRow(
-        at=_time(entry.at),
+        at=to_the_second(entry.at),
         generation=entry.generation,
-        what=f"{entry.what}{often}",
+        what=entry.how_often,
         checkpoint="" if entry.checkpoint is None else str(entry.checkpoint),
         says=entry.says.partition("\n")[0],
     )
@@ -326,7 +325,7 @@ def _recoveries(recoveries: Sequence[RecoveryMetrics]) -> tuple[RecoveryRow, ...
     longest = max((one.total or 0.0 for one in latest), default=0.0)
     return tuple(
         RecoveryRow(
-            begun=_time(one.begun_at),
+            begun=to_the_second(one.begun_at),
             kind=one.kind,
             cause=one.cause.partition("\n")[0],
             checkpoint="none" if one.checkpoint is None else str(one.checkpoint),
@@ -352,14 +351,11 @@ def _recoveries(recoveries: Sequence[RecoveryMetrics]) -> tuple[RecoveryRow, ...
 
 def checkpoint(pipeline: str, known: CheckpointStatistics) -> CheckpointPage:
     """Return what is to be said of a checkpoint."""
-    by_uid = defaultdict[str, list[ShardStatistics]](list)
-    for shard in known.shards:
-        by_uid[shard.uid].append(shard)
     (row,) = _rows([known])
     return CheckpointPage(
         pipeline=pipeline,
         row=row,
-        operators=tuple(_phases(uid, shards) for uid, shards in sorted(by_uid.items())),
+        operators=tuple(_phases(uid, shards) for uid, shards in known.by_operator.items()),
     )
 
 
@@ -398,7 +394,7 @@ def _rows(known: Sequence[CheckpointStatistics]) -> tuple[CheckpointRow, ...]:
             sign=SIGNS[one.status],
             status=one.status.value,
             kind=one.kind.value,
-            triggered=_time(one.triggered_at),
+            triggered=to_the_second(one.triggered_at),
             duration="" if one.duration is None else _seconds(one.duration),
             width=_share(one.duration or 0.0, longest),
             size=decimal(one.size) if one.status is Status.COMPLETED else "",
@@ -435,10 +431,6 @@ def _seconds(seconds: float) -> str:
         if seconds < 100
         else text(round(seconds))
     )
-
-
-def _time(seconds: float) -> str:
-    return f"{utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _many(count: int, what: str) -> str:

@@ -13,12 +13,12 @@ from rocksdict import Options, Rdict
 
 from chandy.state.errors import DefinitionError, NoSuchStateError
 from chandy.state.format.keys import KeyCodec
+from chandy.state.format.keyspace import LETTERS as DEAD_LETTERS
 from chandy.state.format.keyspace import value_prefix
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
 from chandy.state.host.shard_snapshot import snapshot_files
-from chandy.state.operators.dead_letters import STATE as DEAD_LETTERS
 from chandy.state.reader.source import StateSource, select
 from chandy.state.reader.stored import TIMERS
 from chandy.storage import NothingHereError
