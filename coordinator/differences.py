@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from ..state.reader.differences import Change, OperatorDifferences, StateDifferences
+from ..state.reader.comparing import Change
+from ..state.reader.differences import OperatorDifferences, StateDifferences
 from ..state.reader.differences import compare as compare_operators
 from ..storage.checkpoints.locate import Located
 from ..storage.checkpoints.manifest import QueryRecord

@@ -16,7 +16,7 @@ has expired, is not known. If an earlier column has the same name, a column gets
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -107,7 +107,7 @@ class StoredState:
             if self.name == keyspace.LETTERS:
                 yield from self._letters(db, key)
             else:
-                yield from self._timers(db, key) if self.record is None else self._rows(db, self.record, key)
+                yield from self._timers(db, key) if self.record is None else self._rows(db, key)
 
     def items_of(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[int | bytes, bytes]]:
         """Yield the packed items of a key, given what the shard has under the state's prefix and the key.
@@ -117,10 +117,10 @@ class StoredState:
         Raises:
             StateTypeError: a part of a list is missing.
         """
-        assert self.record is not None, "timers and dead letters have no items"
-        if self.record.kind is StateKind.VALUE:
+        kind = self._record.kind
+        if kind is StateKind.VALUE:
             yield 0, data
-        elif self.record.kind is StateKind.LIST:
+        elif kind is StateKind.LIST:
             yield from enumerate(self._elements(db, key, data))
         else:
             yield from self._entries(db, key, data)
@@ -144,20 +144,48 @@ class StoredState:
             own = [timestamps(pa.array(times)), pa.array(batches)]
             yield self._batch([*columns, *own, *stored.unpack(pa.array(values, BYTES)).flatten()])
 
-    def _rows(self, db: Rdict, record: StateRecord, only: bytes | None) -> Iterator[pa.RecordBatch]:
-        name = StateName(self.operator, self.name)
-        codec = KeyCodec(from_json(self.key_schema))
-        packing = Packing([from_json(version) for version in record.versions], name)
-        map_keys = Packing([from_json(record.map_key)], name) if record.map_key is not None else None
+    def _rows(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
         for piece in _pieces(self.items(db, only)):
-            keys, places, values = zip(*piece, strict=True)
-            columns = list(codec.decode_columns(pa.array(keys, BYTES)).columns)
-            if map_keys is not None:
-                columns += map_keys.unpack(pa.array(places, BYTES)).flatten()
-            elif record.kind is StateKind.LIST:
-                columns.append(pa.array(places, pa.int32()))
-            packed = pa.array(values, BYTES)
-            yield self._batch([*columns, *packing.unpack(packed).flatten(), timestamps(expiries(packed))])
+            yield self.rows(*zip(*piece, strict=True))
+
+    def rows(
+        self,
+        keys: Sequence[bytes],
+        places: Sequence[int | bytes],
+        values: Sequence[bytes | None],
+    ) -> pa.RecordBatch:
+        """Return items as rows.
+
+        Args:
+            keys: their keys.
+            places: their places, as ``items_of`` says.
+            values: their packed values; the columns of the value are null where there is none.
+
+        Raises:
+            StateTypeError: the stored bytes do not fit the state's record.
+        """
+        columns = list(KeyCodec(from_json(self.key_schema)).decode_columns(pa.array(keys, BYTES)).columns)
+        record = self._record
+        if record.map_key is not None:
+            map_keys = Packing([from_json(record.map_key)], self._name)
+            columns += map_keys.unpack(pa.array(places, BYTES)).flatten()
+        elif record.kind is StateKind.LIST:
+            columns.append(pa.array(places, pa.int32()))
+        packed = pa.array(values, BYTES)
+        return self._batch([*columns, *self.unpack(packed).flatten(), timestamps(expiries(packed))])
+
+    def unpack(self, packed: pa.Array) -> pa.StructArray:
+        """Return packed values, which may be null, as the newest schema has them."""
+        return Packing([from_json(version) for version in self._record.versions], self._name).unpack(packed)
+
+    @property
+    def _name(self) -> StateName:
+        return StateName(self.operator, self.name)
+
+    @property
+    def _record(self) -> StateRecord:
+        assert self.record is not None, "timers and dead letters have no items"
+        return self.record
 
     def items(self, db: Rdict, only: bytes | None = None) -> Iterator[tuple[bytes, int | bytes, bytes]]:
         """Yield for each item its key, its place as ``items_of`` says, and its packed value.

@@ -26,8 +26,9 @@ from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
 from chandy.state.host.changes import POSITION_KEY
-from chandy.state.reader import differences
-from chandy.state.reader.differences import Change, Difference, OperatorDifferences, compare
+from chandy.state.reader import comparing
+from chandy.state.reader.comparing import Change
+from chandy.state.reader.differences import Difference, OperatorDifferences, compare
 from chandy.state.reader.stored import TIMERS
 from chandy.storage.checkpoints.locate import Located
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
@@ -296,7 +297,7 @@ def test_keys_with_other_columns_are_other_keys(made: Checkpoints) -> None:
 
 
 def test_all_are_counted_and_the_first_are_shown(made: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differences, "_PIECE", 7)
+    monkeypatch.setattr(comparing, "_PIECE", 7)
     many = [values(**{f"{shard}{n:02}": n for n in range(30)}) for shard in "ab"]
     found = only(commit(made, 1, None, None), commit(made, 2, *many), limit=35)
     (state, timers) = found.states
