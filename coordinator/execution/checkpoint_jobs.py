@@ -24,6 +24,7 @@ from ...storage.disk.scratch import scratch_directory
 from ...storage.errors import (
     ChandyError,
     FencedError,
+    NotDeletedError,
     ObjectMissingError,
     OutcomeUnknownError,
     StoreFailedError,
@@ -288,14 +289,19 @@ class CheckpointJobs:
     # --- what is not needed any more ------------------------------------------------------------------------
 
     def discard(self, order: do.Discard) -> None:
-        """Delete what dropped checkpoints alone have."""
+        """Delete what dropped checkpoints alone have, unless a reader needs them."""
+        remaining = order.dropped
         try:
-            discard(self._store, order.dropped, order.kept, self._watch.proof)
+            deleted = discard(self._store, order.dropped, order.kept, self._watch.proof)
+            remaining = deleted.remaining
+            if deleted.failed:
+                raise NotDeletedError.of(self._store.uri, deleted.failed)
         except (OSError, ChandyError) as error:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
         finally:
             # No checkpoint begins while too many deletions are counted as under way.
-            self._machine.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
+            ids = tuple(manifest.id for manifest in order.dropped)
+            self._machine.handle(on.Discarded(ids, remaining))
 
     def discard_aborted(self, order: do.DiscardAborted) -> None:
         """Delete what was stored for an aborted checkpoint."""

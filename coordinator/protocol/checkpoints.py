@@ -459,9 +459,9 @@ class Checkpoints:
                 pending.doomed |= self.retained.being_deleted()
             self._out.append(discard)
 
-    def discarded(self, checkpoints: tuple[int, ...], now: float) -> None:
-        """Take in that dropped checkpoints are deleted."""
-        self.retained.deleted(checkpoints)
+    def discarded(self, checkpoints: tuple[int, ...], remaining: Collection[Manifest], now: float) -> None:
+        """Take in that dropped checkpoints are deleted, but for those that are still there."""
+        self.retained.deleted(checkpoints, remaining)
         self.admission.moved(now)
 
     def _read_back(self, manifest: Manifest) -> None:

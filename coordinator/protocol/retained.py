@@ -96,9 +96,13 @@ class RetainedCheckpoints:
         self._deleting[ids] = deletable(gone, kept)
         return Discard(gone, kept)
 
-    def deleted(self, ids: tuple[int, ...]) -> None:
-        """Record that checkpoints which were dropped together are deleted."""
+    def deleted(self, ids: tuple[int, ...], remaining: Collection[Manifest]) -> None:
+        """Record that checkpoints which were dropped together are deleted, but for some that are still there.
+
+        What these reference must stay. The next call of ``drop`` drops them again.
+        """
         del self._deleting[ids]
+        self.manifests = tuple(sorted((*self.manifests, *remaining), key=lambda one: one.id))
 
     def being_deleted(self) -> frozenset[str]:
         """Return the objects that go with dropped checkpoints."""

@@ -219,8 +219,8 @@ class CheckpointStateMachine:
                 self.checkpoints.published(checkpoint, query, now)
             case NotFinalized():
                 self.checkpoints.not_finalized(event, now)
-            case Discarded(checkpoints):
-                self.checkpoints.discarded(checkpoints, now)
+            case Discarded(checkpoints, remaining):
+                self.checkpoints.discarded(checkpoints, remaining, now)
             case Suspended(cause):
                 self._suspend(cause, now)
             case Restored(checkpoint):

@@ -37,6 +37,8 @@ from .layout import (
     trigger_key,
 )
 from .manifest import Manifest
+from .manifest_json import encode_manifest
+from .pins import pinned
 from .proof import FenceProof
 from .retention import deletable
 from .unfinished_savepoints import unfinished_savepoints
@@ -70,12 +72,26 @@ class Garbage:
     """Why objects that nothing needs could not be deleted, by key."""
 
 
+@attrs.frozen
+class Deleted:
+    """What ``discard`` has done."""
+
+    keys: frozenset[str]
+    """Objects that only dropped checkpoints reference: all that were to be deleted beside manifests and records."""
+    remaining: tuple[Manifest, ...]
+    """The checkpoints that are still there, because a reader needs them, or because their manifest could not be
+    deleted. Their objects are all there, too."""
+    failed: dict[str, StoreFailedError]
+    """Why manifests and objects could not be deleted, by key."""
+
+
 def discard(
     store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest], proof: FenceProof
-) -> frozenset[str]:
-    """Delete dropped checkpoints and the objects that only they reference, and return the keys of these objects.
+) -> Deleted:
+    """Delete dropped checkpoints that no reader needs, and the objects that only they reference.
 
-    The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone.
+    The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone. The module
+    ``pins`` says why pins are looked for twice.
 
     Args:
         store: the pipeline's store.
@@ -85,22 +101,27 @@ def discard(
 
     Raises:
         FencedError: there is a successor. What was not deleted before stays.
-        NotDeletedError: some objects could not be deleted. All others are gone, but for those that a manifest which
-            is still there references.
+        StoreFailedError: the store does not tell what readers need. No object but manifests was deleted.
     """
     failed: dict[str, StoreFailedError] = {}
     by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
     proof.check_now()
-    failed |= _delete(store, list(by_manifest))
-    gone = [manifest for key, manifest in by_manifest.items() if key not in failed]
-    keys = deletable(gone, [*kept, *(by_manifest[key] for key in failed)])
+    before = pinned(store)
+    unneeded = {key: manifest for key, manifest in by_manifest.items() if manifest.id not in before}
+    failed |= _delete(store, list(unneeded))
+    after = pinned(store)
+    for key, manifest in unneeded.items():
+        if manifest.id in after and key not in failed:
+            proof.check()
+            store.write(key, encode_manifest(manifest))
+    gone = [one for key, one in unneeded.items() if key not in failed and one.id not in after]
+    remaining = tuple(manifest for manifest in by_manifest.values() if manifest not in gone)
+    keys = deletable(gone, [*kept, *remaining])
     doomed = [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)]
     for begin in range(0, len(doomed), _AT_ONCE):
         proof.check()
         failed |= _delete(store, doomed[begin : begin + _AT_ONCE])
-    if failed:
-        raise NotDeletedError.of(store.uri, failed)
-    return keys
+    return Deleted(keys, remaining, failed)
 
 
 def discard_aborted(store: Store, checkpoint: int, proof: FenceProof) -> frozenset[str]:
@@ -168,8 +189,12 @@ def collect_garbage(
         if isinstance(entry.problem, SchemaTooNewError):
             raise entry.problem
     damaged = [entry.id for entry in entries if entry.problem]
-    void = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
-    completed = [entry.completed for entry in entries if entry.completed]
+    pins = pinned(store)
+    # A reader may have read a checkpoint just before it became void.
+    void = [
+        entry.manifest for entry in entries if entry.manifest and entry.voided_by and entry.id not in pins
+    ]
+    completed = [entry.manifest for entry in entries if entry.manifest and entry.manifest not in void]
     needed = frozenset[str]().union(*(manifest.keys() for manifest in completed))
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and is deleted before what it references.

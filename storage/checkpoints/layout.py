@@ -20,6 +20,8 @@ OUTPUTS = "outputs/"
 PACK = ".pack"
 PROBES = "probes/"
 JOURNAL = "journal/"
+PINS = "pins/"
+"""Records of the checkpoints that readers of the pipeline's changes need."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 CLAIM = "claim"
@@ -64,6 +66,17 @@ def journal_of(key: str) -> int | None:
     """Return the generation whose journal has this key; None if it is another object."""
     match = _JOURNAL.fullmatch(key)
     return int(match[1]) if match else None
+
+
+def pin_key(reader: str, checkpoint: int) -> str:
+    """Key of the record that a reader needs a checkpoint."""
+    return f"{PINS}{reader}/{checkpoint}.json"
+
+
+def pin_of(key: str) -> tuple[str, int] | None:
+    """Return the reader and the checkpoint of the record with this key; None if it is another object."""
+    match = _PIN.fullmatch(key)
+    return (match[1], int(match[2])) if match else None
 
 
 def manifest_key(checkpoint: int) -> str:
@@ -164,6 +177,7 @@ _FILE = re.compile(
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
+_PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")

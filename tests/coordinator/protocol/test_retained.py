@@ -27,8 +27,24 @@ def test_what_only_dropped_checkpoints_have_is_deleted() -> None:
     assert (retained.being_deleted(), retained.deletions) == ({"old"}, 1)
     assert retained.needs("shared")
     assert not retained.needs("old")
-    retained.deleted((1,))
+    retained.deleted((1,), ())
     assert (retained.being_deleted(), retained.deletions) == (frozenset(), 0)
+
+
+def test_what_is_still_there_keeps_what_it_references_and_is_dropped_again() -> None:
+    retained = RetainedCheckpoints(limit=1)
+    retained.add(checkpoint(1, "old"))
+    retained.add(checkpoint(2, "old", "new"))
+    first = retained.drop(())
+    assert first is not None
+    retained.deleted((1,), first.dropped)
+    assert retained.needs("old")
+    retained.add(checkpoint(3, "new"))
+
+    again = retained.drop(())
+
+    assert again is not None
+    assert [one.id for one in again.dropped] == [1, 2]
 
 
 def test_what_a_pending_checkpoint_builds_on_stays() -> None:

@@ -67,7 +67,7 @@ def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
     two = make_manifest(2, shards=[files(store, shared("b"), pack(2))])
     catalog.commit(one)
     catalog.commit(two)
-    assert discard(store, [one], [two], Unshared()) == {shared("a"), pack(1)}
+    assert discard(store, [one], [two], Unshared()).keys == {shared("a"), pack(1)}
     assert store.list() == [pack(2), "checkpoints/2/manifest.json", shared("b")]
 
 
@@ -169,8 +169,8 @@ def test_staged_rows_go_with_the_last_checkpoint_that_has_to_publish_them(
     first, second, third = with_output(1, one), with_output(2, one, two), with_output(3, published=2)
     for manifest in (first, second, third):
         catalog.commit(manifest)
-    assert discard(store, [first], [second, third], Unshared()) == frozenset()
-    assert discard(store, [second], [third], Unshared()) == {staged("delays", 1), staged("delays", 2)}
+    assert discard(store, [first], [second, third], Unshared()).keys == frozenset()
+    assert discard(store, [second], [third], Unshared()).keys == {staged("delays", 1), staged("delays", 2)}
     assert store.list("staged/") == []
 
 

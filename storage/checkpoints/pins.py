@@ -1,0 +1,96 @@
+"""Pins: which checkpoints the readers of a pipeline's changes still need, so that retention keeps them.
+
+A reader pins the checkpoint whose state it has passed on, because what comes next is the difference between that one
+and a newer one. Each pin is an object of its own, ``pins/<reader>/<checkpoint>.json``, so that nobody overwrites
+another's. A reader that is away for long keeps one checkpoint, whose files are at most one more copy of the state.
+
+A reader and retention agree without a lock. Retention looks for pins, deletes the manifests of what nobody needs, and
+looks again: if a checkpoint was pinned in between, it puts the manifest back, and has not deleted any of its files. A
+reader pins a checkpoint, and then looks for the manifest. So if it was there, its files stay.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..codec import to_json
+from ..errors import ObjectMissingError
+from ..keys import validate_name
+from ..store import Store
+from .catalog import Catalog
+from .layout import PINS, pin_key, pin_of
+from .manifest import Manifest
+
+
+@attrs.frozen
+class Pin:
+    """The record that a reader needs a checkpoint, for people to read."""
+
+    reader: str
+    pinned_at: float
+    """Seconds since 1970 by the reader's clock."""
+
+
+@attrs.frozen
+class Pins:
+    """The pins of one reader in a pipeline's store."""
+
+    store: Store
+    reader: str
+    """The reader's name, unique in the pipeline and the same in each of its lives."""
+
+    def __attrs_post_init__(self) -> None:
+        validate_name("reader", self.reader)
+
+    def hold(self, checkpoint: int, now: float) -> Manifest:
+        """Keep a checkpoint until it is released, and return its manifest.
+
+        Args:
+            checkpoint: its id.
+            now: seconds since 1970.
+
+        Raises:
+            ObjectMissingError: it has been dropped, or never completed.
+            DamagedError, SchemaTooNewError: its manifest cannot be read.
+        """
+        self.store.write(pin_key(self.reader, checkpoint), to_json(Pin(self.reader, now)))
+        try:
+            return Catalog(self.store).read(checkpoint)
+        except ObjectMissingError:
+            self.store.delete(pin_key(self.reader, checkpoint))
+            raise
+
+    def release_before(self, checkpoint: int) -> None:
+        """Release all checkpoints below an id.
+
+        Raises:
+            NotDeletedError: some pins could not be deleted. The next call tries again.
+        """
+        self.store.delete_all([pin_key(self.reader, id) for id in self.held() if id < checkpoint])
+
+    def held(self) -> tuple[int, ...]:
+        """Return the ids of the checkpoints that this reader keeps, ascending."""
+        return pins(self.store).get(self.reader, ())
+
+    def release(self) -> tuple[int, ...]:
+        """Release all checkpoints, because the reader never comes back, and return their ids.
+
+        Raises:
+            NotDeletedError: some pins could not be deleted.
+        """
+        held = self.held()
+        self.store.delete_all([pin_key(self.reader, id) for id in held])
+        return held
+
+
+def pins(store: Store) -> dict[str, tuple[int, ...]]:
+    """Return the ids of the checkpoints that each reader keeps, ascending, by the name of the reader."""
+    found: dict[str, tuple[int, ...]] = {}
+    for reader, checkpoint in sorted(filter(None, map(pin_of, store.list(PINS)))):
+        found[reader] = (*found.get(reader, ()), checkpoint)
+    return found
+
+
+def pinned(store: Store) -> frozenset[int]:
+    """Return the ids of the checkpoints that any reader keeps."""
+    return frozenset(id for held in pins(store).values() for id in held)
