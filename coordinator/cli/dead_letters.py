@@ -84,7 +84,7 @@ def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
     # They load PySpark, which the other commands need not wait for.
     from ...state.format.keyspace import LETTERS
     from ...state.operators.dead_letters import STORED, rows_of
-    from ...state.reader.source import selected
+    from ...state.reader.selection import selected
 
     selection = selected(found, uid, LETTERS)
     names = selection.state.schema.names

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from ...storage.checkpoints.locate import LATEST
+from ...storage.checkpoints.locate import LATEST, Located, locate
+from ...storage.checkpoints.manifest import CheckpointKind
 from ..errors import invalid_argument
 from ..format.keys import KeyCodec
 from ..format.schema import from_json
+from .changes import StateChanges
+from .feed import Feed
 from .given_key import key_values, shard_of
-from .source import FORMAT, Selection, StateSource, select
+from .options import FORMAT, chosen
+from .selection import Selection, select, selected
+from .source import StateSource
 
 _knowing: WeakKeyDictionary[SparkSession, str] = WeakKeyDictionary()
 """The sessions that know the data source, each with the Python that Spark uses for it."""
@@ -72,9 +77,105 @@ def read_state(
         options["shards"] = ",".join(map(str, sorted(shards)))
     register(spark)
     # Names the checkpoint by its id, because another may be the latest by the time Spark reads it.
-    chosen = checkpoint if str(checkpoint) != LATEST or found.is_savepoint else found.checkpoint
-    reader = spark.read.format(FORMAT).option("checkpoint", str(chosen))
+    name = checkpoint if str(checkpoint) != LATEST or found.is_savepoint else found.checkpoint
+    reader = spark.read.format(FORMAT).option("checkpoint", str(name))
     return reader.options(operator=found.state.operator, state=found.state.name, **options).load(uri)
+
+
+def read_changes(
+    spark: SparkSession,
+    uri: str,
+    start: str | int,
+    end: str | int = LATEST,
+    operator: str | None = None,
+    state: str | None = None,
+    *,
+    before: bool = False,
+) -> DataFrame:
+    """Return what has changed of a state from one checkpoint to another; see ``changes`` for the columns.
+
+    A value state has a row for each key that differs, a list state for each position, a map state for each entry.
+    Shards whose files are the same are not read; of all others, both sides are.
+
+    Args:
+        spark: the session.
+        uri: as for ``read_state``.
+        start: "latest", the id of a completed checkpoint, or the URI of a savepoint.
+        end: the same. It may be older than ``start``: then the changes are those that lead back.
+        operator, state: as for ``read_state``.
+        before: whether rows have the value at ``start``, in a column ``_before``.
+
+    Raises:
+        NothingHereError: there is no such checkpoint, maybe because retention has dropped it.
+        NoSuchStateError: one of them has no such operator or state, or several and none is named.
+        StateSchemaError: the columns of the key, the kind of the state or the keys of a map differ.
+        DamagedError, SchemaTooNewError, InvalidPlaceError: as for ``read_state``.
+    """
+    # Selects here, so that the caller gets errors as they are. The ids are those that are latest now.
+    old, new = locate(uri, start), locate(uri, end)
+    found = selected(new, operator, state).state
+    StateChanges(found).parts(old, new)
+    register(spark)
+    reader = spark.read.format(FORMAT).options(operator=found.operator, state=found.name, before=before)
+    return reader.options(changes_from=_named(old, start), changes_to=_named(new, end)).load(uri)
+
+
+def stream_changes(
+    spark: SparkSession,
+    uri: str,
+    *,
+    reader: str,
+    operator: str | None = None,
+    state: str | None = None,
+    before: bool = False,
+    shards_per_batch: int | None = None,
+    release: Literal["batch", "checkpoint"] = "batch",
+) -> DataFrame:
+    """Return the changes of a state from now on as a streaming DataFrame; see ``changes`` for its columns.
+
+    The first batch has the whole state of the latest checkpoint, with "read" in ``_change``. Each later batch has the
+    changes up to the checkpoint that is the newest then: after it, what the reader has been given makes exactly the
+    state at that checkpoint, whatever happened in between, also if the pipeline went back.
+
+    The pipeline keeps the checkpoint that the reader stands at, however long the reader is away. ``chandy readers``
+    shows them, and releases those of a reader that never comes back.
+
+    Args:
+        spark: the session.
+        uri: a pipeline's folder, or a storage with one pipeline. Spark's driver must be able to write to it.
+        reader: a name, unique in the pipeline and the same in each life of the query.
+        operator, state: as for ``read_state``.
+        before: whether rows have the value before, in a column ``_before``.
+        shards_per_batch: how many shards of the first checkpoint a batch reads at most, so that a large state comes in
+            several batches; None: all at once.
+        release: what makes the reader need an older checkpoint no more. "batch": that Spark has committed the batch
+            after it. "checkpoint": that a checkpoint of the reading pipeline has, if a coordinator runs the query.
+
+    Raises:
+        NothingHereError: the pipeline has no checkpoint yet.
+        DefinitionError: ``uri`` is that of a savepoint, or the state is none that has changes.
+        NoSuchStateError, DamagedError, SchemaTooNewError, InvalidPlaceError: as for ``read_state``.
+        InvalidNameError: the reader's name cannot be used.
+    """
+    options: dict[str, Any] = {"reader": reader, "release": release, "before": str(before).lower()}
+    if shards_per_batch is not None:
+        options["shards_per_batch"] = str(shards_per_batch)
+    # Chooses here, so that the caller gets errors as they are.
+    found = chosen({"path": uri, **options, **_given(operator=operator, state=state)})
+    assert isinstance(found, Feed), "there is a reader"
+    register(spark)
+    options |= {"operator": found.changes.state.operator, "state": found.changes.state.name}
+    return spark.readStream.format(FORMAT).options(**options).load(uri)
+
+
+def _given(**options: str | None) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _named(found: Located, wanted: str | int) -> str:
+    """Return a name of a checkpoint that stays: another one may be the latest by the time Spark reads it."""
+    is_id = str(wanted) == LATEST and found.manifest.kind is not CheckpointKind.SAVEPOINT
+    return str(found.manifest.id) if is_id else str(wanted)
 
 
 def _located(spark: SparkSession, selection: Selection, key: Any) -> tuple[str, int]:

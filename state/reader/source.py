@@ -1,173 +1,35 @@
-"""The Spark data source "chandy", which reads the state of an operator in a checkpoint or a savepoint.
-
-Options: ``path`` (the argument of ``load``), ``checkpoint``, ``operator``, ``state``, ``shards`` (numbers with commas
-in between), ``key`` (its canonical bytes in hex); see ``reading.read_state``.
-"""
+"""The Spark data source "chandy": the state of an operator in a checkpoint, or what has changed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from typing import TypeVar
+from collections.abc import Iterator, MutableMapping, Sequence
 
-import attrs
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from ...storage.backends.open import open_store
-from ...storage.checkpoints.locate import LATEST, Located, locate
-from ...storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord
-from ...storage.checkpoints.restore import restore_files
-from ...storage.disk.scratch import scratch_directory
-from ..errors import DefinitionError, NoSuchStateError, invalid_argument
-from ..format.keyspace import LETTERS
-from .stored import TIMERS, StoredState
-
-T = TypeVar("T")
-
-FORMAT = "chandy"
-
-_OPTIONS = {"path", "checkpoint", "operator", "state", "shards", "key"}
-
-
-@attrs.frozen
-class Selection:
-    """One state of one operator of one checkpoint."""
-
-    root: str
-    """URI of the store that holds the files."""
-    checkpoint: int
-    is_savepoint: bool
-    shards: tuple[Handle | None, ...]
-    """Those to read."""
-    state: StoredState
-    key: bytes | None = None
-    """The canonical bytes of the only key to read; None: all keys."""
-
-    def within(self, shards: Collection[int] | None, key: bytes | None = None) -> Selection:
-        """Return what is selected in some shards, or of one key in them.
-
-        Raises:
-            DefinitionError: the operator has no such shard.
-        """
-        if shards is None:
-            return attrs.evolve(self, key=key)
-        if not shards or not set(shards) <= set(range(len(self.shards))):
-            expected = f"some of the shards 0 to {len(self.shards) - 1} of operator {self.state.operator!r}"
-            raise invalid_argument("shards", expected, ", ".join(map(str, shards)) or "none")
-        return attrs.evolve(self, shards=tuple(self.shards[at] for at in sorted(set(shards))), key=key)
-
-    def batches(self, shard: Handle) -> Iterator[pa.RecordBatch]:
-        """Yield what is selected of a shard, whose files are downloaded into a temporary directory.
-
-        Raises:
-            DamagedError: a file is not as it was written.
-            ObjectMissingError: a file is gone, because the pipeline's retention has dropped the checkpoint.
-        """
-        with scratch_directory("read") as directory:
-            restore_files(open_store(self.root), shard, directory)
-            yield from self.state.batches(directory, self.key)
-
-
-def select(uri: str, checkpoint: str | int, operator: str | None, state: str | None) -> Selection:
-    """Find the state to read.
-
-    Args:
-        uri, checkpoint, operator, state: as for ``reading.read_state``.
-
-    Raises:
-        NothingHereError: there is no such checkpoint.
-        NoSuchStateError: it has no such operator or state, or several and none is named.
-        DamagedError, SchemaTooNewError: its manifest cannot be read.
-        InvalidPlaceError: the URI names no store.
-    """
-    return selected(locate(uri, checkpoint), operator, state)
-
-
-def selected(found: Located, operator: str | None, state: str | None) -> Selection:
-    """Find the state to read in a checkpoint; args and errors are those of ``select``."""
-    record = _operator(found.manifest.id, found.manifest.operators, operator)
-    name = _state(found.manifest.id, record, state)
-    return Selection(
-        root=found.store.uri,
-        checkpoint=found.manifest.id,
-        is_savepoint=found.manifest.kind is CheckpointKind.SAVEPOINT,
-        shards=record.shards,
-        state=StoredState(record.uid, name, record.key_schema, record.states.get(name)),
-    )
-
-
-def _operator(checkpoint: int, operators: tuple[OperatorRecord, ...], wanted: str | None) -> OperatorRecord:
-    by_uid = {record.uid: record for record in operators}
-    if wanted is None and len(by_uid) == 1:
-        return operators[0]
-    if wanted is None or wanted not in by_uid:
-        raise _no_such(f"an operator of checkpoint {checkpoint}", "operator", wanted, by_uid)
-    return by_uid[wanted]
-
-
-def _state(checkpoint: int, operator: OperatorRecord, wanted: str | None) -> str:
-    names = tuple(operator.states)
-    if wanted is None and len(names) == 1:
-        return names[0]
-    known = (*names, TIMERS, LETTERS)
-    if wanted is None or wanted not in known:
-        what = f"a state of operator {operator.uid!r} of checkpoint {checkpoint}"
-        raise _no_such(what, "state", wanted, known)
-    return wanted
-
-
-def _no_such(what: str, option: str, wanted: str | None, existing: Iterable[str]) -> NoSuchStateError:
-    found = f"no {option}" if wanted is None else repr(wanted)
-    names = ", ".join(map(repr, existing))
-    expected = f"one of {names}" if names else f"a checkpoint with an {option}"
-    return NoSuchStateError(f"cannot select {what}", expected, found, f"select one with {option}=...")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
-
-
-def _read(name: str, expected: str, parse: Callable[[str], T], options: MutableMapping[str, str]) -> T | None:
-    """Return what an option says; None if it is not there."""
-    given = options.get(name)
-    if given is None:
-        return None
-    try:
-        return parse(given)
-    except ValueError:
-        raise invalid_argument(name, expected, repr(given)) from None
-
-
-class ShardPartition(InputPartition):
-    """The part of one shard."""
-
-    def __init__(self, handle: Handle | None) -> None:
-        super().__init__(None)
-        self.handle = handle
+from ...storage.checkpoints.manifest import Handle
+from ..errors import DefinitionError, invalid_argument
+from ..pyspark_versions import stream_reader
+from .changes import ChangePart
+from .feed import Feed, FeedReader
+from .options import FORMAT, ChangesBetween, chosen
+from .selection import Selection
 
 
 class StateSource(DataSource):
-    """The data source, with the name "chandy"."""
+    """The data source, with the name "chandy"; ``options`` says what it takes."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # Spark asks for the schema in one process and for the reader in another, and pickles this object in between.
         # So both are of the same checkpoint, even if "latest" is selected.
-        unknown = sorted({name.lower() for name in options} - _OPTIONS)
-        if unknown or "path" not in options:
-            found = ", ".join(unknown) or "no path"
-            optional = ", ".join(sorted(_OPTIONS - {"path"}))
-            raise invalid_argument("options", f"path, and optionally {optional}", found)
-        selected = select(
-            options["path"],
-            options.get("checkpoint", LATEST),
-            options.get("operator"),
-            options.get("state"),
-        )
-        self._selection = selected.within(
-            _read("shards", "numbers with commas in between", _numbers, options),
-            _read("key", "the bytes of a key in hex", bytes.fromhex, options),
-        )
+        self._chosen = chosen(options)
 
     @classmethod
     def name(cls) -> str:
@@ -175,18 +37,47 @@ class StateSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of the selected state."""
-        return self._selection.state.schema
+        """Return the columns of the selected state, or of its changes."""
+        return (
+            self._chosen.state.schema if isinstance(self._chosen, Selection) else self._chosen.changes.schema
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the selected state.
+        """Return a reader of the selected state or of its changes.
 
         Raises:
-            DefinitionError: the user gave another schema.
+            DefinitionError: the user gave another schema, or the options are those of a stream.
         """
+        self._check(schema)
+        if isinstance(self._chosen, Feed):
+            raise DefinitionError(
+                "a stream of changes cannot be read at once",
+                "spark.readStream, or changes_from and changes_to",
+                "the option 'reader' for spark.read",
+            )
+        if isinstance(self._chosen, ChangesBetween):
+            return ChangesReader(self._chosen)
+        return StateReader(self._chosen)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """Return a reader of the stream of changes.
+
+        Raises:
+            DefinitionError: the user gave another schema, or the options are not those of a stream.
+        """
+        self._check(schema)
+        if not isinstance(self._chosen, Feed):
+            raise DefinitionError(
+                "only changes can be read as a stream",
+                "the option 'reader', a name that is the same in each life of the query",
+                "options for spark.read",
+                "call stream_changes(spark, URI, reader=NAME)",
+            )
+        return stream_reader(FeedReader(self._chosen))
+
+    def _check(self, schema: StructType) -> None:
         if schema.names != self.schema().names:
             raise invalid_argument("schema", "no schema, for the state has its own", schema.simpleString())
-        return StateReader(self._selection)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse to write: a writer is handed the rows where they are, and a savepoint has them by shard and key.
@@ -208,14 +99,34 @@ class StateReader(DataSourceReader):
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> Sequence[InputPartition]:
         """Return the shards that are not empty."""
-        found: list[InputPartition] = [ShardPartition(handle) for handle in self._selection.shards if handle]
-        # PySpark replaces an empty list by a partition of its own, which ``read`` does not know.
-        return found or [ShardPartition(None)]
+        return _partitions([handle for handle in self._selection.shards if handle])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the state in a shard; raises as ``Selection.batches``."""
-        assert isinstance(partition, ShardPartition)
-        if partition.handle is not None:
-            yield from self._selection.batches(partition.handle)
+        handle: Handle | None = partition.value
+        if handle is not None:
+            yield from self._selection.batches(handle)
+
+
+class ChangesReader(DataSourceReader):
+    """Reads the changes between two checkpoints, with one partition for each shard that differs."""
+
+    def __init__(self, between: ChangesBetween) -> None:
+        self._between = between
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the shards that differ."""
+        return _partitions(self._between.parts)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a shard; raises as ``StateChanges.batches``."""
+        part: ChangePart | None = partition.value
+        if part is not None:
+            yield from self._between.changes.batches(part)
+
+
+def _partitions(values: Sequence[object]) -> Sequence[InputPartition]:
+    # PySpark replaces an empty list by a partition of its own, which ``read`` does not know.
+    return [InputPartition(value) for value in values or [None]]

@@ -130,7 +130,7 @@ class StoredState:
         for prefix, mode in MODES.items():
             # They are stored by time.
             found = (keyspace.split_timed(key) for key, _ in scan(db, prefix))
-            for piece in _pieces(one for one in found if only is None or one[1] == only):
+            for piece in pieces(one for one in found if only is None or one[1] == only):
                 times, keys = zip(*piece, strict=True)
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
                 yield self._batch([*columns, pa.array([mode] * len(times)), timestamps(pa.array(times))])
@@ -138,14 +138,14 @@ class StoredState:
     def _letters(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
         codec, stored = KeyCodec(from_json(self.key_schema)), dead_letters.packing()
         found = ((*keyspace.split_letter(key), value) for key, value in scan(db, keyspace.DEAD_LETTERS))
-        for piece in _pieces(one for one in found if only is None or one[2] == only):
+        for piece in pieces(one for one in found if only is None or one[2] == only):
             times, batches, keys, values = zip(*piece, strict=True)
             columns = codec.decode_columns(pa.array(keys, BYTES)).columns
             own = [timestamps(pa.array(times)), pa.array(batches)]
             yield self._batch([*columns, *own, *stored.unpack(pa.array(values, BYTES)).flatten()])
 
     def _rows(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
-        for piece in _pieces(self.items(db, only)):
+        for piece in pieces(self.items(db, only)):
             yield self.rows(*zip(*piece, strict=True))
 
     def rows(
@@ -254,7 +254,7 @@ def timestamps(milliseconds: pa.Array) -> pa.Array:
     return capped.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
-def _pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
+def pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Yield the items in lists for one batch each."""
     piece: list[Item] = []
     size = 0

@@ -19,7 +19,8 @@ from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
 from chandy.state.host.shard_snapshot import snapshot_files
-from chandy.state.reader.source import StateSource, select
+from chandy.state.reader.selection import select
+from chandy.state.reader.source import StateSource
 from chandy.state.reader.stored import TIMERS
 from chandy.storage import NothingHereError
 from chandy.storage.backends.local import LocalStore

@@ -1,0 +1,81 @@
+"""The offsets of a stream of changes, and what a batch between two of them has to read. Pure decisions.
+
+An offset is the id of a checkpoint: what has been read makes its state. The first checkpoint may be read in several
+batches, a number of shards in each, so that a reader that is stopped in the middle goes on there. All later batches
+bring the reader from one checkpoint to another, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import attrs
+
+
+@attrs.frozen
+class FeedOffset:
+    """How far a stream has been read."""
+
+    at: int | None = None
+    """The checkpoint whose state has been read; None before the first one is read as a whole."""
+    to: int | None = None
+    """The first checkpoint, of which only a part has been read; None: there is none such."""
+    shards: int = 0
+    """How many shards of it have been read."""
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any]) -> Self:
+        """Return the offset that ``to_json`` has returned."""
+        return cls(**offset)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset as Spark writes it down."""
+        return attrs.asdict(self)
+
+
+@attrs.frozen
+class Span:
+    """What one batch reads."""
+
+    old: int | None
+    """The older checkpoint; None: there is none."""
+    new: int
+    """The newer one."""
+    first: int = 0
+    """The first shard to read, if there is no older checkpoint."""
+    stop: int | None = None
+    """The shard after the last one; None: all further ones."""
+
+
+def span_of(start: FeedOffset, end: FeedOffset) -> Span | None:
+    """Return what a batch between two offsets reads; None: nothing.
+
+    Raises:
+        ValueError: no stream goes from the one to the other.
+    """
+    if start == end:
+        return None
+    target = end.at if end.to is None else end.to
+    if target is None or (start.to is not None and start.to != target) or (start.at and end.to):
+        raise ValueError(f"no stream goes from {start} to {end}")
+    stop = None if end.to is None else end.shards
+    return Span(start.at, target, start.shards if start.to else 0, stop)
+
+
+def next_offset(start: FeedOffset, newest: int | None, shards: int, at_once: int | None) -> FeedOffset:
+    """Return how far the next batch reads; ``start`` if there is nothing to read.
+
+    Args:
+        start: how far the stream has been read.
+        newest: the newest completed checkpoint; None: there is none.
+        shards: how many shards the operator has in the first checkpoint: ``start.to``, or else ``newest``.
+        at_once: how many shards of the first checkpoint a batch reads at most; None: all.
+    """
+    if start.at is not None:
+        return start if newest is None else FeedOffset(newest)
+    first = newest if start.to is None else start.to
+    if first is None:
+        return start
+    read = shards if at_once is None else start.shards + at_once
+    return FeedOffset(first) if read >= shards else FeedOffset(None, first, read)
