@@ -138,7 +138,7 @@ class StateChanges:
             ]
         before = self._operator(old, after)
         same = self._means_the_same(before, after)
-        one_by_one = len(before.shards) == len(after.shards)
+        one_by_one = len(before.shards) == len(after.shards) or not (before.shards and after.shards)
         return [
             self._part((old, before), was, after, new, now, number if one_by_one else None)
             for number, (was, now) in enumerate(shard_pairs(before.shards, after.shards))
