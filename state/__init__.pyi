@@ -3,6 +3,8 @@ from .operators.arrow_processor import ArrowProcessor as ArrowProcessor
 from .operators.arrow_processor import ArrowResult as ArrowResult
 from .operators.dead_letters import DeadLetters as DeadLetters
 from .reader.dead_rows import dead_letter_rows as dead_letter_rows
+from .reader.reading import read_changes as read_changes
 from .reader.reading import read_state as read_state
 from .reader.reading import register as register
+from .reader.reading import stream_changes as stream_changes
 from .writer.savepoint_writer import SavepointWriter as SavepointWriter

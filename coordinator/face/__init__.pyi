@@ -58,7 +58,9 @@ from .state import ArrowResult as ArrowResult
 from .state import DeadLetters as DeadLetters
 from .state import SavepointWriter as SavepointWriter
 from .state import dead_letter_rows as dead_letter_rows
+from .state import read_changes as read_changes
 from .state import read_state as read_state
+from .state import stream_changes as stream_changes
 from .storage import ChandyError as ChandyError
 from .storage import DamagedCheckpointError as DamagedCheckpointError
 from .storage import FencedError as FencedError

@@ -54,6 +54,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: int | None = None
         self._looked_at = -_LOOK_SECONDS
         self._until: int | None = None
+        self._released: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._feed,)
@@ -69,11 +70,14 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:  # noqa: N802
         """Return how far the next batch reads, and pin that checkpoint.
 
+        Spark asks once it has committed the batch that ends at ``start``. So no batch needs older checkpoints any more.
+
         Raises:
             StorageError: the store does not answer.
             NoSuchStateError: the checkpoint no longer has the operator.
         """
         offset = FeedOffset.of(start)
+        self._release(offset)
         target = offset.to if offset.to is not None else self._latest()
         if target is None or target == offset.at:
             return start
@@ -106,13 +110,15 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._feed.changes.batches(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Release what no batch needs any more."""
-        at = FeedOffset.of(end).at
-        if self._feed.releases and at is not None:
-            self._pins.release_before(at)
+        """Do nothing: of the newest batch, Spark tells this only once there is another one."""
 
     def stop(self) -> None:
         """Do nothing: the source has no resources, and its pins outlive it."""
+
+    def _release(self, offset: FeedOffset) -> None:
+        if self._feed.releases and offset.at is not None and offset.at != self._released:
+            self._pins.release_before(offset.at)
+            self._released = offset.at
 
     # --- the store ------------------------------------------------------------------------------------------
 

@@ -105,16 +105,9 @@ class Query:
         if not dies:
             self.table, self.offset, self._planned = table, self._planned, None
 
-    def commit(self) -> None:
-        """What Spark does before it plans the next batch."""
-        if self.offset is not None:
-            self.reader.commit(self.offset)
-
     def catch_up(self) -> None:
-        self.commit()
         while self.plan():
             self.run()
-            self.commit()
 
     @property
     def at(self) -> int | None:
@@ -268,7 +261,7 @@ STEPS = st.one_of(
         st.dictionaries(st.sampled_from(["a", "b", "cc", "dd", "eee"]), st.integers(0, 3)),
     ),
     st.tuples(st.just("go back"), st.integers(0, 9)),
-    st.tuples(st.sampled_from(["plan", "run", "die in a batch", "commit", "be killed"]), st.none()),
+    st.tuples(st.sampled_from(["plan", "run", "die in a batch", "be killed"]), st.none()),
 )
 
 
@@ -302,8 +295,6 @@ def test_after_each_checkpoint_the_table_is_its_state(
                 case "run" | "die in a batch":
                     if query.plan():
                         query.run(dies=step == "die in a batch")
-                case "commit":
-                    query.commit()
                 case "be killed":
                     query.begin()
             check()
