@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...state.reader.names import FORMAT
 from ..sources.query_sources import QuerySources
-from ..spark.writer_facts import KAFKA, WriterFacts
+from ..spark.writer_facts import KAFKA, SourceFacts, WriterFacts
 
 if TYPE_CHECKING:
     from ..sources.source import Source
@@ -18,17 +19,28 @@ def sources_of(facts: WriterFacts, pipeline: str, query: str) -> QuerySources:
         facts: what the query's writer would start.
         pipeline: the name of its pipeline.
         query: its own name.
+
+    Raises:
+        WriterError: a source cannot be read like this by a query of a pipeline.
     """
     found: dict[str, Source] = {}
     for number, source in enumerate(facts.sources):
-        if source.name != KAFKA:
-            continue
-        # Only a driver that reads Kafka loads what asks it.
-        from .kafka.reading import reading_of
-        from .kafka.source import kafka_source
-
-        made = kafka_source(reading_of(source.options, f"chandy-{pipeline}-{query}"), query)
+        made = _known(source, pipeline, query)
         if made is not None:
             # The log calls a source by its number, or by the name that it was given.
             found |= {name: made for name in (str(number), source.label) if name}
     return QuerySources(found)
+
+
+def _known(source: SourceFacts, pipeline: str, query: str) -> Source | None:
+    # Only a driver that reads from there loads what asks it.
+    if source.name == KAFKA:
+        from .kafka.reading import reading_of
+        from .kafka.source import kafka_source
+
+        return kafka_source(reading_of(source.options, f"chandy-{pipeline}-{query}"), query)
+    if source.name == FORMAT:
+        from .state_changes import state_changes
+
+        return state_changes(source.options, query)
+    return None

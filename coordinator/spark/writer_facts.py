@@ -33,9 +33,11 @@ PLACE = frozenset(
         "subscribe",
         "subscribepattern",
         "assign",
+        "reader",
+        "release",
     }
 )
-"""The options of sources that say where they read. None of them is secret."""
+"""The options of sources that say where they read, and for whom. None of them is secret."""
 
 
 @attrs.frozen

@@ -24,13 +24,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from ..pyspark_versions import SupportsTriggerAvailableNow, stream_reader
+from ..source_names import named
 from .batch_log import batch_times, newest_committed, watermark_after
 
 TICKS: Final = "chandy_ticks"
 """The source's name in Spark."""
 _TARGET: Final = "target"
 _BATCH: Final = "batch"
-_NAMES_REQUIRED: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 Offset = dict[str, int]
 """Under ``batch``, the last batch that ran because it was due; -1 if none."""
@@ -164,9 +164,6 @@ def with_ticks(df: DataFrame, target: Path, name: str) -> DataFrame:
     """
     spark = df.sparkSession
     spark.dataSource.register(TickSource)
-    reader = spark.readStream.format(TICKS).option(_TARGET, str(target))
-    # Spark refuses names unless it requires them.
-    if spark.conf.get(_NAMES_REQUIRED, "false") == "true":
-        reader = reader.name(name)
+    reader = named(spark, spark.readStream.format(TICKS).option(_TARGET, str(target)), name)
     nothing = [F.lit(None).cast(column.dataType).alias(column.name) for column in df.schema]
     return df.unionAll(reader.load().select(*nothing))

@@ -26,14 +26,10 @@ from ...storage.keys import validate_name
 from ..errors import invalid_argument
 from .changes import ChangePart, StateChanges
 from .feed import Feed
+from .names import BATCH, CHECKPOINT
 from .selection import Selection, selected
 
 T = TypeVar("T")
-
-FORMAT: Final = "chandy"
-"""The name of the data source."""
-BATCH: Final = "batch"
-CHECKPOINT: Final = "checkpoint"
 
 _COMMON: Final = {"path", "operator", "state"}
 _OF_STATE: Final = {"checkpoint", "shards", "key"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Collection
 from typing import Any, Literal
@@ -15,10 +16,12 @@ from ...storage.checkpoints.manifest import CheckpointKind
 from ..errors import invalid_argument
 from ..format.keys import KeyCodec
 from ..format.schema import from_json
+from ..source_names import named
 from .changes import StateChanges
 from .feed import Feed
 from .given_key import key_values, shard_of
-from .options import FORMAT, chosen
+from .names import FORMAT
+from .options import chosen
 from .selection import Selection, select, selected
 from .source import StateSource
 
@@ -165,7 +168,8 @@ def stream_changes(
     assert isinstance(found, Feed), "there is a reader"
     register(spark)
     options |= {"operator": found.changes.state.operator, "state": found.changes.state.name}
-    return spark.readStream.format(FORMAT).options(**options).load(uri)
+    stream = spark.readStream.format(FORMAT).options(**options)
+    return named(spark, stream, f"{FORMAT}_{re.sub(r'[^A-Za-z0-9]', '_', reader)}").load(found.root)
 
 
 def _given(**options: str | None) -> dict[str, str]:

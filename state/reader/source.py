@@ -19,7 +19,8 @@ from ..errors import DefinitionError, invalid_argument
 from ..pyspark_versions import stream_reader
 from .changes import ChangePart
 from .feed import Feed, FeedReader
-from .options import FORMAT, ChangesBetween, chosen
+from .names import FORMAT
+from .options import ChangesBetween, chosen
 from .selection import Selection
 
 

@@ -6,7 +6,6 @@ process by an assertion if a broker answers one of its requests about a group's 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ....storage.errors import ChandyError, RefusedError
-from ....storage.logs import carried, logger
+from ....storage.logs import logger
+from ...sources.background import Newest
 from .cluster import Cluster, Heard, library
 from .errors import Failure, described
 from .losses import Offsets
@@ -57,50 +57,22 @@ class GroupOffsets:
         self._consumer: Consumer | None = None
         self._answer: _Answer | None = _Answer(None)
         """What became of the latest commit; None if it is not known yet."""
-        self._changed = threading.Condition()
-        self._next: Offsets | None = None
-        self._is_busy = False
-        self._is_closing = False
         self._has_failed = False
-        self._thread: threading.Thread | None = None
+        self._newest = Newest("chandy-group-offsets", self._publish)
 
     def publish(self, offsets: Offsets) -> None:
         """Publish offsets some time soon, instead of those that are not published yet."""
-        with self._changed:
-            self._next = offsets
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=carried(self._run), name="chandy-group-offsets", daemon=True
-                )
-                self._thread.start()
-            self._changed.notify_all()
+        self._newest.give(offsets)
 
     def close(self, seconds: float) -> None:
         """Publish what was given last, for so many seconds at most, and end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._next is None and not self._is_busy, seconds)
-            self._is_closing = True
-            self._next = None
-            self._changed.notify_all()
+        self._newest.close(seconds)
 
-    def _run(self) -> None:
-        while (offsets := self._take()) is not None:
-            try:
-                self._tell(self._refusal(offsets))
-            except Exception as error:  # noqa: BLE001 (nothing about it may end the thread, nor the pipeline)
-                self._tell(_reason(error))
-            finally:
-                with self._changed:
-                    self._is_busy = False
-                    self._changed.notify_all()
-        self._consumer = None
-
-    def _take(self) -> Offsets | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._next is not None or self._is_closing)
-            offsets, self._next = self._next, None
-            self._is_busy = offsets is not None
-            return offsets
+    def _publish(self, offsets: Offsets) -> None:
+        try:
+            self._tell(self._refusal(offsets))
+        except Exception as error:  # noqa: BLE001 (nothing about it may end the thread, nor the pipeline)
+            self._tell(_reason(error))
 
     def _refusal(self, offsets: Offsets) -> str | None:
         """Publish offsets; return why they are not published, None if they are.
@@ -125,7 +97,7 @@ class GroupOffsets:
         """Wait for what became of the latest commit; None if it is not known in time."""
         assert self._consumer is not None
         deadline = time.monotonic() + self._cluster.timeout
-        while self._answer is None and time.monotonic() < deadline and not self._is_closing:
+        while self._answer is None and time.monotonic() < deadline and not self._newest.is_closing:
             self._consumer.poll(_TURN)
         return self._answer
 

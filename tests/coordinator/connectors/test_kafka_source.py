@@ -228,7 +228,7 @@ def test_a_broker_that_is_away_holds_nobody_up_and_gets_the_newest_offsets_later
         for offset in range(9):
             sources[0].completed(logged(topic, offset))
             eventually(lambda: failed in caplog.text)
-    eventually(lambda: not sources[0]._group._is_busy)  # type: ignore[union-attr]
+    eventually(lambda: sources[0]._group._newest.is_idle)  # type: ignore[union-attr]
     assert caplog.text.count(failed) == 1
     sources[0].completed(logged(topic, 10))
     eventually(lambda: group_offsets(kafka, group, topic) == {0: 10})
@@ -258,7 +258,7 @@ def test_a_group_that_has_members_keeps_its_offsets(
         sources.append(of(kafka.servers, group))
         for offset in (7, 8):
             sources[0].completed(logged(topic, offset))
-            eventually(lambda: not sources[0]._group._is_busy and sources[0]._group._next is None)  # type: ignore[union-attr]
+            eventually(lambda: sources[0]._group._newest.is_idle)  # type: ignore[union-attr]
         assert caplog.text.count("the group has members") == 1
         assert group_offsets(kafka, group, topic) == {0: 3}
     finally:

@@ -1,0 +1,112 @@
+"""A stream of another pipeline's changes, as the coordinator sees it: what it still has, and what it can release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from typing_extensions import override
+
+from ...state.reader.feed_offsets import FeedOffset
+from ...state.reader.names import BATCH, CHECKPOINT
+from ...storage.backends.open import open_store
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.pins import Pins
+from ...storage.errors import ChandyError
+from ...storage.logs import logger
+from ..errors import WriterError
+from ..sources.background import Newest
+from ..sources.errors import Loss, SourceLostError
+from ..sources.source import Source
+
+log = logger(__name__)
+
+_CLOSE_SECONDS: Final = 5.0
+"""How long a stop waits until what the last checkpoint does not need is released."""
+
+
+class StateChangesSource(Source):
+    """A stream of changes that a query reads."""
+
+    def __init__(self, pins: Pins, query: str) -> None:
+        """Make it. Nothing is asked for yet.
+
+        Args:
+            pins: of the reader.
+            query: the name of the query.
+        """
+        self._pins = pins
+        self._query = query
+        self._released = Newest("chandy-release", self._release)
+
+    @override
+    def check(self, offset: str) -> None:
+        at = _needed(offset)
+        if at is None:
+            return
+        store = self._pins.store
+        try:
+            there = Catalog(store).list_ids()
+        except (OSError, ChandyError) as error:
+            log.warning(
+                "cannot tell whether the changes go on; Spark finds out by itself",
+                query=self._query,
+                error=str(error),
+            )
+            return
+        if at not in there:
+            raise SourceLostError(
+                f"query {self._query!r} cannot go on where it stood: what it has read is gone from {store.uri}",
+                f"checkpoint {at}",
+                f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint",
+                "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
+                "the reader and an empty target",
+                (Loss(f"the changes for reader {self._pins.reader!r}", at, min(there, default=None), None),),
+            )
+
+    @override
+    def completed(self, offset: str) -> None:
+        at = _needed(offset)
+        if at is not None:
+            self._released.give(at)
+
+    @override
+    def close(self) -> None:
+        self._released.close(_CLOSE_SECONDS)
+
+    def _release(self, at: int) -> None:
+        try:
+            self._pins.release_before(at)
+        except (OSError, ChandyError) as error:
+            log.warning(
+                "cannot release what the query has read; the next checkpoint tries again",
+                query=self._query,
+                error=str(error),
+            )
+
+
+def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
+    """Return the stream of changes that a query reads.
+
+    Args:
+        options: of the source, with their names in lower case.
+        query: the name of the query.
+
+    Raises:
+        WriterError: the stream would release what the query's own checkpoints still need.
+    """
+    if options.get("release", BATCH) != CHECKPOINT:
+        raise WriterError(
+            f"query {query!r} cannot be started",
+            f"a stream of changes that waits for this pipeline's checkpoints: release={CHECKPOINT!r}",
+            f"one that releases a checkpoint once a batch has committed: release={BATCH!r}",
+            f"call stream_changes(..., release={CHECKPOINT!r})",
+        )
+    return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query)
+
+
+def _needed(offset: str) -> int | None:
+    """Return the oldest checkpoint that a query at an offset needs; None if it needs none yet."""
+    found = FeedOffset.of(json.loads(offset))
+    return found.to if found.at is None else found.at
