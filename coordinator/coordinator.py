@@ -27,7 +27,8 @@ from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import ArgumentError, ChandyError, CoordinatorStoppedError, SetupError, WriterError
+from .errors import ArgumentError, CoordinatorStoppedError
+from .graceful_stop import GracefulStop
 from .hosts.draining import drain
 from .keyed_operators import KeyedOperators
 from .operators import taken
@@ -37,17 +38,15 @@ from .query import CheckpointedQuery, Definition
 from .recovery.metrics import RecoveryMetrics
 from .restore import restore_point
 from .sinks.recognition import sink_of
-from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
 from .sinks.two_phase.together import check_together
-from .spark import plan, session
+from .spark import plan
 from .spark.environment import check_pyspark, check_session
-from .spark.local_path import is_local
-from .spark.reach import check_reach
-from .spark.writer_facts import WriterFacts, check
+from .spark.writer_facts import check
 from .supervised_run import Exit, run
 from .wiring.assembly import assemble
+from .wiring.query_reach import check_query_reach
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ..state.reader.largest import KeySize
+    from .replication.formats import Format
+    from .replication.replica import Replica
 
 log = logger(__name__)
 
@@ -101,8 +102,10 @@ class CheckpointCoordinator(KeyedOperators):
         check_pyspark(spark.version)
         self._spark = spark
         self._pipeline = validate_name("pipeline", pipeline)
+        self._storage = storage
         self._config = config or CheckpointConfig()
         self._names: set[str] = set()
+        self._replicas: dict[str, Replica] = {}
         self._stopped = False
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
@@ -224,7 +227,7 @@ class CheckpointCoordinator(KeyedOperators):
         if transactional is not None:
             transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(writer, facts)
-        self._check_reach(name, facts, sink)
+        check_query_reach(self._spark, self._config, str(self._operators.directories.base), name, facts, sink)
         if name in self._config.dropped_queries:
             raise ArgumentError(
                 f"query {name!r} cannot be started",
@@ -277,6 +280,74 @@ class CheckpointCoordinator(KeyedOperators):
             on_published=lambda checkpoint: self._executor.machine.handle(Published(checkpoint, query)),
             on_failure=self._supervisor.output_failed,
         )
+
+    # --- replicas -------------------------------------------------------------------------------------------
+
+    def replicate(
+        self,
+        operator: str,
+        *,
+        to: TwoPhaseSink | Sequence[TwoPhaseSink],
+        name: str,
+        state: str | None = None,
+        format: Format | None = None,
+        before: bool = False,
+        shards_per_batch: int | None = None,
+    ) -> Replica:
+        """Keep a copy of a state in another system, which follows this pipeline from checkpoint to checkpoint.
+
+        The target gets the whole state first, and then what each checkpoint has changed, in the sink's transactions.
+        So whenever it is read, it equals the state at a checkpoint. If the pipeline goes back, it gets the changes that
+        lead back.
+
+        The replica is a pipeline of its own beside this one: no checkpoint waits for it, and it ends with this
+        coordinator. Call this in each life of the driver; the replica goes on where it was.
+
+        Args:
+            operator: uid of an operator of this pipeline.
+            to: a transactional sink, or several that get the same rows.
+            name: of the replica, unique in the pipeline. Keep it across restarts.
+            state: name of the state variable; None: the only one. Of an aggregate, the results are replicated.
+            format: "table", "upsert", "debezium" or "changes", see the page on replication. None: what fits the sink:
+                "upsert" for Kafka, "table" for a sink that upserts, and else "changes".
+            before: whether "debezium" and "changes" have the value before, too.
+            shards_per_batch: how many shards are copied at a time at first; None: all.
+
+        Raises:
+            PipelineNameError: there is no such operator or state, or the name is taken.
+            ReplicaError: the sink cannot hold a copy of the state.
+            ChandyError: the sink cannot be used, or the checkpoint failed; a subclass says which.
+        """
+        # Only a driver that replicates loads what reads state.
+        from .replication.replicating import Replicating
+
+        with self._growing():
+            if name in self._replicas:
+                raise taken("replica", name)
+            start = Replicating(
+                type(self),
+                self._spark,
+                self._pipeline,
+                self._storage,
+                self._taken.catalog.store.uri,
+                self._config,
+            )
+            self._replicas[name] = start.replica(
+                self._operators.record(operator),
+                self._operators.aggregates(operator),
+                state=state,
+                to=(to,) if isinstance(to, TwoPhaseSink) else tuple(to),
+                name=name,
+                format=format,
+                before=before,
+                shards_per_batch=shards_per_batch,
+            )
+            return self._replicas[name]
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """The replicas that this driver has started, in that order."""
+        return tuple(self._replicas.values())
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -481,56 +552,18 @@ class CheckpointCoordinator(KeyedOperators):
                 if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
-            taken = self._stop_queries(target, patience)
+            stop = GracefulStop(self._executor, self._supervisor, self._taken.catalog.store.uri)
+            taken = stop.stop_queries(target, patience)
             if taken is None and checkpoint:
-                taken = self._last_checkpoint(patience)
+                taken = stop.last_checkpoint(patience)
+            for replica in self.replicas:
+                replica.stop(timeout)
             self._stopped = True
             if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
                 self._taken.leadership.stop()
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
-
-    def _stop_queries(self, target: str | None, timeout: float) -> Checkpoint | None:
-        """Stop all queries and take a savepoint, if one was asked for; if it fails they run again."""
-        order = self._executor.machine.read(lambda machine: machine.queries.downstream_first())
-        stopped = self._supervisor.stop_gracefully(order, timeout)
-        if target is None:
-            return None
-        if any(query.definition.sink.uids for query in self.queries):
-            # A savepoint publishes nothing. Now either can be restored: nothing is missing, nothing comes twice.
-            self._last_checkpoint(timeout)
-        try:
-            return self._executor.request(CheckpointKind.SAVEPOINT, target=target, is_final=True).result()
-        except BaseException:
-            self._supervisor.resume(stopped)
-            raise
-
-    def _last_checkpoint(self, timeout: float) -> Checkpoint | None:
-        """Keep what the stopped queries have committed since the latest checkpoint; say so if that fails."""
-        batches = self._supervisor.current_batches()
-        if self._executor.machine.read(
-            lambda machine: machine.closed is not None or machine.checkpoints.retained.base_has(batches)
-        ):
-            return None
-        try:
-            return self._executor.request(CheckpointKind.MANUAL, is_final=True).result(timeout)
-        except (ChandyError, TimeoutError) as error:
-            if latest := self._executor.machine.read(
-                lambda machine: machine.checkpoints.retained.base_with(batches)
-            ):
-                log.warning(
-                    "the last checkpoint is complete; the next start publishes its output", id=latest.id
-                )
-                return Checkpoint.of(latest, self._taken.catalog.store.uri)
-            why = str(error) or f"it was not complete after {timeout:g} s"
-            self._supervisor.leave_runs()
-            log.warning(
-                "no last checkpoint: if it cannot resume on this machine, the next start repeats the batches since the "
-                "latest one",
-                error=why,
-            )
-            return None
 
     def __repr__(self) -> str:
         status = "stopped" if self._stopped else "running"
@@ -559,35 +592,6 @@ class CheckpointCoordinator(KeyedOperators):
         with named(pipeline=self._pipeline), self._changing:
             self._check_running()
             yield
-
-    def _check_reach(self, name: str, facts: WriterFacts, sink: Sink) -> None:
-        """Refuse a query with files that executors cannot reach, or that nobody would see change."""
-        config, master = self._config, str(self._spark.sparkContext.master)
-        places: dict[str, str] = (
-            {} if sink.location is None else {f"the output of query {name!r}": str(sink.location)}
-        )
-        if facts.native_state:
-            role = f"Spark's own state of query {name!r}"
-            places[role] = config.work_dir or str(self._operators.directories.base)
-            if config.work_dir is None and not session.is_local_mode(self._spark):
-                raise SetupError(
-                    f"{role} cannot be kept in a private directory of the driver's",
-                    f"a directory that all executors of {master} reach",
-                    "no work_dir",
-                    "set CheckpointConfig.work_dir to a URI such as hdfs://namenode/chandy or s3a://bucket/chandy, or "
-                    "to a directory that is mounted on all machines",
-                )
-        check_reach(master, places, shared=config.shared)
-        is_remote = config.work_dir is not None and not is_local(config.work_dir)
-        if facts.native_state and is_remote and plan.needs_ticks(facts):
-            raise WriterError(
-                f"query {name!r} cannot be started",
-                "no operator with timers together with state of Spark's own, because what fires the timers reads the "
-                "query's log in its working directory",
-                f"both, and work_dir={config.work_dir!r}",
-                "set CheckpointConfig.work_dir to a directory that is mounted on all machines, or give the state to "
-                "an operator of Chandy",
-            )
 
     def _check_running(self) -> None:
         if self._stopped:

@@ -35,6 +35,7 @@ __all__ = [
     "ProcessorFailedError",
     "QueryFailedError",
     "QueryNotRunningError",
+    "ReplicaError",
     "RestoreError",
     "SessionEndedError",
     "SessionStoppedError",
@@ -74,6 +75,10 @@ class WriterError(RefusedError):
 
 class PipelineNameError(RefusedError):
     """A query, an operator or a state has a name that is taken, or one that the pipeline does not have."""
+
+
+class ReplicaError(RefusedError):
+    """A replica cannot be made, has failed, or has not come as far as it should."""
 
 
 class ArgumentError(RefusedError):

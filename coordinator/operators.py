@@ -10,6 +10,7 @@ import attrs
 from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import STATE as AGGREGATES
 from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.errors import invalid_argument
@@ -122,6 +123,7 @@ class Operators:
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
     _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
+    _aggregates: dict[str, Aggregates] = attrs.field(factory=dict, init=False)
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -223,6 +225,7 @@ class Operators:
         )
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         found = self._put_in(needed, made.spec, made.combiner)
+        self._aggregates[uid] = made.aggregates
         self._tell_of_new_aggregates(uid)
         return found
 
@@ -251,6 +254,7 @@ class Operators:
             stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally, ttl=ttl
         )
         task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[PreAggregation.NOWHERE])
+        self._aggregates[uid] = made.aggregates
         self._tell_of_new_aggregates(uid)
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
@@ -383,6 +387,10 @@ class Operators:
                 repr(uid),
             )
         return found
+
+    def aggregates(self, uid: str) -> Aggregates | None:
+        """Return what an operator computes; None if it computes no aggregates."""
+        return self._aggregates.get(uid)
 
     def of_query(self, query: str, uids: Iterable[str]) -> tuple[OperatorRecord, ...]:
         """Return the records of the operators of a query that is about to start, with the query's name.

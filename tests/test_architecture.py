@@ -19,7 +19,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face"),
     ("coordinator",),
-    ("keyed_operators", "supervised_run"),
+    ("graceful_stop", "keyed_operators", "replication", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
     ("adopt", "batch_aggregate"),

@@ -36,16 +36,21 @@ class StateChangesSource(Source):
             pins: of the reader.
             query: the name of the query.
         """
-        self._pins = pins
+        self.pins = pins
+        self.began_at: int | None = None
+        """The checkpoint whose state had been read when the newest run began."""
+        self.completed_at: int | None = None
+        """The checkpoint whose state the newest completed checkpoint of the query has read."""
         self._query = query
         self._released = Newest("chandy-release", self._release)
 
     @override
     def check(self, offset: str) -> None:
+        self.began_at = read_up_to(offset)
         at = _needed(offset)
         if at is None:
             return
-        store = self._pins.store
+        store = self.pins.store
         try:
             there = Catalog(store).list_ids()
         except (OSError, ChandyError) as error:
@@ -62,11 +67,12 @@ class StateChangesSource(Source):
                 f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint",
                 "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
                 "the reader and an empty target",
-                (Loss(f"the changes for reader {self._pins.reader!r}", at, min(there, default=None), None),),
+                (Loss(f"the changes for reader {self.pins.reader!r}", at, min(there, default=None), None),),
             )
 
     @override
     def completed(self, offset: str) -> None:
+        self.completed_at = read_up_to(offset)
         at = _needed(offset)
         if at is not None:
             self._released.give(at)
@@ -77,7 +83,7 @@ class StateChangesSource(Source):
 
     def _release(self, at: int) -> None:
         try:
-            self._pins.release_before(at)
+            self.pins.release_before(at)
         except (OSError, ChandyError) as error:
             log.warning(
                 "cannot release what the query has read; the next checkpoint tries again",
@@ -106,7 +112,16 @@ def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
     return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query)
 
 
+def read_up_to(offset: str) -> int | None:
+    """Return the checkpoint whose state a query at an offset has read; None if it has not read any as a whole."""
+    return _read(offset).at
+
+
 def _needed(offset: str) -> int | None:
     """Return the oldest checkpoint that a query at an offset needs; None if it needs none yet."""
-    found = FeedOffset.of(json.loads(offset))
+    found = _read(offset)
     return found.to if found.at is None else found.at
+
+
+def _read(offset: str) -> FeedOffset:
+    return FeedOffset.of(json.loads(offset))

@@ -118,6 +118,7 @@ class Aggregation:
     """The columns that are needed beside the key columns, by name."""
     spec: AggregateSpec
     combiner: Combiner | None
+    aggregates: Aggregates
 
     def rows(self, df: DataFrame) -> DataFrame:
         """Return only the columns that the operator needs, so that no others are sent to Python."""
@@ -180,6 +181,6 @@ def aggregation(
     inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor, since)
     inputs = {name: one for one, name in names.items()}
     if combine is False:
-        return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None)
+        return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None, aggregates)
     combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))
-    return Aggregation(tuple(by), inputs, AggregateSpec(inner, None, states), combiner)
+    return Aggregation(tuple(by), inputs, AggregateSpec(inner, None, states), combiner, aggregates)

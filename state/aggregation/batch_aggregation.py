@@ -13,6 +13,7 @@ from ..format.arrow import to_numpy
 from ..operators.arrow_expiry import TimeToLive
 from ..operators.dataframe import ArrowFunction, Combiner
 from .aggregate_operator import AggregateSpec, aggregation
+from .aggregates import Aggregates
 from .combining import Combined, Combining, PreAggregation
 from .partial_aggregation import RowsToAccumulators
 from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
@@ -60,6 +61,7 @@ class BatchAggregation:
     partials: SqlPartials | None
     """For ``PreAggregation.SQL``; None if SQL cannot combine the rows."""
     tally: Tally
+    aggregates: Aggregates
 
 
 def batch_aggregation(
@@ -106,7 +108,7 @@ def batch_aggregation(
         of_sql = SqlToAccumulators(convert.aggregates, partials, convert.names)
         specs[PreAggregation.SQL] = attrs.evolve(plain.spec, to_accumulators=_CountedPartials(of_sql, tally))
     combiner = Combiner(_CountedCombiner(combined.combiner.function, tally))
-    return BatchAggregation(rows, specs, combiner, partials, tally)
+    return BatchAggregation(rows, specs, combiner, partials, tally, plain.aggregates)
 
 
 @attrs.frozen

@@ -115,6 +115,18 @@ class StateChanges:
             fields.append(StructField(BEFORE, self._value_schema))
         return StructType(fields)
 
+    @property
+    def value_columns(self) -> dict[str, str]:
+        """The columns of the value, by the names of its fields."""
+        fields = self._value_schema.names
+        # They are the last ones but for the expiry.
+        return dict(zip(fields, self.state.schema.names[-1 - len(fields) : -1], strict=True))
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that say which item a row is about: of the key, the map's key or the position in a list."""
+        return tuple(self.state.schema.names[: -1 - len(self._value_schema)])
+
     def parts(
         self, old: Located | None, new: Located, shards: tuple[int, int | None] = (0, None)
     ) -> list[ChangePart]:
@@ -126,17 +138,25 @@ class StateChanges:
             shards: the first shard to read and that after the last one, if there is no older checkpoint.
 
         Raises:
-            NoSuchStateError: ``new`` does not have the operator or the state.
+            NoSuchStateError: ``new`` no longer has the operator or the state.
             StateSchemaError: the key, the kind of the state or the keys of a map are others than in ``state``.
         """
-        after = self._operator(new)
         if old is None:
+            after = self._operator(new, may_be_missing=True)
+            if after is None:
+                return []
             return [
                 self._part(None, (), after, new, (handle,), number)
                 for number, handle in enumerate(after.shards)
                 if handle and shards[0] <= number and (shards[1] is None or number < shards[1])
             ]
-        before = self._operator(old, after)
+        before = self._operator(old, may_be_missing=True)
+        after = self._operator(new, may_be_missing=before is None)
+        if after is None:
+            return []
+        if before is None:
+            # What it has of the operator's files belongs to other states.
+            before = attrs.evolve(after, states={}, shards=self._shards(old))
         same = self._means_the_same(before, after)
         one_by_one = len(before.shards) == len(after.shards) or not (before.shards and after.shards)
         return [
@@ -166,14 +186,18 @@ class StateChanges:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
-    def _operator(self, found: Located, newer: OperatorRecord | None = None) -> OperatorRecord:
-        """Return the operator in a checkpoint. If it does not have the state yet, it is empty beside a newer one."""
+    def _shards(self, found: Located) -> tuple[Handle | None, ...]:
+        uid = self.state.operator
+        return next((one.shards for one in found.manifest.operators if one.uid == uid), ())
+
+    def _operator(self, found: Located, *, may_be_missing: bool) -> OperatorRecord | None:
+        """Return the operator in a checkpoint that has the state."""
         where = f"checkpoint {found.manifest.id} in {found.store.uri}"
         uid, name = self.state.operator, self.state.name
         record = next((one for one in found.manifest.operators if one.uid == uid), None)
         if record is None or name not in record.states:
-            if newer is not None:
-                return record or attrs.evolve(newer, states={}, shards=())
+            if may_be_missing:
+                return None
             raise NoSuchStateError(
                 f"changes of state {name!r} of operator {uid!r} end before {where}",
                 "a checkpoint that has the state",

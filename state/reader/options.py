@@ -11,6 +11,7 @@
 | ``before`` | "true": rows of changes have the value before |
 | ``reader`` | the name of the reader of a stream of changes, see ``feed`` |
 | ``release`` | "batch" or "checkpoint": what releases the checkpoints that the stream has read |
+| ``declared`` | the operator as the running program has it, in JSON: a stream may begin before a checkpoint has it |
 | ``shards_per_batch`` | how many shards of the first checkpoint a batch of the stream reads at most |
 """
 
@@ -22,19 +23,22 @@ from typing import Final, TypeVar
 import attrs
 
 from ...storage.checkpoints.locate import LATEST, locate
+from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.codec import from_json_of_any_version
 from ...storage.keys import validate_name
 from ..errors import invalid_argument
 from .changes import ChangePart, StateChanges
 from .feed import Feed
 from .names import BATCH, CHECKPOINT
 from .selection import Selection, selected
+from .stored import StoredState
 
 T = TypeVar("T")
 
 _COMMON: Final = {"path", "operator", "state"}
 _OF_STATE: Final = {"checkpoint", "shards", "key"}
 _OF_CHANGES: Final = {"changes_from", "changes_to", "before"}
-_OF_FEED: Final = {"reader", "release", "shards_per_batch", "before"}
+_OF_FEED: Final = {"reader", "release", "shards_per_batch", "before", "declared"}
 
 
 @attrs.frozen
@@ -76,19 +80,29 @@ def chosen(options: Mapping[str, str]) -> Selection | ChangesBetween | Feed:
 
 
 def _feed(given: Mapping[str, str]) -> Feed:
-    found = selected(locate(given["path"]), given.get("operator"), given.get("state"))
-    if found.is_savepoint:
-        raise invalid_argument("path", "a pipeline's folder, which gets new checkpoints", "a savepoint's")
+    root, state = _followed(given)
     releases = _read(
         "release", f"{BATCH!r} or {CHECKPOINT!r}", {BATCH: True, CHECKPOINT: False}.__getitem__, given
     )
     return Feed(
-        found.root,
-        StateChanges(found.state, _before(given)),
+        root,
+        StateChanges(state, _before(given)),
         validate_name("reader", given["reader"]),
         releases is not False,
         _read("shards_per_batch", "a number above 0", _positive, given),
     )
+
+
+def _followed(given: Mapping[str, str]) -> tuple[str, StoredState]:
+    """Return the URI of the pipeline's store, and the state to follow."""
+    if "declared" in given:
+        operator = from_json_of_any_version(OperatorRecord, given["declared"].encode())
+        record = operator.states[given["state"]]
+        return given["path"], StoredState(operator.uid, given["state"], operator.key_schema, record)
+    found = selected(locate(given["path"]), given.get("operator"), given.get("state"))
+    if found.is_savepoint:
+        raise invalid_argument("path", "a pipeline's folder, which gets new checkpoints", "a savepoint's")
+    return found.root, found.state
 
 
 def _changes_between(given: Mapping[str, str]) -> ChangesBetween:

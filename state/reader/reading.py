@@ -8,11 +8,13 @@ from collections.abc import Collection
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import attrs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from ...storage.checkpoints.locate import LATEST, Located, locate
-from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.checkpoints.manifest import CheckpointKind, OperatorRecord
+from ...storage.codec import to_json
 from ..errors import invalid_argument
 from ..format.keys import KeyCodec
 from ..format.schema import from_json
@@ -20,7 +22,7 @@ from ..source_names import named
 from .changes import StateChanges
 from .feed import Feed
 from .given_key import key_values, shard_of
-from .names import FORMAT
+from .names import CHECKPOINT, FORMAT
 from .options import chosen
 from .selection import Selection, select, selected
 from .source import StateSource
@@ -160,16 +162,56 @@ def stream_changes(
         NoSuchStateError, DamagedError, SchemaTooNewError, InvalidPlaceError: as for ``read_state``.
         InvalidNameError: the reader's name cannot be used.
     """
-    options: dict[str, Any] = {"reader": reader, "release": release, "before": str(before).lower()}
-    if shards_per_batch is not None:
-        options["shards_per_batch"] = str(shards_per_batch)
+    options = {"reader": reader, "release": release} | _options(before, shards_per_batch)
     # Chooses here, so that the caller gets errors as they are.
     found = chosen({"path": uri, **options, **_given(operator=operator, state=state)})
     assert isinstance(found, Feed), "there is a reader"
+    followed = found.changes.state
+    return _stream(
+        spark, found.root, reader, options | {"operator": followed.operator, "state": followed.name}
+    )
+
+
+def stream_declared(
+    spark: SparkSession,
+    root: str,
+    reader: str,
+    operator: OperatorRecord,
+    state: str,
+    *,
+    before: bool,
+    shards_per_batch: int | None,
+) -> DataFrame:
+    """Return the changes of a state that perhaps no checkpoint has yet; the caller releases what is read.
+
+    Args:
+        spark: the session.
+        root: URI of the pipeline's store.
+        reader: as for ``stream_changes``.
+        operator: as the running program has it.
+        state: the name of one of its states.
+        before, shards_per_batch: as for ``stream_changes``.
+
+    Raises:
+        DefinitionError: the state is none that has changes.
+        InvalidNameError: the reader's name cannot be used.
+    """
+    declared = to_json(attrs.evolve(operator, shards=())).decode()
+    options = {"reader": reader, "release": CHECKPOINT, "state": state, "declared": declared}
+    options |= _options(before, shards_per_batch)
+    chosen({"path": root, **options})
+    return _stream(spark, root, reader, options)
+
+
+def _options(before: bool, shards_per_batch: int | None) -> dict[str, str]:
+    options = {"before": str(before).lower()}
+    return options if shards_per_batch is None else options | {"shards_per_batch": str(shards_per_batch)}
+
+
+def _stream(spark: SparkSession, root: str, reader: str, options: dict[str, str]) -> DataFrame:
     register(spark)
-    options |= {"operator": found.changes.state.operator, "state": found.changes.state.name}
     stream = spark.readStream.format(FORMAT).options(**options)
-    return named(spark, stream, f"{FORMAT}_{re.sub(r'[^A-Za-z0-9]', '_', reader)}").load(found.root)
+    return named(spark, stream, f"{FORMAT}_{re.sub(r'[^A-Za-z0-9]', '_', reader)}").load(root)
 
 
 def _given(**options: str | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from chandy import FilesSink, Replica
 from chandy.coordinator import CheckpointCoordinator
 from chandy.state import read_changes, read_state, stream_changes
 from chandy.storage.backends.open import open_store, pipeline_uri
@@ -91,3 +92,41 @@ def test_plain_spark_follows_a_pipeline(
     assert set(seen) == {first, newest}
     follow()
     assert pinned(open_store(uri)) == {newest}
+
+
+def latest(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """What a log of all changes makes of each key."""
+    found: dict[str, Any] = {}
+    rows = spark.read.parquet(str(folder)).orderBy("_checkpoint").collect()
+    for row in rows:
+        found.pop(row.k, None)
+        if row._change != "delete":
+            found[row.k] = (row.n, row.total)
+    return found
+
+
+def test_a_replica_follows_a_pipeline_over_its_lives(
+    spark: SparkSession, make: Make, events: Events, tmp_path: Path
+) -> None:
+    target = tmp_path / "log"
+
+    def begin(**options: Any) -> tuple[CheckpointCoordinator, Replica]:
+        coordinator = make(**options)
+        totals = coordinator.aggregate(
+            events.stream(spark), by=["k"], uid="totals", shards=4, n=("*", "count"), total=("v", "avg")
+        )
+        coordinator.start(totals.writeStream.outputMode("update").format("noop"), name="q")
+        return coordinator, coordinator.replicate("totals", to=FilesSink(str(target)), name="log")
+
+    events.add(1)
+    coordinator, replica = begin()
+    assert coordinator.replicas == (replica,)
+    first = checkpoint(coordinator)
+    assert replica.catch_up(f"{DEADLINE:g} s") == first
+    events.add(2)
+    second = checkpoint(coordinator)
+    assert replica.catch_up(f"{DEADLINE:g} s") == second
+    rows = spark.read.json(str(events.folder)).groupBy("k").agg({"*": "count", "v": "avg"}).collect()
+    assert latest(spark, target) == {row.k: (row["count(1)"], row["avg(v)"]) for row in rows}
+    coordinator.stop()
+    assert not replica.status.is_active

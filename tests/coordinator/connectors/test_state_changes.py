@@ -66,7 +66,7 @@ def test_a_query_goes_on_only_where_its_checkpoint_is_still_there(
     store.delete(manifest_key(2))
     source.check(offset(3))
     for standing in (offset(2), offset(to=2, shards=1)):
-        with pytest.raises(SourceLostError, match="checkpoint 2.*checkpoints 1, 3.*another name") as lost:
+        with pytest.raises(SourceLostError, match=r"checkpoint 2.*checkpoints 1, 3.*another name") as lost:
             source.check(standing)
         assert [loss.needed for loss in lost.value.losses] == [2]
 

@@ -1,0 +1,1 @@
+"""Replicas: copies of a state in other systems, which follow the pipeline from checkpoint to checkpoint."""

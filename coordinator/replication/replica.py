@@ -1,0 +1,166 @@
+"""A replica that runs: a pipeline of its own beside the one whose state it copies. Neither waits for the other."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final, Protocol
+
+import attrs
+
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.logs import logger
+from ..checkpoint import Checkpoint
+from ..connectors.state_changes import StateChangesSource, read_up_to
+from ..durations import Duration, seconds
+from ..errors import ReplicaError
+from ..query import CheckpointedQuery
+from .formats import Format
+
+log = logger(__name__)
+
+_LOOK_SECONDS: Final = 0.05
+
+
+class ReplicaPipeline(Protocol):
+    """The pipeline that writes a replica: a ``CheckpointCoordinator``."""
+
+    @property
+    def queries(self) -> tuple[CheckpointedQuery, ...]:
+        """Its only query."""
+        ...
+
+    def checkpoint(self) -> Future[Checkpoint]:
+        """Take a checkpoint."""
+        ...
+
+    def stop(self, *, timeout: Duration) -> object:
+        """Stop it."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaStatus:
+    """How far a replica has come."""
+
+    name: str
+    operator: str
+    state: str
+    format: Format
+    targets: tuple[str, ...]
+    """The sinks, by their uids."""
+    checkpoint: int | None
+    """The checkpoint of the pipeline up to which changes are written; None: none in this life of the driver yet. They
+    are visible in the target unless that is away."""
+    is_active: bool
+    """Whether it runs or is about to restart."""
+    error: str | None
+    """Why it has failed for good; None if it has not."""
+
+
+class Replica:
+    """A copy of a state in another system, which follows the pipeline from checkpoint to checkpoint.
+
+    The target equals the state at a checkpoint whenever a transaction of the sink is complete. The pipeline does not
+    wait for it: while the target is away, the pipeline keeps the checkpoint that the target has, and afterwards the
+    replica catches up in one step.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        operator: str,
+        state: str,
+        format: Format,
+        pipeline: ReplicaPipeline,
+        source: StateChangesSource,
+    ) -> None:
+        self.name = name
+        self._operator = operator
+        self._state = state
+        self._format: Format = format
+        self._pipeline = pipeline
+        self._source = source
+
+    @property
+    def query(self) -> CheckpointedQuery:
+        """The query that writes it."""
+        return self._pipeline.queries[0]
+
+    @property
+    def status(self) -> ReplicaStatus:
+        """How far it has come. No store is asked."""
+        error = self.query.exception()
+        return ReplicaStatus(
+            name=self.name,
+            operator=self._operator,
+            state=self._state,
+            format=self._format,
+            targets=tuple(self.query.definition.sink.uids),
+            checkpoint=self._source.completed_at,
+            is_active=self.query.isActive,
+            error=None if error is None else str(error),
+        )
+
+    def catch_up(self, timeout: Duration = "1 min") -> int:
+        """Wait until the target has the state of the checkpoint that is the pipeline's newest now, or a newer one.
+
+        Returns:
+            The id of that checkpoint; 0 if there is none.
+
+        Raises:
+            ReplicaError: it has failed for good, or the time was too short.
+            CheckpointError: a checkpoint of the replica has failed.
+        """
+        deadline = time.monotonic() + seconds(timeout)
+        newest = Catalog(self._source.pins.store).latest()
+        wanted = 0 if newest is None else newest.id
+        while True:
+            error = self.query.exception()
+            if error is not None:
+                raise ReplicaError(
+                    f"replica {self.name!r} has failed", "one that runs", str(error)
+                ) from error
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ReplicaError(
+                    f"replica {self.name!r} has not caught up in time",
+                    f"checkpoint {wanted}",
+                    f"checkpoint {self._source.completed_at}",
+                    "see its query for what it waits for; it goes on",
+                )
+            if self._has_read(wanted):
+                # Its future is done once the target has what it has.
+                with suppress(TimeoutError):
+                    self._pipeline.checkpoint().result(left)
+                    return wanted
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+    def _has_read(self, wanted: int) -> bool:
+        """Whether a batch has committed that ends with a checkpoint, or a later one."""
+        progress = self.query.lastProgress
+        ends = [source["endOffset"] for source in progress["sources"]] if progress is not None else []
+        read = [read_up_to(end) for end in ends if end] + [self._source.began_at]
+        return any(at is not None and at >= wanted for at in read)
+
+    def stop(self, timeout: Duration = "1 min") -> None:
+        """Stop it. The pipeline keeps the checkpoint that the target has, so that ``replicate`` goes on from there."""
+        self._pipeline.stop(timeout=timeout)
+
+    def drop(self, timeout: Duration = "1 min") -> None:
+        """Stop it for good: the pipeline keeps nothing for it any more. The target stays as it is.
+
+        To replicate the state again, use another name and an empty target.
+        """
+        self.stop(timeout)
+        released = self._source.pins.release()
+        log.info("a replica is dropped", replica=self.name, released=released)
+
+    def __repr__(self) -> str:
+        status = self.status
+        at = "nothing yet" if status.checkpoint is None else f"checkpoint {status.checkpoint}"
+        life = "running" if status.is_active else "failed" if status.error else "stopped"
+        return f"Replica(name={self.name!r}, operator={self._operator!r}, state={self._state!r}, at={at}, {life})"

@@ -1,0 +1,210 @@
+"""Starts replicas: makes the DataFrame of changes, and the pipeline that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...state.aggregation.aggregates import Aggregates
+from ...state.reader.changes import StateChanges
+from ...state.reader.finished import finished
+from ...state.reader.reading import stream_declared
+from ...state.reader.stored import StoredState
+from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.keys import validate_name
+from ..config import CheckpointConfig
+from ..connectors.state_changes import StateChangesSource
+from ..durations import Duration
+from ..errors import ArgumentError, PipelineNameError, ReplicaError
+from ..sinks.two_phase.contract import TwoPhaseSink
+from .formats import DELETED, Changes, Format, Origin, check_format
+from .replica import Replica
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERY = "replica"
+"""The name of the only query of a replica's pipeline."""
+_INTERVAL: Duration = "10 s"
+"""How often a replica is published if the pipeline itself takes no periodic checkpoints."""
+
+
+@attrs.frozen
+class Replicated:
+    """A state that is to be replicated."""
+
+    pipeline: str
+    operator: OperatorRecord
+    """As the running program has it."""
+    state: str
+    aggregates: Aggregates | None
+    """What the operator computes; None if it computes no aggregates."""
+
+    @classmethod
+    def of(
+        cls, pipeline: str, operator: OperatorRecord, state: str | None, aggregates: Aggregates | None
+    ) -> Replicated:
+        """Return a state of an operator.
+
+        Args:
+            pipeline: the name of the pipeline.
+            operator: its record.
+            state: the name of the state; None: the only one.
+            aggregates: what the operator computes.
+
+        Raises:
+            PipelineNameError: there is no such state, or several and none is named.
+        """
+        names = list(operator.states)
+        if state is None and len(names) == 1:
+            (state,) = names
+        if state not in names:
+            raise PipelineNameError(
+                f"a state of operator {operator.uid!r} cannot be replicated",
+                f"one of its states: {', '.join(map(repr, names)) or 'it has none'}",
+                "none was named" if state is None else repr(state),
+            )
+        return cls(pipeline, operator, state, aggregates)
+
+    def changes(
+        self, spark: SparkSession, uri: str, reader: str, before: bool, shards_per_batch: int | None
+    ) -> Changes:
+        """Return the changes as a streaming DataFrame; arguments are those of ``stream_declared``."""
+        rows = stream_declared(
+            spark, uri, reader, self.operator, self.state, before=before, shards_per_batch=shards_per_batch
+        )
+        record = self.operator.states[self.state]
+        own = StateChanges(StoredState(self.operator.uid, self.state, self.operator.key_schema, record))
+        value = own.value_columns
+        if self.aggregates is None:
+            return Changes(rows, own.key_columns, tuple(value.values()))
+        fields = self.aggregates.state.names
+        rows = finished(rows, self.aggregates, [value[name] for name in fields], fields)
+        return Changes(rows, own.key_columns, tuple(field.name for field in self.aggregates.output))
+
+
+@attrs.frozen
+class Replicating:
+    """Starts the replicas of one pipeline."""
+
+    coordinators: Callable[..., Any]
+    """The class ``CheckpointCoordinator``."""
+    spark: SparkSession
+    pipeline: str
+    """Its name."""
+    storage: str
+    """Where it keeps its checkpoints, and where its replicas keep theirs."""
+    uri: str
+    """Its folder there."""
+    config: CheckpointConfig
+
+    def replica(
+        self,
+        operator: OperatorRecord,
+        aggregates: Aggregates | None,
+        *,
+        state: str | None,
+        to: Sequence[TwoPhaseSink],
+        name: str,
+        format: Format | None,
+        before: bool,
+        shards_per_batch: int | None,
+    ) -> Replica:
+        """Start a replica.
+
+        Args:
+            operator: what is to be replicated, as the running program has it.
+            aggregates: what the operator computes; None if it computes no aggregates.
+            state, to, name, format, before, shards_per_batch: as for ``CheckpointCoordinator.replicate``.
+
+        Raises:
+            ChandyError: as there.
+        """
+        validate_name("replica", name)
+        wanted = _format(format, to)
+        replicated = Replicated.of(self.pipeline, operator, state, aggregates)
+        changes = replicated.changes(self.spark, self.uri, name, before, shards_per_batch)
+        if wanted == "table":
+            _check_tables(to, changes.key)
+        rows = changes.written_as(wanted, Origin(self.pipeline, operator.uid, replicated.state))
+        pipeline = self.coordinators(
+            self.spark,
+            pipeline=f"{self.pipeline}.{QUERY}.{name}",
+            storage=self.storage,
+            config=_config(self.config),
+        )
+        try:
+            query = pipeline.start(rows.writeStream, name=QUERY, sink=list(to))
+        except BaseException:
+            pipeline.stop(checkpoint=False)
+            raise
+        sources = set(query.definition.sources.sources.values())
+        (source,) = (one for one in sources if isinstance(one, StateChangesSource))
+        return Replica(
+            name=name,
+            operator=operator.uid,
+            state=replicated.state,
+            format=wanted,
+            pipeline=pipeline,
+            source=source,
+        )
+
+
+def _config(config: CheckpointConfig) -> CheckpointConfig:
+    """Return the configuration of a replica's pipeline: it has no operators, and nobody asks its driver."""
+    return attrs.evolve(
+        config,
+        interval=config.interval or _INTERVAL,
+        initial_delay=None,
+        standbys=0,
+        savepoints=None,
+        dropped_queries=(),
+        claim=False,
+        listen=None,
+        token=None,
+        tls_certificate=None,
+        tls_key=None,
+        on_event=None,
+    )
+
+
+def _format(wanted: Format | None, sinks: Sequence[TwoPhaseSink]) -> Format:
+    """Return the format in which targets get the changes: that which is wanted, or what fits them."""
+    if wanted is not None:
+        check_format(wanted)
+        return wanted
+    fitting = {_fitting(sink) for sink in sinks}
+    if len(fitting) != 1:
+        raise ArgumentError(
+            "a state cannot be replicated to these sinks together",
+            "sinks that take the same rows, or a format that all of them take",
+            f"{len(sinks)} sinks of different kinds" if sinks else "no sink",
+            "replicate to each of them under a name of its own",
+        )
+    return fitting.pop()
+
+
+def _fitting(sink: TwoPhaseSink) -> Format:
+    if getattr(sink, "target", None) == "Kafka":
+        return "upsert"
+    return "table" if getattr(sink, "mode", "append") == "upsert" else "changes"
+
+
+def _check_tables(sinks: Sequence[TwoPhaseSink], key: tuple[str, ...]) -> None:
+    """Refuse tables that would not become a copy of the state: whose keys are others, or that delete nothing.
+
+    Raises:
+        ReplicaError: names the first such sink.
+    """
+    for sink in sinks:
+        own, deleted = tuple(getattr(sink, "key", ())), getattr(sink, "deleted", None)
+        if set(own) != set(key) or deleted != DELETED:
+            raise ReplicaError(
+                f"sink {sink.uid!r} cannot hold a copy of a state",
+                f"an upsert by {', '.join(map(repr, key))} that deletes what {DELETED!r} marks",
+                f"key={own!r} and deleted={deleted!r}",
+                f"give the sink mode='upsert', key={key!r} and deleted={DELETED!r}; a sink without deletions takes the "
+                "format 'changes'",
+            )
