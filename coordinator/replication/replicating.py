@@ -25,8 +25,6 @@ from .replica import Replica
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-QUERY = "replica"
-"""The name of the only query of a replica's pipeline."""
 _INTERVAL: Duration = "10 s"
 """How often a replica is published if the pipeline itself takes no periodic checkpoints."""
 
@@ -129,14 +127,16 @@ class Replicating:
         if wanted == "table":
             _check_tables(to, changes.key)
         rows = changes.written_as(wanted, Origin(self.pipeline, operator.uid, replicated.state))
+        # No two queries of a session may have one name.
+        unique = f"{self.pipeline}.replica.{name}"
         pipeline = self.coordinators(
             self.spark,
-            pipeline=f"{self.pipeline}.{QUERY}.{name}",
+            pipeline=unique,
             storage=self.storage,
             config=_config(self.config),
         )
         try:
-            query = pipeline.start(rows.writeStream, name=QUERY, sink=list(to))
+            query = pipeline.start(rows.writeStream, name=unique, sink=list(to))
         except BaseException:
             pipeline.stop(checkpoint=False)
             raise

@@ -1,0 +1,128 @@
+"""A driver whose state is replicated, which tests run as a process of its own and kill.
+
+``python -m tests.integration.replica_driver <options as JSON>``: events go to stdout. The end of stdin stops it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy import FilesSink, PostgresSink, Replica, TwoPhaseSink
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+
+from ..waiting import DEADLINE
+from . import drivers
+from .drivers import say, session
+
+KEYS = 9
+PIPELINE = "replicated"
+NAME = "copy"
+INPUT = "k string, v long"
+
+
+def add_file(folder: Path, file: int) -> None:
+    """Put an input file there: each key once, a key of the file's own, and the end of the key of the file before."""
+    rows = [(f"k{number}", 1) for number in range(KEYS)] + [(f"m{file}", 1)]
+    rows += [(f"m{file - 1}", -1)] if file else []
+    hidden = folder / f".{file:04}"
+    hidden.write_text("\n".join(json.dumps({"k": key, "v": value}) for key, value in rows))
+    os.utime(hidden, (1_600_000_000 + file, 1_600_000_000 + file))
+    hidden.rename(folder / f"{file:04}.json")
+
+
+def check_table(table: dict[str, int]) -> int:
+    """Check that a table is the state after a number of files, and return that number; 0 if it is empty."""
+    if not table:
+        return 0
+    (files,) = {table[f"k{number}"] for number in range(KEYS)}
+    assert table == {f"k{number}": files for number in range(KEYS)} | {f"m{files - 1}": 1}
+    return files
+
+
+class Counts(StatefulProcessor):
+    """Counts the rows of a key, and forgets it at a row below zero."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            if row.v < 0:
+                self.count.clear()
+            else:
+                (n,) = self.count.get() or (0,)
+                self.count.update((n + 1,))
+        return iter(())
+
+
+def run(options: dict[str, Any]) -> None:
+    """Count, and replicate the counts; tells what happens until it is killed or told to stop."""
+    folder = Path(options["folder"])
+    cloudpickle.register_pickle_by_value(drivers)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark = session("local[2]", folder)
+    say("warm")
+    coordinator = CheckpointCoordinator(
+        spark,
+        pipeline=PIPELINE,
+        storage=str(folder / "store"),
+        config=CheckpointConfig(
+            interval=options["interval"],
+            initial_delay="0 s",
+            restart=NoRestart(),
+            retained=4,
+            takeover_timeout="60 s",
+        ),
+        restore=options.get("restore", "latest"),
+    )
+    say("restored", coordinator.restored.id if coordinator.restored else 0)
+    rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    counts = coordinator.transform_with_state(
+        rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+    )
+    query = coordinator.start(counts.writeStream.format("noop"), name="counts")
+    replica = coordinator.replicate("counts", to=target(folder, options), name=NAME, shards_per_batch=2)
+    say("runs")
+
+    threading.Thread(target=tell, args=(replica,), daemon=True).start()
+    sys.stdin.readline()
+    query.processAllAvailable()
+    coordinator.checkpoint().result(DEADLINE)
+    replica.catch_up("2 min")
+    say("caught up")
+    coordinator.stop()
+    say("stopped")
+
+
+def target(folder: Path, options: dict[str, Any]) -> TwoPhaseSink:
+    """A table of PostgreSQL, or else a log of changes."""
+    if conninfo := options.get("conninfo"):
+        return PostgresSink(
+            conninfo=conninfo, table="copy", mode="upsert", key="k", deleted="_deleted", create_table=True
+        )
+    return FilesSink(str(folder / "log"))
+
+
+def tell(replica: Replica) -> None:
+    """Tell how far the replica has come."""
+    told: int | None = None
+    while replica.status.is_active:
+        if (at := replica.status.checkpoint) != told:
+            told = at
+            say("replicated", at)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))

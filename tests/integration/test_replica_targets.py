@@ -1,0 +1,209 @@
+"""States replicated to PostgreSQL and Kafka on their real servers: each target is the state, in its own terms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, TwoPhaseSink
+from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
+
+from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
+from ..coordinator.connectors.kafka_broker import kafka as kafka
+from ..coordinator.connectors.postgres_server import PostgresServer
+from ..coordinator.connectors.postgres_server import postgres as postgres
+from ..waiting import DEADLINE
+from .support import Make
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+WAIT = f"{DEADLINE:g} s"
+
+
+class Counts(StatefulProcessor):
+    """Counts the rows of a key, and forgets it at a row below zero."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n long, last string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            if row.v < 0:
+                self.count.clear()
+            else:
+                n, _ = self.count.get() or (0, None)
+                self.count.update((n + 1, None if row.v == 0 else f"ü{row.v}"))
+        return iter(())
+
+
+@attrs.define
+class Counted:
+    """A pipeline that counts, and its replicas."""
+
+    spark: SparkSession
+    folder: Path
+    make: Make
+    coordinator: CheckpointCoordinator = attrs.field(init=False)
+    query: CheckpointedQuery = attrs.field(init=False)
+    files: int = 0
+
+    def begin(self, **options: Any) -> None:
+        """Begin a life of the driver."""
+        self.coordinator = self.make(retained=5, **options)
+        rows = self.spark.readStream.schema("k string, v long").json(str(self.folder))
+        counts = self.coordinator.transform_with_state(
+            rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+        )
+        self.query = self.coordinator.start(counts.writeStream.format("noop"), name="counts")
+
+    def give(self, **values: int) -> int:
+        """Give a row for each key, and return the checkpoint that has them."""
+        rows = "\n".join(json.dumps({"k": key, "v": value}) for key, value in values.items())
+        (self.folder / f"{self.files}.json").write_text(rows)
+        self.files += 1
+        self.query.processAllAvailable()
+        return self.coordinator.checkpoint().result(DEADLINE).id
+
+    def replicate(self, to: TwoPhaseSink, name: str, **options: Any) -> Replica:
+        return self.coordinator.replicate("counts", to=to, name=name, **options)
+
+
+@pytest.fixture
+def counted(spark: SparkSession, make: Make, tmp_path: Path) -> Counted:
+    (tmp_path / "in").mkdir()
+    return Counted(spark, tmp_path / "in", make)
+
+
+def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
+    counted: Counted, postgres: PostgresServer
+) -> None:
+    postgres.execute("DROP TABLE IF EXISTS chandy_positions, copy")
+    sink = PostgresSink(
+        conninfo=postgres.conninfo(),
+        table="copy",
+        mode="upsert",
+        key="k",
+        deleted="_deleted",
+        create_table=True,
+    )
+
+    def rows() -> set[tuple[Any, ...]]:
+        return set(postgres.execute("SELECT k, n, last FROM copy"))
+
+    counted.begin()
+    replica = counted.replicate(sink, "table")
+    first = counted.give(a=1, b=0, c=3)
+    assert replica.catch_up(WAIT) == first
+    assert rows() == {("a", 1, "ü1"), ("b", 1, None), ("c", 1, "ü3")}
+    counted.give(a=-1, b=2)
+    replica.catch_up(WAIT)
+    assert rows() == {("b", 2, "ü2"), ("c", 1, "ü3")}
+    counted.coordinator.stop()
+
+    counted.begin(restore=first)
+    # The input since then is counted again, and more.
+    replica = counted.replicate(sink, "table")
+    counted.give(c=5, d=6)
+    replica.catch_up(WAIT)
+    assert rows() == {("b", 2, "ü2"), ("c", 2, "ü5"), ("d", 1, "ü6")}
+    assert replica.status.targets == ("postgres",)
+    replica.drop()
+    assert [one.name for one in counted.coordinator.replicas] == ["table"]
+
+
+def test_a_target_that_was_away_gets_what_has_come_meanwhile_in_one_step(
+    counted: Counted, postgres: PostgresServer
+) -> None:
+    postgres.execute("DROP TABLE IF EXISTS chandy_positions, copy")
+    sink = PostgresSink(
+        conninfo=postgres.conninfo(),
+        table="copy",
+        mode="upsert",
+        key="k",
+        deleted="_deleted",
+        create_table=True,
+    )
+    counted.begin()
+    replica = counted.replicate(sink, "table")
+    counted.give(a=1, b=1)
+    replica.catch_up(WAIT)
+    replica.stop()
+    # Retention drops more checkpoints than it keeps.
+    for _ in range(7):
+        newest = counted.give(a=1, c=1)
+    counted.give(b=-1)
+    counted.coordinator.stop()
+    counted.begin()
+    replica = counted.replicate(sink, "table")
+    assert replica.catch_up(WAIT) > newest
+    assert set(postgres.execute("SELECT k, n FROM copy")) == {("a", 8), ("c", 7)}
+
+
+def test_topics_are_the_state_for_readers_of_upserts_and_of_debezium(counted: Counted, kafka: Broker) -> None:
+    plain, wrapped = new_topic(kafka), new_topic(kafka)
+
+    def sink(topic: str) -> KafkaSink:
+        return KafkaSink(bootstrap_servers=kafka.servers, topic=topic)
+
+    counted.begin()
+    replicas = [
+        counted.replicate(sink(plain), "plain"),
+        counted.replicate(sink(wrapped), "wrapped", format="debezium", before=True),
+    ]
+    assert [one.status.format for one in replicas] == ["upsert", "debezium"]
+    first = counted.give(a=1, b=0)
+    for replica in replicas:
+        replica.catch_up(WAIT)
+    second = counted.give(a=-1, b=2, c=3)
+    for replica in replicas:
+        replica.catch_up(WAIT)
+
+    table: dict[str, Any] = {}
+    for message in read(kafka.servers, plain):
+        key = json.loads(message.key)["k"]
+        table.pop(key, None)
+        if message.value is not None:
+            table[key] = json.loads(message.value)
+    assert table == {"b": {"n": 2, "last": "ü2"}, "c": {"n": 1, "last": "ü3"}}
+
+    by_key: dict[str, list[Any]] = {}
+    for message in read(kafka.servers, wrapped):
+        value = None if message.value is None else json.loads(message.value)
+        by_key.setdefault(json.loads(message.key)["k"], []).append(value)
+    of_a, of_b, of_c = by_key["a"], by_key["b"], by_key["c"]
+    assert [value and value["op"] for value in of_a] == ["r", "d", None]
+    assert [value["op"] for value in of_b] == ["r", "u"]
+    assert [value["op"] for value in of_c] == ["c"]
+    deletion, update = of_a[1], of_b[1]
+    assert (deletion["before"], deletion["after"]) == ({"n": 1, "last": "ü1"}, None)
+    assert (update["before"], update["after"]) == ({"n": 1, "last": None}, {"n": 2, "last": "ü2"})
+    assert update["transaction"] == {"id": str(second)}
+    source = update["source"]
+    assert (source["connector"], source["name"], source["operator"], source["state"]) == (
+        "chandy",
+        "p",
+        "counts",
+        "count",
+    )
+    assert (source["checkpoint"], source["snapshot"], of_b[0]["source"]["snapshot"]) == (
+        second,
+        "false",
+        "true",
+    )
+    assert of_b[0]["source"]["checkpoint"] == first
+    assert isinstance(update["ts_ms"], int)
+
+
+def test_a_sink_that_cannot_be_a_copy_is_refused(counted: Counted, postgres: PostgresServer) -> None:
+    counted.begin()
+    sink = PostgresSink(conninfo=postgres.conninfo(), table="copy", mode="upsert", key="n")
+    with pytest.raises(ReplicaError, match="deleted='_deleted'"):
+        counted.replicate(sink, "table")
+    assert counted.coordinator.replicas == ()

@@ -1,0 +1,84 @@
+"""Replicas of a state: whatever is killed, the target is the state at a checkpoint, and in the end the newest one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.pins import pinned
+from tests.coordinator.connectors.test_files import Directory
+from tests.effort import chance, rounds
+from tests.waiting import eventually
+
+from .driver_process import Driver, driver
+from .replica_driver import PIPELINE, add_file, check_table
+from .test_exactly_once import runtime as runtime
+
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
+
+KILLS = rounds(2, full=20)
+FILES = 8
+"""Input files of each life."""
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of the log that readers see."""
+    return [folder / key for key in Directory(str(folder)).files()] if folder.exists() else []
+
+
+def check_log(folder: Path) -> int:
+    """Apply the changes of each checkpoint to a table, check it after each, and return how many files it has."""
+    rows = [row for path in files_of(folder) for row in pq.read_table(path).to_pylist()]
+    table: dict[str, int] = {}
+    files = 0
+    for checkpoint in sorted({row["_checkpoint"] for row in rows}):
+        for row in (row for row in rows if row["_checkpoint"] == checkpoint):
+            assert (row["_change"] in ("insert", "read")) == (row["k"] not in table), row
+            if row["_change"] == "delete":
+                del table[row["k"]]
+            else:
+                table[row["k"]] = row["n"]
+        files = check_table(table)
+    return files
+
+
+def has_told(one: Driver, event: str, times: int) -> bool:
+    assert one.process.poll() is None, f"the driver has ended after {one.events[-5:]}"
+    return sum(told.startswith(event) for told in one.events) >= times
+
+
+def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
+    tmp_path: Path, runtime: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    options = {"folder": tmp_path, "interval": "300 ms"}
+    numbers = chance("replica")
+    files = 0
+    store = LocalStore(tmp_path / "store" / PIPELINE)
+    for _ in range(KILLS):
+        for _ in range(FILES):
+            add_file(tmp_path / "in", files)
+            files += 1
+        # Also from a checkpoint behind the newest: the replica follows the pipeline back.
+        ids = Catalog(store).list_ids() if store.list() else []
+        restore = numbers.choice(ids[-2:]) if ids and numbers.random() < 0.5 else "latest"
+        with driver("replica_driver", tmp_path, runtime, {**options, "restore": restore}) as alive:
+            wanted = numbers.randrange(1, 5)
+            eventually(lambda wanted=wanted: has_told(alive, "replicated", wanted), f"{wanted} steps")  # type: ignore[misc]
+            # Not at the moment of an event alone.
+            time.sleep(numbers.uniform(0, 0.3))
+        assert check_log(tmp_path / "log") <= files
+    with driver("replica_driver", tmp_path, runtime, options) as last:
+        eventually(lambda: has_told(last, "runs", 1), "the last driver")
+        assert last.process.stdin is not None
+        last.process.stdin.close()
+        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    assert check_log(tmp_path / "log") == files
+    newest = Catalog(store).latest()
+    assert newest is not None
+    assert max(pinned(store)) <= newest.id
