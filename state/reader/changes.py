@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from rocksdict import Rdict
 
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.locate import Located
@@ -37,7 +38,7 @@ from ...storage.checkpoints.manifest import Handle, OperatorRecord
 from ..errors import DefinitionError, NoSuchStateError, StateSchemaError
 from ..format.arrow import BYTES
 from ..format.schema import arrow_schema, from_json, plain_strings
-from .comparing import Change, Item, StateComparison, opened_pair, same_files, same_schema, shard_pairs
+from .comparing import StateComparison, opened_pair, same_files, same_schema, shard_pairs
 from .stored import StoredState, pieces, timestamps
 
 CHANGE: Final = "_change"
@@ -51,7 +52,8 @@ INSERT: Final = "insert"
 UPDATE: Final = "update"
 DELETE: Final = "delete"
 
-_NAMES: Final = {Change.ADDED: INSERT, Change.CHANGED: UPDATE, Change.REMOVED: DELETE}
+_Change = tuple[bytes, int | bytes, bytes | None, bytes | None]
+"""A key, the place of an item as ``StoredState.items_of`` says, and its packed value before and after."""
 
 
 @attrs.frozen
@@ -173,16 +175,21 @@ class StateChanges:
             ObjectMissingError: a file is gone, because retention has dropped the checkpoint.
             StateTypeError: the stored bytes do not fit the state's record.
         """
-        old, new = part.old, part.new
-        stores = (open_store(old.root if old else new.root), open_store(new.root))
-        comparison = StateComparison.of(
-            self.state.operator, self.state.name, old.operator if old else None, new.operator
-        )
+        stores = (open_store((part.old or part.new).root), open_store(part.new.root))
         widest = self._widest(part)
-        with opened_pair(stores, (old.shards if old else (), new.shards)) as (before, after):
-            items = comparison.differing(before, after)
-            for piece in pieces((item.key, item.place, item.old, item.new, item) for item in items):
-                yield self._rows([found[-1] for found in piece], widest, part)
+        with opened_pair(stores, (part.old.shards if part.old else (), part.new.shards)) as (before, after):
+            items = self._new(after, widest) if part.old is None else self._differing(before, after, part)
+            for piece in pieces(items):
+                yield self._rows(piece, widest, part)
+
+    def _new(self, databases: Sequence[Rdict], widest: StoredState) -> Iterator[_Change]:
+        """Yield everything that shards have, without the detour of a comparison with nothing."""
+        return ((key, place, None, new) for db in databases for key, place, new in widest.items(db))
+
+    def _differing(self, old: Sequence[Rdict], new: Sequence[Rdict], part: ChangePart) -> Iterator[_Change]:
+        before = part.old.operator if part.old else None
+        comparison = StateComparison.of(self.state.operator, self.state.name, before, part.new.operator)
+        return ((item.key, item.place, item.old, item.new) for item in comparison.differing(old, new))
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -253,21 +260,20 @@ class StateChanges:
         records = [record for record in (self.state.record, *sides) if record is not None]
         return attrs.evolve(self.state, record=max(records, key=lambda record: len(record.versions)))
 
-    def _rows(self, items: Sequence[Item], widest: StoredState, part: ChangePart) -> pa.RecordBatch:
-        keys, places, values = zip(*((item.key, item.place, item.new) for item in items), strict=True)
-        rows = widest.rows(keys, places, values)
+    def _rows(self, changes: Sequence[_Change], widest: StoredState, part: ChangePart) -> pa.RecordBatch:
+        keys, places, before, after = zip(*changes, strict=True)
+        rows = widest.rows(keys, places, after)
         schema = arrow_schema(self.schema)
-        count = len(items)
+        count = len(changes)
+        said = [READ] * count if part.old is None else list(map(_said, before, after))
         own = {
-            CHANGE: pa.array(
-                [READ if part.old is None else _NAMES[item.change] for item in items], pa.string()
-            ),
+            CHANGE: pa.array(said, pa.string()),
             CHECKPOINT: pa.array([part.checkpoint] * count, pa.int64()),
             COMPLETED_AT: timestamps(pa.array([round(part.completed_at * 1000)] * count, pa.int64())),
             SHARD: pa.array([part.shard] * count, pa.int32()),
         }
         if self.before:
-            own[BEFORE] = self._before([item.old for item in items], widest)
+            own[BEFORE] = self._before(before, widest)
         columns = [own[field.name] if field.name in own else rows.column(field.name) for field in schema]
         return pa.RecordBatch.from_arrays(
             [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -280,3 +286,9 @@ class StateChanges:
         columns = dict(zip((field.name for field in found.type), found.flatten(), strict=True))
         cast = [columns[field.name].cast(field.type) for field in wanted]
         return pa.StructArray.from_arrays(cast, fields=list(wanted), mask=values.is_null())
+
+
+def _said(before: bytes | None, after: bytes | None) -> str:
+    if before is None:
+        return INSERT
+    return DELETE if after is None else UPDATE

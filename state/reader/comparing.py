@@ -197,6 +197,8 @@ class StateComparison:
     def _entries(self, side: int, databases: Sequence[Rdict]) -> Iterator[_Entry]:
         if self.states[side] is None:
             return iter(())
+        if len(databases) == 1:
+            return self._scan(databases[0])
         return heapq.merge(*(self._scan(db) for db in databases), key=_entry_key)
 
     def _scan(self, db: Rdict) -> Iterator[_Entry]:
@@ -266,14 +268,22 @@ def _merged(
 ) -> Iterator[tuple[bytes, _Entry | None, _Entry | None]]:
     """Yield the keys of both, in order, each with its entry on either side; both must be in order."""
     one, other = next(old, None), next(new, None)
-    while one is not None or other is not None:
-        key = min(entry[0] for entry in (one, other) if entry is not None)
-        is_old, is_new = one is not None and one[0] == key, other is not None and other[0] == key
-        yield key, one if is_old else None, other if is_new else None
-        if is_old:
+    while one is not None and other is not None:
+        if one[0] == other[0]:
+            yield one[0], one, other
+            one, other = next(old, None), next(new, None)
+        elif one[0] < other[0]:
+            yield one[0], one, None
             one = next(old, None)
-        if is_new:
+        else:
+            yield other[0], None, other
             other = next(new, None)
+    while one is not None:
+        yield one[0], one, None
+        one = next(old, None)
+    while other is not None:
+        yield other[0], None, other
+        other = next(new, None)
 
 
 def _is_whole(data: bytes, kind: str) -> bool:
