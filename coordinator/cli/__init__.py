@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import comparing, dead_letters, history, largest, listing, plain_spark, showing, top, upkeep, verifying
+from . import (
+    comparing,
+    dead_letters,
+    history,
+    largest,
+    listing,
+    plain_spark,
+    readers,
+    showing,
+    top,
+    upkeep,
+    verifying,
+)
 from .group import main
 
 __all__ = [
@@ -13,6 +25,7 @@ __all__ = [
     "listing",
     "main",
     "plain_spark",
+    "readers",
     "showing",
     "top",
     "upkeep",

@@ -36,8 +36,8 @@ from .coordinator.errors import ProcessorFailedError as ProcessorFailedError
 from .coordinator.errors import QueryFailedError as QueryFailedError
 from .coordinator.errors import ReplicaError as ReplicaError
 from .coordinator.export.exporter import export as export
+from .coordinator.replica_status import ReplicaStatus as ReplicaStatus
 from .coordinator.replication.replica import Replica as Replica
-from .coordinator.replication.replica import ReplicaStatus as ReplicaStatus
 from .coordinator.sinks.two_phase.contract import Batch as Batch
 from .coordinator.sinks.two_phase.contract import Committer as Committer
 from .coordinator.sinks.two_phase.contract import Epoch as Epoch

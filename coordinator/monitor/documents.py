@@ -22,6 +22,7 @@ from ..protocol.statistics import (
     Summary,
 )
 from ..recovery.metrics import RecoveryMetrics
+from ..replica_status import ReplicaStatus
 from ..version import __version__
 from .facts import Facts, Life, QueryFacts, Unpublished
 from .health import troubles
@@ -67,6 +68,7 @@ class Overview:
     shards_moving: int
     shards_with_standby: int
     unpublished: Mapping[str, Unpublished]
+    replicas: Mapping[str, ReplicaStatus]
     recoveries: Mapping[str, int]
 
     @classmethod
@@ -94,6 +96,7 @@ class Overview:
             shards_moving=facts.moving,
             shards_with_standby=facts.standbys,
             unpublished=facts.unpublished,
+            replicas=facts.replicas,
             recoveries=facts.recoveries,
         )
 

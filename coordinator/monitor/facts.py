@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
+from ..replica_status import ReplicaStatus
 from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
 
@@ -82,6 +83,8 @@ class Facts:
     """How often a checkpoint was restored."""
     completed_at: float | None
     """When the latest checkpoint completed; None: none has."""
+    completed: int | None = None
+    """Its id."""
     size: int | None
     """Bytes that a restore of it reads."""
     operators: Mapping[str, OperatorSize]
@@ -106,10 +109,26 @@ class Facts:
     """How often queries were started or restarted, by how."""
     recovery_seconds: float | None
     """How long the latest of them took, up to the first commit; None: not known yet."""
+    replicas: Mapping[str, ReplicaStatus] = attrs.field(factory=dict)
+    """By name."""
+
+
+class HasStatus(Protocol):
+    """A ``Replica``."""
+
+    @property
+    def status(self) -> ReplicaStatus:
+        """How far it has come."""
+        ...
 
 
 class Orders(Protocol):
     """What can be asked of a pipeline besides facts: a ``CheckpointCoordinator``, whose docstrings say it all."""
+
+    @property
+    def replicas(self) -> Sequence[HasStatus]:
+        """Its replicas."""
+        ...
 
     def checkpoint(self) -> Future[Checkpoint]:
         """Take a checkpoint."""
@@ -182,7 +201,9 @@ class Observed:
         # Not within the lock: there may be ten thousand shards.
         base = self.executor.machine.read(lambda machine: machine.checkpoints.retained.base_manifest)
         sizes = self._sizes.of(base)
-        return self.executor.machine.read(lambda machine: self._read(machine, sizes))
+        statuses = [replica.status for replica in self.orders.replicas]
+        facts = self.executor.machine.read(lambda machine: self._read(machine, sizes))
+        return attrs.evolve(facts, replicas={status.name: status for status in statuses})
 
     def statistics(self) -> Statistics:
         """Return the statistics of its checkpoints."""
@@ -215,6 +236,7 @@ class Observed:
             totals=machine.checkpoints.history.totals.copy(),
             restored=machine.checkpoints.history.counts.restored,
             completed_at=latest.completed_at if latest else None,
+            completed=latest.id if latest else None,
             size=latest.size if latest else None,
             operators=sizes,
             in_progress=len(machine.checkpoints.pending),

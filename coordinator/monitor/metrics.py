@@ -135,6 +135,12 @@ def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
     ):
         yield make.gauge(f"chandy_checkpoints_{name}", says, {(): value}, [])
     yield make.gauge(
+        "chandy_checkpoint_last_completed_id",
+        "The id of the latest completed checkpoint.",
+        {(): facts.completed},
+        [],
+    )
+    yield make.gauge(
         "chandy_checkpoint_last_completed_timestamp_seconds",
         "When the latest checkpoint of this driver completed.",
         {(): facts.completed_at},
@@ -172,6 +178,18 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
         "When the oldest of these checkpoints completed.",
         {(name,): one.oldest for name, one in facts.unpublished.items()},
         ["query"],
+    )
+    yield make.gauge(
+        "chandy_replica_active",
+        "Whether a replica runs or is about to restart.",
+        {(name,): float(one.is_active) for name, one in facts.replicas.items()},
+        ["replica"],
+    )
+    yield make.gauge(
+        "chandy_replica_checkpoint",
+        "The id of the checkpoint up to which a replica has written the changes.",
+        {(name,): one.checkpoint for name, one in facts.replicas.items()},
+        ["replica"],
     )
     yield make.counter(
         "chandy_recoveries",

@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
 
-import attrs
-
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.logs import logger
 from ..checkpoint import Checkpoint
@@ -16,6 +14,7 @@ from ..connectors.state_changes import StateChangesSource, read_up_to
 from ..durations import Duration, seconds
 from ..errors import ReplicaError
 from ..query import CheckpointedQuery
+from ..replica_status import ReplicaStatus
 from .formats import Format
 
 log = logger(__name__)
@@ -38,25 +37,6 @@ class ReplicaPipeline(Protocol):
     def stop(self, *, timeout: Duration) -> object:
         """Stop it."""
         ...
-
-
-@attrs.frozen(kw_only=True)
-class ReplicaStatus:
-    """How far a replica has come."""
-
-    name: str
-    operator: str
-    state: str
-    format: Format
-    targets: tuple[str, ...]
-    """The sinks, by their uids."""
-    checkpoint: int | None
-    """The checkpoint of the pipeline up to which changes are written; None: none in this life of the driver yet. They
-    are visible in the target unless that is away."""
-    is_active: bool
-    """Whether it runs or is about to restart."""
-    error: str | None
-    """Why it has failed for good; None if it has not."""
 
 
 class Replica:

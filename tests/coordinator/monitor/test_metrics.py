@@ -17,6 +17,7 @@ from chandy.coordinator.monitor.metrics import exposition
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, Totals
+from chandy.coordinator.replica_status import ReplicaStatus
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 FACTS = Facts(
@@ -28,6 +29,7 @@ FACTS = Facts(
     totals=Totals(),
     restored=1,
     completed_at=990.0,
+    completed=41,
     size=5000,
     operators={"delays": OperatorSize("totals", 4000, 900)},
     in_progress=1,
@@ -41,6 +43,18 @@ FACTS = Facts(
     unpublished={"totals": Unpublished(2, 970.0)},
     recoveries={"start": 1, "in place": 2},
     recovery_seconds=1.5,
+    replicas={
+        "warehouse": ReplicaStatus(
+            name="warehouse",
+            operator="totals",
+            state="total",
+            format="table",
+            targets=("postgres",),
+            checkpoint=39,
+            is_active=True,
+            error=None,
+        )
+    },
 )
 
 
@@ -66,6 +80,9 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_checkpoints_queued",] == 2.0
     assert found["chandy_checkpoints_restored_total",] == 1.0
     assert found["chandy_checkpoint_last_completed_timestamp_seconds",] == 990.0
+    assert found["chandy_checkpoint_last_completed_id",] == 41.0
+    assert found["chandy_replica_active", "warehouse"] == 1.0
+    assert found["chandy_replica_checkpoint", "warehouse"] == 39.0
     assert found["chandy_checkpoint_size_bytes",] == 5000.0
     assert found["chandy_query_active", "totals"] == 1.0
     assert found["chandy_query_committed_batch", "totals"] == 7.0
