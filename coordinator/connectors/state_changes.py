@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -15,6 +15,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.pins import Pins
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
+from ...storage.store import Store
 from ..errors import WriterError
 from ..sources.background import Newest
 from ..sources.errors import Loss, SourceLostError
@@ -46,13 +47,14 @@ class StateChangesSource(Source):
 
     @override
     def check(self, offset: str) -> None:
-        self.began_at = read_up_to(offset)
-        at = _needed(offset)
-        if at is None:
+        standing = _read(offset)
+        self.began_at = standing.at
+        if standing.needed is None:
             return
         store = self.pins.store
         try:
             there = Catalog(store).list_ids()
+            found = _found(store, standing, there)
         except (OSError, ChandyError) as error:
             log.warning(
                 "cannot tell whether the changes go on; Spark finds out by itself",
@@ -60,22 +62,28 @@ class StateChangesSource(Source):
                 error=str(error),
             )
             return
-        if at not in there:
+        if found is not None:
             raise SourceLostError(
                 f"query {self._query!r} cannot go on where it stood: what it has read is gone from {store.uri}",
-                f"checkpoint {at}",
-                f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint",
+                f"checkpoint {standing.needed}",
+                found,
                 "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
                 "the reader and an empty target",
-                (Loss(f"the changes for reader {self.pins.reader!r}", at, min(there, default=None), None),),
+                (
+                    Loss(
+                        f"the changes for reader {self.pins.reader!r}",
+                        standing.needed,
+                        min(there, default=None),
+                        None,
+                    ),
+                ),
             )
 
     @override
     def completed(self, offset: str) -> None:
         self.completed_at = read_up_to(offset)
-        at = _needed(offset)
-        if at is not None:
-            self._released.give(at)
+        if (needed := _read(offset).needed) is not None:
+            self._released.give(needed)
 
     @override
     def close(self) -> None:
@@ -117,10 +125,13 @@ def read_up_to(offset: str) -> int | None:
     return _read(offset).at
 
 
-def _needed(offset: str) -> int | None:
-    """Return the oldest checkpoint that a query at an offset needs; None if it needs none yet."""
-    found = _read(offset)
-    return found.to if found.at is None else found.at
+def _found(store: Store, standing: FeedOffset, there: Sequence[int]) -> str | None:
+    """Return what there is in place of the checkpoint that a query needs; None if it is there."""
+    if standing.needed is None or standing.needed not in there:
+        return f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint"
+    if Catalog(store).read(standing.needed).completed_at != standing.completed_at:
+        return "another checkpoint with this id: the storage was emptied or put back"
+    return None
 
 
 def _read(offset: str) -> FeedOffset:

@@ -67,11 +67,25 @@ class Replicated:
         return cls(pipeline, operator, state, aggregates)
 
     def changes(
-        self, spark: SparkSession, uri: str, reader: str, before: bool, shards_per_batch: int | None
+        self,
+        spark: SparkSession,
+        uri: str,
+        reader: str,
+        *,
+        before: bool,
+        shards_per_batch: int | None,
+        cache_dir: str | None,
     ) -> Changes:
         """Return the changes as a streaming DataFrame; arguments are those of ``stream_declared``."""
         rows = stream_declared(
-            spark, uri, reader, self.operator, self.state, before=before, shards_per_batch=shards_per_batch
+            spark,
+            uri,
+            reader,
+            self.operator,
+            self.state,
+            before=before,
+            shards_per_batch=shards_per_batch,
+            cache_dir=cache_dir,
         )
         record = self.operator.states[self.state]
         own = StateChanges(StoredState(self.operator.uid, self.state, self.operator.key_schema, record))
@@ -123,7 +137,14 @@ class Replicating:
         validate_name("replica", name)
         wanted = _format(format, to)
         replicated = Replicated.of(self.pipeline, operator, state, aggregates)
-        changes = replicated.changes(self.spark, self.uri, name, before, shards_per_batch)
+        changes = replicated.changes(
+            self.spark,
+            self.uri,
+            name,
+            before=before,
+            shards_per_batch=shards_per_batch,
+            cache_dir=self.config.cache_dir,
+        )
         if wanted == "table":
             _check_tables(to, changes.key)
         rows = changes.written_as(wanted, Origin(self.pipeline, operator.uid, replicated.state))

@@ -18,6 +18,7 @@ it was has not changed. An item that has expired counts as deleted once its shar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -33,8 +34,10 @@ from pyspark.sql.types import (
 from rocksdict import Rdict
 
 from ...storage.backends.open import open_store
+from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import Handle, OperatorRecord
+from ...storage.disk.directories import CACHE, private_directory, runtime_directory
 from ..errors import DefinitionError, NoSuchStateError, StateSchemaError
 from ..format.arrow import BYTES
 from ..format.schema import arrow_schema, from_json, plain_strings
@@ -90,6 +93,8 @@ class StateChanges:
     """The state whose columns the rows have. Columns that a later checkpoint adds are left out."""
     before: bool = False
     """Whether rows have the value in the older checkpoint."""
+    cache: str | None = None
+    """The directory where a machine keeps snapshot files; empty: the default one. None: nothing is kept."""
 
     def __attrs_post_init__(self) -> None:
         if self.state.record is None:
@@ -177,10 +182,16 @@ class StateChanges:
         """
         stores = (open_store((part.old or part.new).root), open_store(part.new.root))
         widest = self._widest(part)
-        with opened_pair(stores, (part.old.shards if part.old else (), part.new.shards)) as (before, after):
+        shards = (part.old.shards if part.old else (), part.new.shards)
+        with opened_pair(stores, shards, self._files()) as (before, after):
             items = self._new(after, widest) if part.old is None else self._differing(before, after, part)
             for piece in pieces(items):
                 yield self._rows(piece, widest, part)
+
+    def _files(self) -> FileCache | None:
+        if self.cache is None:
+            return None
+        return FileCache(Path(self.cache or private_directory(runtime_directory()) / CACHE))
 
     def _new(self, databases: Sequence[Rdict], widest: StoredState) -> Iterator[_Change]:
         """Yield everything that shards have, without the detour of a comparison with nothing."""

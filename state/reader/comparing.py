@@ -76,21 +76,22 @@ def _content(handle: Handle | None) -> set[tuple[str, int]]:
 
 @contextmanager
 def opened_pair(
-    stores: tuple[Store, Store], pair: tuple[Shards, Shards]
+    stores: tuple[Store, Store], pair: tuple[Shards, Shards], cache: FileCache | None = None
 ) -> Iterator[tuple[list[Rdict], list[Rdict]]]:
     """Download shards of both checkpoints and open them for reading. What both sides share is downloaded once.
 
     Args:
         stores: of the old and of the new checkpoint.
         pair: their shards.
+        cache: keeps what is downloaded; None: it is kept as long as the shards are open.
 
     Raises:
         DamagedError, ObjectMissingError: a file cannot be read.
     """
     with scratch_directory("diff") as folder, ExitStack() as stack:
-        cache = FileCache(folder / "cache")
+        shared = cache or FileCache(folder / "cache")
         old, new = (
-            _opened(stack, store, shards, folder / side, cache)
+            _opened(stack, store, shards, folder / side, shared)
             for store, shards, side in zip(stores, pair, ("old", "new"), strict=True)
         )
         yield old, new

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import attrs
@@ -89,7 +90,10 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Retention was faster. By the next call there is a newer one.
             self._looked_at, self._until = -_LOOK_SECONDS, None
             return start
-        return next_offset(offset, target, self._shards(manifest), self._feed.shards_per_batch).to_json()
+        end = next_offset(
+            offset, target, manifest.completed_at, self._shards(manifest), self._feed.shards_per_batch
+        )
+        return end.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks of a batch read.
@@ -98,11 +102,13 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NoSuchStateError: a checkpoint is gone, or has no such state any more.
             StateSchemaError: the state has become another one.
         """
-        span = span_of(FeedOffset.of(start), FeedOffset.of(end))
+        before, after = FeedOffset.of(start), FeedOffset.of(end)
+        span = span_of(before, after)
         if span is None:
             return []
-        old = None if span.old is None else self._located(span.old)
-        parts = self._feed.changes.parts(old, self._located(span.new), (span.first, span.stop))
+        old = None if span.old is None else self._located(span.old, before.completed_at)
+        new = self._located(span.new, after.completed_at)
+        parts = self._feed.changes.parts(old, new, (span.first, span.stop))
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -122,7 +128,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the store ------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _store(self) -> Store:
         return open_store(self._feed.root)
 
@@ -143,22 +149,27 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = Catalog(self._store).latest()
         return None if latest is None else latest.id
 
-    def _located(self, checkpoint: int) -> Located:
+    def _located(self, checkpoint: int, completed_at: float | None) -> Located:
         store = self._store
         try:
-            return Located(Catalog(store).read(checkpoint), store)
+            manifest = Catalog(store).read(checkpoint)
         except ObjectMissingError:
             raise self._lost(checkpoint) from None
+        if manifest.completed_at != completed_at:
+            raise self._lost(
+                checkpoint, "another checkpoint with this id: the storage was emptied or put back"
+            )
+        return Located(manifest, store)
 
     def _shards(self, manifest: Manifest) -> int:
         uid = self._feed.changes.state.operator
         return next((len(one.shards) for one in manifest.operators if one.uid == uid), 0)
 
-    def _lost(self, checkpoint: int) -> NoSuchStateError:
+    def _lost(self, checkpoint: int, found: str | None = None) -> NoSuchStateError:
         ids = Catalog(self._store).list_ids()
         return NoSuchStateError(
             f"reader {self._feed.reader!r} cannot go on in {self._feed.root}",
             f"checkpoint {checkpoint}, whose state it has read or was reading",
-            f"checkpoints {', '.join(map(str, ids))}" if ids else "no checkpoint",
+            found or (f"checkpoints {', '.join(map(str, ids))}" if ids else "no checkpoint"),
             "begin anew: with another name for the reader, without its checkpoint, and with an empty target",
         )

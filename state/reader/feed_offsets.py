@@ -23,6 +23,13 @@ class FeedOffset:
     """The first checkpoint, of which only a part has been read; None: there is none such."""
     shards: int = 0
     """How many shards of it have been read."""
+    completed_at: float | None = None
+    """When the checkpoint was completed: another one may get its id, if the storage is emptied or put back."""
+
+    @property
+    def needed(self) -> int | None:
+        """The checkpoint that must still be there; None before anything was read."""
+        return self.to if self.at is None else self.at
 
     @classmethod
     def of(cls, offset: Mapping[str, Any]) -> Self:
@@ -63,19 +70,19 @@ def span_of(start: FeedOffset, end: FeedOffset) -> Span | None:
     return Span(start.at, target, start.shards if start.to else 0, stop)
 
 
-def next_offset(start: FeedOffset, newest: int | None, shards: int, at_once: int | None) -> FeedOffset:
-    """Return how far the next batch reads; ``start`` if there is nothing to read.
+def next_offset(
+    start: FeedOffset, target: int, completed_at: float, shards: int, at_once: int | None
+) -> FeedOffset:
+    """Return how far the next batch reads.
 
     Args:
         start: how far the stream has been read.
-        newest: the newest completed checkpoint; None: there is none.
-        shards: how many shards the operator has in the first checkpoint: ``start.to``, or else ``newest``.
+        target: the checkpoint to read: ``start.to`` if there is one, else a newer one than ``start.at``.
+        completed_at: when it was completed.
+        shards: how many shards the operator has in it.
         at_once: how many shards of the first checkpoint a batch reads at most; None: all.
     """
-    if start.at is not None:
-        return start if newest is None else FeedOffset(newest)
-    first = newest if start.to is None else start.to
-    if first is None:
-        return start
-    read = shards if at_once is None else start.shards + at_once
-    return FeedOffset(first) if read >= shards else FeedOffset(None, first, read)
+    read = shards if start.at is not None or at_once is None else start.shards + at_once
+    if read >= shards:
+        return FeedOffset(target, completed_at=completed_at)
+    return FeedOffset(None, target, read, completed_at)

@@ -12,6 +12,7 @@
 | ``reader`` | the name of the reader of a stream of changes, see ``feed`` |
 | ``release`` | "batch" or "checkpoint": what releases the checkpoints that the stream has read |
 | ``declared`` | the operator as the running program has it, in JSON: a stream may begin before a checkpoint has it |
+| ``cache_dir`` | where machines keep the files that a stream has read; empty: where state hosts do by default |
 | ``shards_per_batch`` | how many shards of the first checkpoint a batch of the stream reads at most |
 """
 
@@ -38,7 +39,7 @@ T = TypeVar("T")
 _COMMON: Final = {"path", "operator", "state"}
 _OF_STATE: Final = {"checkpoint", "shards", "key"}
 _OF_CHANGES: Final = {"changes_from", "changes_to", "before"}
-_OF_FEED: Final = {"reader", "release", "shards_per_batch", "before", "declared"}
+_OF_FEED: Final = {"reader", "release", "shards_per_batch", "before", "declared", "cache_dir"}
 
 
 @attrs.frozen
@@ -86,7 +87,7 @@ def _feed(given: Mapping[str, str]) -> Feed:
     )
     return Feed(
         root,
-        StateChanges(state, _before(given)),
+        StateChanges(state, _before(given), given.get("cache_dir")),
         validate_name("reader", given["reader"]),
         releases is not False,
         _read("shards_per_batch", "a number above 0", _positive, given),

@@ -181,6 +181,7 @@ def stream_declared(
     *,
     before: bool,
     shards_per_batch: int | None,
+    cache_dir: str | None,
 ) -> DataFrame:
     """Return the changes of a state that perhaps no checkpoint has yet; the caller releases what is read.
 
@@ -191,6 +192,7 @@ def stream_declared(
         operator: as the running program has it.
         state: the name of one of its states.
         before, shards_per_batch: as for ``stream_changes``.
+        cache_dir: where machines keep the files that are read; None: where state hosts do by default.
 
     Raises:
         DefinitionError: the state is none that has changes.
@@ -198,6 +200,7 @@ def stream_declared(
     """
     declared = to_json(attrs.evolve(operator, shards=())).decode()
     options = {"reader": reader, "release": CHECKPOINT, "state": state, "declared": declared}
+    options["cache_dir"] = cache_dir or ""
     options |= _options(before, shards_per_batch)
     chosen({"path": root, **options})
     return _stream(spark, root, reader, options)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -19,7 +20,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy import FilesSink, PostgresSink, Replica, TwoPhaseSink
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
 
 from ..waiting import DEADLINE
 from . import drivers
@@ -71,6 +72,7 @@ def run(options: dict[str, Any]) -> None:
     folder = Path(options["folder"])
     cloudpickle.register_pickle_by_value(drivers)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    logging.basicConfig(level="INFO", stream=sys.stderr)
     spark = session("local[2]", folder)
     say("warm")
     coordinator = CheckpointCoordinator(
@@ -95,7 +97,7 @@ def run(options: dict[str, Any]) -> None:
     replica = coordinator.replicate("counts", to=target(folder, options), name=NAME, shards_per_batch=2)
     say("runs")
 
-    threading.Thread(target=tell, args=(replica,), daemon=True).start()
+    threading.Thread(target=tell, args=(query, replica), daemon=True).start()
     sys.stdin.readline()
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
@@ -114,14 +116,15 @@ def target(folder: Path, options: dict[str, Any]) -> TwoPhaseSink:
     return FilesSink(str(folder / "log"))
 
 
-def tell(replica: Replica) -> None:
-    """Tell how far the replica has come."""
+def tell(query: CheckpointedQuery, replica: Replica) -> None:
+    """Tell how far the replica has come, and what has failed."""
     told: int | None = None
-    while replica.status.is_active:
+    while (error := query.exception() or replica.query.exception()) is None:
         if (at := replica.status.checkpoint) != told:
             told = at
             say("replicated", at)
         time.sleep(0.05)
+    say("failed", repr(str(error)))
 
 
 if __name__ == "__main__":

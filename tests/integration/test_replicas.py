@@ -49,6 +49,7 @@ def check_log(folder: Path) -> int:
 
 def has_told(one: Driver, event: str, times: int) -> bool:
     assert one.process.poll() is None, f"the driver has ended after {one.events[-5:]}"
+    assert not any(told.startswith("failed") for told in one.events), one.events[-5:]
     return sum(told.startswith(event) for told in one.events) >= times
 
 

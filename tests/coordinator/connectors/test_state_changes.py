@@ -38,8 +38,13 @@ def source(store: LocalStore) -> StateChangesSource:
     return state_changes({"path": store.uri, "reader": READER, "release": "checkpoint"}, "copy")
 
 
-def offset(at: int | None = None, to: int | None = None, shards: int = 0) -> str:
-    return json.dumps(FeedOffset(at, to, shards).to_json())
+COMPLETED_AT = make_manifest().completed_at
+
+
+def offset(
+    at: int | None = None, to: int | None = None, shards: int = 0, completed_at: float = COMPLETED_AT
+) -> str:
+    return json.dumps(FeedOffset(at, to, shards, completed_at).to_json())
 
 
 def test_what_a_completed_checkpoint_does_not_need_is_released(
@@ -63,6 +68,8 @@ def test_a_query_goes_on_only_where_its_checkpoint_is_still_there(
 ) -> None:
     for standing in (offset(), offset(2), offset(to=2, shards=1)):
         source.check(standing)
+    with pytest.raises(SourceLostError, match="emptied or put back"):
+        source.check(offset(2, completed_at=-1.0))
     store.delete(manifest_key(2))
     source.check(offset(3))
     for standing in (offset(2), offset(to=2, shards=1)):

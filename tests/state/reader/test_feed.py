@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from chandy.storage.checkpoints.manifest import StateRecord
 from chandy.storage.checkpoints.pins import Pins, pinned
 from chandy.storage.checkpoints.proof import Unshared
 
+from ...builders import make_manifest
+from . import checkpoints
 from .checkpoints import Checkpoints
 
 KEY = StructType().add("k", StringType())
@@ -133,28 +137,28 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 
 @given(
-    st.integers(1, 9),
-    st.integers(1, 9),
-    st.one_of(st.none(), st.integers(1, 4)),
-    st.lists(st.integers(1, 99)),
+    first=st.integers(1, 9),
+    shards=st.integers(0, 9),
+    at_once=st.one_of(st.none(), st.integers(1, 4)),
+    later=st.lists(st.integers(10, 99)),
 )
 def test_the_first_checkpoint_is_read_shard_by_shard_and_then_whole_ones(
     first: int, shards: int, at_once: int | None, later: list[int]
 ) -> None:
     offset, read = FeedOffset(), 0
     while offset.at is None:
-        # Newer checkpoints do not matter until the first one has been read.
-        end = next_offset(offset, first if offset.to is None else 100, shards, at_once)
+        end = next_offset(offset, first, 5.0, shards, at_once)
         span = span_of(offset, FeedOffset.of(end.to_json()))
         assert span is not None
         assert (span.old, span.new, span.first) == (None, first, read)
+        assert (end.needed, end.completed_at) == (first, 5.0)
         read = shards if span.stop is None else span.stop
         assert at_once is None or read - span.first <= at_once
         offset = end
     assert read == shards
     for newest in later:
-        end = next_offset(offset, newest, shards, at_once)
-        assert span_of(offset, end) == (None if newest == offset.at else Span(offset.at, newest))
+        end = next_offset(offset, newest, 6.0, shards, at_once)
+        assert span_of(offset, end) == (None if end == offset else Span(offset.at, newest))
         offset = end
 
 
@@ -220,6 +224,22 @@ def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: Pipeline) -> Non
     for n in range(3):
         pipeline.checkpoint({"a": n})
     with pytest.raises(NoSuchStateError, match=r"cannot go on.*checkpoint 1.*checkpoints 3, 4.*another name"):
+        query.catch_up()
+
+
+def test_another_checkpoint_of_the_same_id_is_not_taken_for_what_was_read(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.checkpoint({"a": 1})
+    query = Query(pipeline.uri)
+    query.catch_up()
+    monkeypatch.setattr(checkpoints, "make_manifest", partial(make_manifest, completed_at=99.0))
+    again = Pipeline(tmp_path / "again")
+    again.checkpoint({"b": 1})
+    again.checkpoint({"b": 2})
+    shutil.rmtree(tmp_path / "store")
+    shutil.move(tmp_path / "again" / "store", tmp_path / "store")
+    with pytest.raises(NoSuchStateError, match="emptied or put back"):
         query.catch_up()
 
 
