@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -556,8 +556,9 @@ class CheckpointCoordinator(KeyedOperators):
             taken = stop.stop_queries(target, patience)
             if taken is None and checkpoint:
                 taken = stop.last_checkpoint(patience)
-            for replica in self.replicas:
-                replica.stop(timeout)
+            if self._replicas:
+                with ThreadPoolExecutor(len(self._replicas), "chandy-replicas") as pool:
+                    list(pool.map(lambda replica: replica.stop(timeout), self.replicas))
             self._stopped = True
             if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
                 self._taken.leadership.stop()

@@ -27,7 +27,7 @@ from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
 from .passing import unavailable
 from .schema import check_schema, fit, limits_of, reading
-from .upserting import Mode, check_mode, last_by_key
+from .upserting import Mode, check_deleted, check_mode, last_by_key, without
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +77,9 @@ class DeltaSink(StagedSink):
     """Whether rows are added, or replace those with the same ``key``."""
     key: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
     """The columns that name a row, for ``mode="upsert"``."""
+    deleted: str | None = attrs.field(default=None, kw_only=True)
+    """Boolean column whose true rows delete their key. It is not a column of the table. All columns of these rows must
+    be such that the table takes them."""
     publish: Publish = attrs.field(default="checkpoint", kw_only=True)
     """``batch``: an upsert publishes each batch at once, in a commit of its own, at least once. See
     ``query.guarantee``."""
@@ -126,6 +129,9 @@ class DeltaSink(StagedSink):
                 ", ".join(unquotable),
                 "rename them in the query",
             )
+        if self.deleted is not None:
+            check_deleted(self.name, schema, self.mode, self.key, self.deleted)
+            schema = without(schema, self.deleted)
         self._check_partitions(schema, self.partition_by)
         try:
             found = self.open()
@@ -336,21 +342,26 @@ class _Committer(Committer):
     def _upsert(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         import pyarrow as pa
 
-        schema = _schema_of(table)
+        schema, deleted = _schema_of(table), self._sink.deleted
+        if deleted is not None:
+            schema = schema.append(pa.field(deleted, pa.bool_()))
         tables = [fit(rows, schema, self._sink.name, fill=False) for rows in staged.tables()]
         rows = last_by_key(pa.concat_tables(tables), self._sink.key, self._sink.name)
-        (
-            table.merge(
-                rows,
-                " AND ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in self._sink.key),
-                source_alias="new",
-                target_alias="old",
-                commit_properties=properties,
-            )
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute()
+        merge = table.merge(
+            rows,
+            " AND ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in self._sink.key),
+            source_alias="new",
+            target_alias="old",
+            commit_properties=properties,
         )
+        if deleted is None:
+            merge = merge.when_matched_update_all().when_not_matched_insert_all()
+        else:
+            mark = f"new.{_quoted(deleted)}"
+            merge = merge.when_matched_delete(f"coalesce({mark}, false)")
+            merge = merge.when_matched_update_all(except_cols=[deleted])
+            merge = merge.when_not_matched_insert_all(f"NOT coalesce({mark}, false)", except_cols=[deleted])
+        merge.execute()
 
 
 def _commit_nothing(table: DeltaTable, properties: CommitProperties) -> None:

@@ -29,6 +29,29 @@ def check_mode(target: str, mode: Mode, key: tuple[str, ...]) -> None:
         )
 
 
+def check_deleted(target: str, schema: pa.Schema, mode: Mode, key: tuple[str, ...], deleted: str) -> None:
+    """Check that the rows have the column that marks deletions, and that keys can be deleted.
+
+    Raises:
+        OutputError: it is otherwise.
+    """
+    import pyarrow as pa
+
+    is_there = deleted in schema.names and pa.types.is_boolean(schema.field(deleted).type)
+    if mode != "upsert" or deleted in key or not is_there:
+        raise OutputError(
+            f"{target} cannot be used as a sink",
+            f'mode="upsert" and a boolean column {deleted!r} apart from the key, for deleted={deleted!r}',
+            f"mode={mode!r}, key={key!r} and columns {', '.join(f'{one.name} {one.type}' for one in schema)}",
+            "correct the query, or leave `deleted` out",
+        )
+
+
+def without(schema: pa.Schema, deleted: str | None) -> pa.Schema:
+    """Return a schema without the column that marks deletions, which is none of the table."""
+    return schema if deleted is None else schema.remove(schema.get_field_index(deleted))
+
+
 def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
     """Return the last row of each key, in the order of the rows.
 
