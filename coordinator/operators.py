@@ -388,6 +388,11 @@ class Operators:
             )
         return found
 
+    @property
+    def need_hosts(self) -> bool:
+        """Whether the pipeline has operators, or the restored checkpoint has: state hosts keep their shards."""
+        return bool(self._records or (self.restored and self.restored.manifest.operators))
+
     def aggregates(self, uid: str) -> Aggregates | None:
         """Return what an operator computes; None if it computes no aggregates."""
         return self._aggregates.get(uid)

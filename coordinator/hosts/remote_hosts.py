@@ -28,6 +28,7 @@ class RemoteHosts:
     than where they belong, and with them their shards.
 
     Args:
+        are_needed: returns whether the pipeline has operators, whose shards state hosts keep.
         executors: returns an address of each executor that is there.
         start: starts their state hosts.
         spread: spreads the tasks over all executors; returns whether they are.
@@ -35,10 +36,12 @@ class RemoteHosts:
 
     def __init__(
         self,
+        are_needed: Callable[[], bool],
         executors: Callable[[], frozenset[str]],
         start: Callable[[], None],
         spread: Callable[[], bool],
     ) -> None:
+        self._are_needed = are_needed
         self._executors = executors
         self._start = start
         self._spread = spread
@@ -46,12 +49,20 @@ class RemoteHosts:
         self._known: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spark: SparkSession, endpoint: Endpoint, spread: Callable[[], bool]) -> Self:
+    def of(
+        cls,
+        spark: SparkSession,
+        endpoint: Endpoint,
+        are_needed: Callable[[], bool],
+        spread: Callable[[], bool],
+    ) -> Self:
         """Start the hosts of a session's executors."""
-        return cls(partial(executor_addresses, spark), partial(_start, spark, endpoint), spread)
+        return cls(are_needed, partial(executor_addresses, spark), partial(_start, spark, endpoint), spread)
 
     def look(self) -> None:
         """Start the hosts of executors that have joined since the last look, and let these have tasks."""
+        if not self._are_needed():
+            return
         found = self._executors()
         if joined := found - self._known:
             self._start()

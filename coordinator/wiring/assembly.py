@@ -137,10 +137,14 @@ def assemble(
     _begin(driver, pipeline, executor, supervisor, host, made)
     if anchors is not None:
         made.callback(anchors.close)
+    partitioning = anchors.partition if anchors else by_id
+    operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
         looks = {
-            "take executors in that have joined": RemoteHosts.of(spark, endpoint, spread).look,
+            "take executors in that have joined": RemoteHosts.of(
+                spark, endpoint, lambda: operators.need_hosts, spread
+            ).look,
             "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
         }
         made.callback(ExecutorWatch.begin(looks).close)
@@ -149,8 +153,6 @@ def assemble(
     atexit.register(abandon)
     made.callback(atexit.unregister, abandon)
 
-    partitioning = anchors.partition if anchors else by_id
-    operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
     lookup = _lookup(driver, executor, runs)
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
     log.info(

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from ..aggregation.aggregates import Aggregates
 from ..format.schema import arrow_schema, from_json, to_json
-from .changes import BEFORE
+from .changes import BEFORE, CHANGE, DELETE
 
 
 @attrs.frozen
@@ -33,7 +34,10 @@ class Finished:
         schema = arrow_schema(from_json(self.output))
         for batch in batches:
             found = dict(zip(self.given, batch.columns, strict=True))
-            found |= self._results([found.pop(name) for name in self.columns])
+            deleted = pc.equal(found[CHANGE], DELETE)
+            for name, results in self._results([found.pop(name) for name in self.columns]).items():
+                # A count is 0 of nothing, but of a deletion there is none.
+                found[name] = pc.if_else(deleted, pa.scalar(None, results.type), results)
             if BEFORE in found:
                 found[BEFORE] = self._before(found[BEFORE], schema.field(BEFORE).type)
             columns = [found[field.name].cast(field.type) for field in schema]
@@ -56,7 +60,7 @@ class Finished:
 def finished(
     changes: DataFrame, aggregates: Aggregates, columns: Sequence[str], accumulators: Sequence[str]
 ) -> DataFrame:
-    """Return changes of an aggregate's state with results in place of accumulators; of deletions they mean nothing.
+    """Return changes of an aggregate's state with results in place of accumulators; deletions have none.
 
     Args:
         changes: rows as ``changes`` has them.

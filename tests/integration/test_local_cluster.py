@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from chandy import FilesSink, read_state
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.coordinator.spark.cached_partitions import CachedPartitions
 from chandy.coordinator.spark.executors import executor_hosts
@@ -38,6 +40,8 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
     assert found["restored"] == 1
     assert found["batches"] == {"q": 11}
     assert found["exact"] is True
+    # Each replica has caught up, and its pipeline, which has no operators, needs no state hosts.
+    assert found["replicated"] == [[True, 0], [True, 0]]
     assert found["placed"] == [True, True, True]
 
 
@@ -54,7 +58,7 @@ def main(folder: Path) -> None:
     spark.sparkContext.setLogLevel("OFF")
     placed = [cached_where_it_is_wanted(spark, first) for first in ("0", "1", "0")]
     events = Events(folder / "in")
-    owned, batches, restored = [], {}, None
+    owned, batches, restored, replicated = [], {}, None, []
     for _ in range(2):
         events.add(6)
         config = CheckpointConfig(interval=None)
@@ -74,10 +78,19 @@ def main(folder: Path) -> None:
             query = coordinator.start(
                 totals.writeStream.format("parquet").option("path", str(folder / "out")), name="q"
             )
+            replica = coordinator.replicate("t", to=FilesSink(str(folder / "log")), name="log")
             query.processAllAvailable()
             batches = coordinator.checkpoint().result(DEADLINE).batches
             ownership = coordinator._executor.machine.read(lambda machine: machine.queries["q"].assignment)
             owned.append([len(shards) for shards in ownership.by_owner().values()])
+            replica.catch_up(f"{DEADLINE:g} s")
+            state = read_state(spark, str(folder / "store" / "p")).collect()
+            changes = spark.read.parquet(str(folder / "log"))
+            newest = changes.groupBy("k").agg({"total": "max"}).collect()
+            is_copy = {(row.k, row.total) for row in state} == {(row.k, row[1]) for row in newest}
+            own: Any = replica._pipeline
+            hosts = own._executor.machine.read(lambda machine: len(machine.members.hosts))
+            replicated.append([is_copy, hosts])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
     print(
         json.dumps(
@@ -86,6 +99,7 @@ def main(folder: Path) -> None:
                 "batches": batches,
                 "restored": restored and restored.id,
                 "exact": exact,
+                "replicated": replicated,
                 "placed": placed,
             }
         )

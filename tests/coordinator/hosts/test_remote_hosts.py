@@ -14,7 +14,10 @@ class Cluster:
         self.executors = {"one:1", "two:1"}
         self.starts = self.spreads = 0
         self.fails = self.misses = False
-        self.hosts = RemoteHosts(lambda: frozenset(self.executors), self.start, self.spread)
+        self.has_operators = True
+        self.hosts = RemoteHosts(
+            lambda: self.has_operators, lambda: frozenset(self.executors), self.start, self.spread
+        )
 
     def start(self) -> None:
         if self.fails:
@@ -35,6 +38,16 @@ def test_hosts_are_started_once_and_again_when_an_executor_joins() -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.starts == 2
+
+
+def test_a_pipeline_without_operators_starts_none_until_it_has_some() -> None:
+    cluster = Cluster()
+    cluster.has_operators = False
+    cluster.hosts.look()
+    assert (cluster.starts, cluster.spreads) == (0, 0)
+    cluster.has_operators = True
+    cluster.hosts.look()
+    assert cluster.starts == 1
 
 
 def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() -> None:
