@@ -306,7 +306,7 @@ class CheckpointCoordinator(KeyedOperators):
         Args:
             operator: uid of an operator of this pipeline.
             to: a transactional sink, or several that get the same rows.
-            name: of the replica, unique in the pipeline. Keep it across restarts.
+            name: of the replica. Keep it across restarts, and after ``Replica.stop`` to go on.
             state: name of the state variable; None: the only one. Of an aggregate, the results are replicated.
             format: "table", "upsert", "debezium" or "changes", see the page on replication. None: what fits the sink:
                 "upsert" for Kafka, "table" for a sink that upserts, and else "changes".
@@ -322,7 +322,7 @@ class CheckpointCoordinator(KeyedOperators):
         from .replication.replicating import Replicating
 
         with self._growing():
-            if name in self._replicas:
+            if name in {replica.name for replica in self.replicas}:
                 raise taken("replica", name)
             start = Replicating(
                 type(self),
@@ -346,8 +346,8 @@ class CheckpointCoordinator(KeyedOperators):
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
-        """The replicas that this driver has started, in that order."""
-        return tuple(self._replicas.values())
+        """The replicas that have not been stopped, in the order in which they were started first."""
+        return tuple(replica for replica in self._replicas.values() if not replica.is_stopped)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -556,9 +556,9 @@ class CheckpointCoordinator(KeyedOperators):
             taken = stop.stop_queries(target, patience)
             if taken is None and checkpoint:
                 taken = stop.last_checkpoint(patience)
-            if self._replicas:
-                with ThreadPoolExecutor(len(self._replicas), "chandy-replicas") as pool:
-                    list(pool.map(lambda replica: replica.stop(timeout), self.replicas))
+            if replicas := self.replicas:
+                with ThreadPoolExecutor(len(replicas), "chandy-replicas") as pool:
+                    list(pool.map(lambda replica: replica.stop(timeout), replicas))
             self._stopped = True
             if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
                 self._taken.leadership.stop()

@@ -63,6 +63,8 @@ class Replica:
         self._format: Format = format
         self._pipeline = pipeline
         self._source = source
+        self.is_stopped = False
+        """Whether the user or the end of the driver has stopped it."""
 
     @property
     def query(self) -> CheckpointedQuery:
@@ -129,6 +131,7 @@ class Replica:
     def stop(self, timeout: Duration = "1 min") -> None:
         """Stop it. The pipeline keeps the checkpoint that the target has, so that ``replicate`` goes on from there."""
         self._pipeline.stop(timeout=timeout)
+        self.is_stopped = True
 
     def drop(self, timeout: Duration = "1 min") -> None:
         """Stop it for good: the pipeline keeps nothing for it any more. The target stays as it is.

@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, TwoPhaseSink
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
+from chandy.coordinator.errors import PipelineNameError
 
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
@@ -114,8 +115,16 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
     replica.catch_up(WAIT)
     assert rows() == {("b", 2, "ü2"), ("c", 2, "ü5"), ("d", 1, "ü6")}
     assert replica.status.targets == ("postgres",)
+    # It can be switched off and on.
+    replica.stop()
+    counted.give(e=1)
+    replica = counted.replicate(sink, "table")
+    with pytest.raises(PipelineNameError, match="'table'"):
+        counted.replicate(sink, "table")
+    replica.catch_up(WAIT)
+    assert rows() == {("b", 2, "ü2"), ("c", 2, "ü5"), ("d", 1, "ü6"), ("e", 1, "ü1")}
     replica.drop()
-    assert [one.name for one in counted.coordinator.replicas] == ["table"]
+    assert counted.coordinator.replicas == ()
 
 
 def test_a_target_that_was_away_gets_what_has_come_meanwhile_in_one_step(
