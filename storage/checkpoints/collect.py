@@ -105,8 +105,8 @@ def discard(
     """
     failed: dict[str, StoreFailedError] = {}
     by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
-    proof.check_now()
     before = pinned(store)
+    proof.check_now()
     unneeded = {key: manifest for key, manifest in by_manifest.items() if manifest.id not in before}
     failed |= _delete(store, list(unneeded))
     after = pinned(store)

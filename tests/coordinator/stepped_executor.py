@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, ClassVar
 
 from chandy.coordinator.errors import CheckpointError
@@ -41,6 +41,8 @@ class SteppedExecutor(abc.ABC):
         self.instructions: deque[do.Instruction] = deque()
         self.works: MutableSequence[Work] = []
         self.manifests: MutableSequence[Work] = []
+        self._in_order: list[Work] = []
+        """What writes manifests of the pipeline's own and is among the ``works``, in the order of its instructions."""
         self.outcomes: dict[Request, Manifest | CheckpointError] = {}
 
     # --- what a subclass knows ------------------------------------------------------------------------------
@@ -105,9 +107,13 @@ class SteppedExecutor(abc.ABC):
         if not self.instructions:
             return
         match instruction := self.instructions.popleft():
+            case do.Finalize(checkpoint, root) if root == self.root and self.apart:
+                self.manifests.append(self.finalize(checkpoint, root))
             case do.Finalize(checkpoint, root):
-                queue = self.manifests if self.apart and root == self.root else self.works
-                queue.append(self.finalize(checkpoint, root))
+                # One thread writes them, one after the other.
+                earlier = [work for work in self._in_order if work in self.works] if root == self.root else []
+                self.works.append(self.finalize(checkpoint, root, earlier))
+                self._in_order = [*earlier, self.works[-1]] if root == self.root else self._in_order
             case do.StoreProgress():
                 self.close_epoch(instruction)
                 self.works.append(self.store_progress(instruction))
@@ -159,9 +165,11 @@ class SteppedExecutor(abc.ABC):
             self.handle(on.CutChosen(choose.checkpoint, query, self.planned(query)))
         self.handle(on.PlanningDone(choose.checkpoint))
 
-    def finalize(self, checkpoint: int, root: str) -> Work:
-        """Write a checkpoint's manifest."""
+    def finalize(self, checkpoint: int, root: str, earlier: Sequence[Work] = ()) -> Work:
+        """Write a checkpoint's manifest, after what is written earlier."""
         yield
+        while any(work in self.works for work in earlier):
+            yield
         manifest = self.machine.manifest(checkpoint, self.tick())
         if manifest is None:
             return
