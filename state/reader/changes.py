@@ -145,25 +145,25 @@ class StateChanges:
             shards: the first shard to read and that after the last one, if there is no older checkpoint.
 
         Raises:
-            NoSuchStateError: ``new`` no longer has the operator or the state.
+            NoSuchStateError: ``new`` no longer has the state.
             StateSchemaError: the key, the kind of the state or the keys of a map are others than in ``state``.
         """
+        name, after = self.state.name, self._operator(new)
         if old is None:
-            after = self._operator(new, may_be_missing=True)
-            if after is None:
-                return []
             return [
                 self._part(None, (), after, new, (handle,), number)
                 for number, handle in enumerate(after.shards)
                 if handle and shards[0] <= number and (shards[1] is None or number < shards[1])
             ]
-        before = self._operator(old, may_be_missing=True)
-        after = self._operator(new, may_be_missing=before is None)
-        if after is None:
-            return []
-        if before is None:
-            # What it has of the operator's files belongs to other states.
-            before = attrs.evolve(after, states={}, shards=self._shards(old))
+        before = self._operator(old)
+        if name in before.states and name not in after.states and after.shards:
+            raise NoSuchStateError(
+                f"changes of state {name!r} of operator {after.uid!r} end before checkpoint {new.manifest.id} in "
+                f"{new.store.uri}",
+                "a checkpoint that has the state",
+                f"the states {', '.join(after.states) or 'none'}",
+                "begin anew, with another state",
+            )
         same = self._means_the_same(before, after)
         one_by_one = len(before.shards) == len(after.shards) or not (before.shards and after.shards)
         return [
@@ -204,30 +204,18 @@ class StateChanges:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
-    def _shards(self, found: Located) -> tuple[Handle | None, ...]:
-        uid = self.state.operator
-        return next((one.shards for one in found.manifest.operators if one.uid == uid), ())
-
-    def _operator(self, found: Located, *, may_be_missing: bool) -> OperatorRecord | None:
-        """Return the operator in a checkpoint that has the state."""
-        where = f"checkpoint {found.manifest.id} in {found.store.uri}"
-        uid, name = self.state.operator, self.state.name
-        record = next((one for one in found.manifest.operators if one.uid == uid), None)
-        if record is None or name not in record.states:
-            if may_be_missing:
-                return None
-            raise NoSuchStateError(
-                f"changes of state {name!r} of operator {uid!r} end before {where}",
-                "a checkpoint that has the state",
-                "no such operator" if record is None else f"the states {', '.join(record.states) or 'none'}",
-                "begin anew, with another state",
-            )
-        state, own = record.states[name], self.state.record
+    def _operator(self, found: Located) -> OperatorRecord:
+        """Return the operator in a checkpoint. Before its first batch it is in none: then it is empty."""
+        uid, name, own = self.state.operator, self.state.name, self.state.record
         assert own is not None, "checked when this was made"
+        empty = OperatorRecord(uid, "", self.state.key_schema, {}, ())
+        record = next((one for one in found.manifest.operators if one.uid == uid), empty)
+        state = record.states.get(name, own)
         is_same_kind = (state.kind, state.map_key) == (own.kind, own.map_key)
         if not (is_same_kind and same_schema(record.key_schema, self.state.key_schema)):
             raise StateSchemaError(
-                f"changes of state {name!r} of operator {uid!r} end before {where}",
+                f"changes of state {name!r} of operator {uid!r} end before checkpoint {found.manifest.id} in "
+                f"{found.store.uri}",
                 "the columns of the key, the kind of the state and the keys of a map as they were",
                 "others",
                 "begin anew: with another name for the reader, and an empty target",

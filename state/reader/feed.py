@@ -52,6 +52,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
+        self._ids: list[int] = []
         self._newest: int | None = None
         self._looked_at = -_LOOK_SECONDS
         self._until: int | None = None
@@ -88,7 +89,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset.to is not None:
                 raise self._lost(target) from None
             # Retention was faster. By the next call there is a newer one.
-            self._looked_at, self._until = -_LOOK_SECONDS, None
+            self._looked_at, self._until, self._ids = -_LOOK_SECONDS, None, []
             return start
         end = next_offset(
             offset, target, manifest.completed_at, self._shards(manifest), self._feed.shards_per_batch
@@ -141,13 +142,18 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is not None:
             return self._until
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
-            self._newest = self._look()
             self._looked_at = time.monotonic()
+            return self._look()
         return self._newest
 
     def _look(self) -> int | None:
-        latest = Catalog(self._store).latest()
-        return None if latest is None else latest.id
+        catalog = Catalog(self._store)
+        # A manifest is large, and mostly there is no new one.
+        if (ids := catalog.list_ids()) != self._ids:
+            self._ids = ids
+            latest = catalog.latest()
+            self._newest = None if latest is None else latest.id
+        return self._newest
 
     def _located(self, checkpoint: int, completed_at: float | None) -> Located:
         store = self._store

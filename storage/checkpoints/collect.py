@@ -190,16 +190,16 @@ def collect_garbage(
             raise entry.problem
     damaged = [entry.id for entry in entries if entry.problem]
     pins = pinned(store)
+    completed = [entry.completed for entry in entries if entry.completed]
+    outdated = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
     # A reader may have read a checkpoint just before it became void.
-    void = [
-        entry.manifest for entry in entries if entry.manifest and entry.voided_by and entry.id not in pins
-    ]
-    completed = [entry.manifest for entry in entries if entry.manifest and entry.manifest not in void]
-    needed = frozenset[str]().union(*(manifest.keys() for manifest in completed))
+    void = [manifest for manifest in outdated if manifest.id not in pins]
+    there = [*completed, *(manifest for manifest in outdated if manifest.id in pins)]
+    needed = frozenset[str]().union(*(manifest.keys() for manifest in there))
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and is deleted before what it references.
     doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
-    whole = [manifest.id for manifest in completed]
+    whole = [manifest.id for manifest in there]
     own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
     unneeded = _candidates(objects, {*needed, *doomed, *own}, newest)
     staged_before = max((manifest.triggered_at for manifest in completed), default=-math.inf) - _CLOCKS_DIFFER

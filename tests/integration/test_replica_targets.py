@@ -123,6 +123,16 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
         counted.replicate(sink, "table")
     replica.catch_up(WAIT)
     assert rows() == {("b", 2, "ü2"), ("c", 2, "ü5"), ("d", 1, "ü6"), ("e", 1, "ü1")}
+    counted.coordinator.stop()
+
+    # The pipeline begins anew, and at first no checkpoint has the operator.
+    counted.begin(restore="none")
+    counted.coordinator.checkpoint().result(DEADLINE)
+    replica = counted.replicate(sink, "table")
+    counted.give(f=1)
+    replica.catch_up(WAIT)
+    counts = {(k, n) for k, n, _ in rows() if k != "a"}
+    assert counts == {("b", 2), ("c", 2), ("d", 1), ("e", 1), ("f", 1)}
     replica.drop()
     assert counted.coordinator.replicas == ()
 

@@ -116,8 +116,16 @@ def test_a_state_that_was_not_there_is_new_even_if_the_files_are_the_same(made: 
     old = commit(made, 1, values(a=1), states={})
     new = commit(made, 2, *old.manifest.operators[0].shards)
     assert changes(old, new) == [row("a", 1, "insert")]
-    nothing = made.commit_records(3, ())
+
+
+def test_an_operator_that_is_in_no_checkpoint_yet_is_empty(made: Checkpoints) -> None:
+    # So is a pipeline that has begun anew.
+    nothing, new = made.commit_records(1, ()), commit(made, 2, values(a=1), None)
     assert changes(nothing, new) == [row("a", 1, "insert")]
+    assert changes(new, nothing, of=new) == [row("a", None, "delete")]
+    assert changes(None, nothing, of=new) == changes(nothing, nothing, of=new) == []
+    without = commit(made, 3, {}, states={})
+    assert changes(None, without, of=new) == changes(nothing, without, of=new) == []
 
 
 def test_a_map_has_a_row_for_each_entry(made: Checkpoints) -> None:
