@@ -30,6 +30,7 @@ from .feed_offsets import FeedOffset, next_offset, span_of
 
 _LOOK_SECONDS: Final = 1.0
 """How often the store is asked for the newest checkpoint at most. Spark asks the source a hundred times a second."""
+_OTHER: Final = "another checkpoint with this id: the storage was emptied or put back"
 
 
 @attrs.frozen
@@ -91,6 +92,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Retention was faster. By the next call there is a newer one.
             self._looked_at, self._until, self._ids = -_LOOK_SECONDS, None, []
             return start
+        if offset.to is not None and manifest.completed_at != offset.completed_at:
+            raise self._lost(target, _OTHER)
         end = next_offset(
             offset, target, manifest.completed_at, self._shards(manifest), self._feed.shards_per_batch
         )

@@ -82,11 +82,10 @@ def counted(spark: SparkSession, make: Make, tmp_path: Path) -> Counted:
     return Counted(spark, tmp_path / "in", make)
 
 
-def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
-    counted: Counted, postgres: PostgresServer
-) -> None:
+def table(postgres: PostgresServer) -> PostgresSink:
+    """A table that is not there yet."""
     postgres.execute("DROP TABLE IF EXISTS chandy_positions, copy")
-    sink = PostgresSink(
+    return PostgresSink(
         conninfo=postgres.conninfo(),
         table="copy",
         mode="upsert",
@@ -94,6 +93,12 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
         deleted="_deleted",
         create_table=True,
     )
+
+
+def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
+    counted: Counted, postgres: PostgresServer
+) -> None:
+    sink = table(postgres)
 
     def rows() -> set[tuple[Any, ...]]:
         return set(postgres.execute("SELECT k, n, last FROM copy"))
@@ -140,15 +145,7 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
 def test_a_target_that_was_away_gets_what_has_come_meanwhile_in_one_step(
     counted: Counted, postgres: PostgresServer
 ) -> None:
-    postgres.execute("DROP TABLE IF EXISTS chandy_positions, copy")
-    sink = PostgresSink(
-        conninfo=postgres.conninfo(),
-        table="copy",
-        mode="upsert",
-        key="k",
-        deleted="_deleted",
-        create_table=True,
-    )
+    sink = table(postgres)
     counted.begin()
     replica = counted.replicate(sink, "table")
     counted.give(a=1, b=1)

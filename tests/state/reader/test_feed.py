@@ -32,6 +32,7 @@ from chandy.storage.checkpoints.pins import Pins, pinned
 from chandy.storage.checkpoints.proof import Unshared
 
 from ...builders import make_manifest
+from ...effort import examples
 from . import checkpoints
 from .checkpoints import Checkpoints
 
@@ -227,18 +228,21 @@ def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: Pipeline) -> Non
         query.catch_up()
 
 
+@pytest.mark.parametrize("options", [{}, {"shards_per_batch": "1"}], ids=["a whole one", "a part"])
 def test_another_checkpoint_of_the_same_id_is_not_taken_for_what_was_read(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
-    pipeline.checkpoint({"a": 1})
-    query = Query(pipeline.uri)
-    query.catch_up()
+    pipeline.checkpoint({"a": 1, "bb": 2})
+    query = Query(pipeline.uri, **options)
+    assert query.plan()
+    query.run()
     monkeypatch.setattr(checkpoints, "make_manifest", partial(make_manifest, completed_at=99.0))
     again = Pipeline(tmp_path / "again")
     again.checkpoint({"b": 1})
     again.checkpoint({"b": 2})
     shutil.rmtree(tmp_path / "store")
     shutil.move(tmp_path / "again" / "store", tmp_path / "store")
+    query.begin()
     with pytest.raises(NoSuchStateError, match="emptied or put back"):
         query.catch_up()
 
@@ -285,7 +289,9 @@ STEPS = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(25)
+)
 @given(
     steps=st.lists(STEPS, max_size=14),
     options=st.sampled_from([{}, {"shards_per_batch": "1"}, {"shards_per_batch": "2"}, {"before": "true"}]),
