@@ -81,7 +81,7 @@ class StateChangesSource(Source):
 
     @override
     def completed(self, offset: str) -> None:
-        self.completed_at = read_up_to(offset)
+        self.completed_at = _read(offset).at
         if (needed := _read(offset).needed) is not None:
             self._released.give(needed)
 
@@ -118,11 +118,6 @@ def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
             f"call stream_changes(..., release={CHECKPOINT!r})",
         )
     return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query)
-
-
-def read_up_to(offset: str) -> int | None:
-    """Return the checkpoint whose state a query at an offset has read; None if it has not read any as a whole."""
-    return _read(offset).at
 
 
 def _found(store: Store, standing: FeedOffset, there: Sequence[int]) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
 
+from ...state.reader.feed_offsets import FeedOffset
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.logs import logger
 from ..checkpoint import Checkpoint
-from ..connectors.state_changes import StateChangesSource, read_up_to
+from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration, seconds
 from ..errors import ReplicaError
 from ..query import CheckpointedQuery
@@ -124,8 +126,10 @@ class Replica:
     def _has_read(self, wanted: int) -> bool:
         """Whether a batch has committed that ends with a checkpoint, or a later one."""
         progress = self.query.lastProgress
-        ends = [source["endOffset"] for source in progress["sources"]] if progress is not None else []
-        read = [read_up_to(end) for end in ends if end] + [self._source.began_at]
+        # Of PySpark's own attributes, 4.1 has an offset as the text of a dict. Its JSON is that of the JVM.
+        sources = [] if progress is None else json.loads(progress.json)["sources"]
+        ends = [source["endOffset"] for source in sources if isinstance(source["endOffset"], dict)]
+        read = [FeedOffset.of(end).at for end in ends] + [self._source.began_at]
         return any(at is not None and at >= wanted for at in read)
 
     def stop(self, timeout: Duration = "1 min") -> None:
