@@ -316,7 +316,7 @@ class CheckpointCoordinator(KeyedOperators):
         Raises:
             PipelineNameError: there is no such operator or state, or the name is taken.
             ReplicaError: the sink cannot hold a copy of the state.
-            ChandyError: the sink cannot be used, or the checkpoint failed; a subclass says which.
+            ChandyError: the sink cannot be used; a subclass says which.
         """
         # Only a driver that replicates loads what reads state.
         from .replication.replicating import Replicating

@@ -77,7 +77,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             StorageError: the store does not answer.
-            NoSuchStateError: the checkpoint no longer has the operator.
+            NoSuchStateError: the first checkpoint is gone before all of it was read.
         """
         offset = FeedOffset.of(start)
         self._release(offset)

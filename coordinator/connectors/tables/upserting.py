@@ -47,9 +47,9 @@ def check_deleted(target: str, schema: pa.Schema, mode: Mode, key: tuple[str, ..
         )
 
 
-def without(schema: pa.Schema, deleted: str | None) -> pa.Schema:
+def without(schema: pa.Schema, deleted: str) -> pa.Schema:
     """Return a schema without the column that marks deletions, which is none of the table."""
-    return schema if deleted is None else schema.remove(schema.get_field_index(deleted))
+    return schema.remove(schema.get_field_index(deleted))
 
 
 def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
