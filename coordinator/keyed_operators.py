@@ -15,10 +15,10 @@ from ..state.operators.attempts import OnError
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
 from .durations import Duration
-from .operators import KeyedStream, Lifetime, Operators
+from .operators import KeyedStream, Lifetime, Operators, Windows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql import Column, DataFrame, GroupedData
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
@@ -170,6 +170,8 @@ class KeyedOperators(ABC):
         combine: Combine = "auto",
         ttl: Duration | None = None,
         ttl_since: Since = "last",
+        window: Column | None = None,
+        output_mode: str = "update",
         **columns: tuple[str, str],
     ) -> DataFrame:
         """Keep running aggregates by key: ``aggregate(df, by=["carrier"], uid="delays", total=("delay", "sum"))``.
@@ -190,6 +192,12 @@ class KeyedOperators(ABC):
                 None: for ever. After that the key is removed, and nothing is output. If it comes again, it starts over.
             ttl_since: whether a key lives that long since its "last" row, or since its "first" one. A restored key
                 keeps the expiry that it has, or none, until its next row.
+            window: aggregates are kept for each window of event time instead of for ever, as in
+                ``df.groupBy(window, *by)``: ``pyspark.sql.functions.window``, tumbling or sliding, over the column that
+                ``df.withWatermark`` was given. The output has the column ``window`` before those of ``by``. Once the
+                watermark has passed a window's end, its state is removed, and rows that come later are dropped.
+            output_mode: "update": each batch outputs what it has changed. "append", for windows: a window is output
+                once, when it is closed.
             columns: the output columns: each name with a pair of an input column and a function. If an output column
                 must have the name of an argument, such as ``shards``, choose another name here and rename it in the
                 result: ``.withColumnRenamed("total", "shards")``.
@@ -201,7 +209,11 @@ class KeyedOperators(ABC):
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
             return self._operators.with_aggregates(
-                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since)
+                stream,
+                columns=columns,
+                combine=combine,
+                lifetime=Lifetime(ttl, ttl_since),
+                windows=Windows(window, output_mode),
             )
 
     def aggregate_batches(

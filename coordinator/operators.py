@@ -13,6 +13,7 @@ from ..state.aggregation.aggregate_operator import Combine, aggregation
 from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
+from ..state.aggregation.windows import WINDOW, closes_windows, windowed, with_windows
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
@@ -38,7 +39,7 @@ from .spark.reach import has_other_machines
 from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, GroupedData
+    from pyspark.sql import Column, DataFrame, GroupedData
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
@@ -107,6 +108,34 @@ class Lifetime:
         return TimeToLive(round(length * 1000), self.since)
 
 
+@attrs.frozen
+class Windows:
+    """The windows of event time that aggregates are of, as users say it."""
+
+    window: Column | None = None
+    """What ``pyspark.sql.functions.window`` returns; None: there are none."""
+    output_mode: str = "update"
+
+    def checked(self, lifetime: Lifetime) -> bool:
+        """Return whether a window is output only when it is closed.
+
+        Raises:
+            DefinitionError: the output mode is no such mode, or it does not fit what there is.
+        """
+        check_output_mode(self.output_mode)
+        only_closed = self.output_mode.lower() == "append"
+        if self.window is None and only_closed:
+            expected = "'update' for aggregates without window=, which may always change"
+            raise invalid_argument("output_mode", expected, repr(self.output_mode))
+        if self.window is not None and lifetime.ttl is not None:
+            raise invalid_argument(
+                "ttl",
+                "None for aggregates with window=, which live until their window closes",
+                repr(lifetime.ttl),
+            )
+        return only_closed
+
+
 @attrs.define
 class Operators:
     """The operators of one pipeline. An operator belongs to a query once that query has started."""
@@ -156,7 +185,7 @@ class Operators:
         check_output_mode(output_mode)
         check_streaming(df)
         check_input(df, stream.key)
-        lag = _watermark_lag(df, mode)
+        lag = _watermark_lag(df, "time_mode" if mode is TimeMode.EVENT else None)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -198,7 +227,7 @@ class Operators:
         check_streaming(stream.df)
         check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
-        lag = _watermark_lag(stream.df, TimeMode.NONE)
+        lag = _watermark_lag(stream.df)
         return self._put_in(stream, spec, watermark_lag_ms=lag, on_error=on_error)
 
     def with_aggregates(
@@ -208,6 +237,7 @@ class Operators:
         columns: Mapping[str, tuple[str, str]],
         combine: Combine,
         lifetime: Lifetime,
+        windows: Windows,
     ) -> DataFrame:
         """Return running aggregates of a stream.
 
@@ -215,16 +245,28 @@ class Operators:
             stream: the stream.
             columns, combine: as for ``CheckpointCoordinator.aggregate``.
             lifetime: how long a key lives.
+            windows: the windows of event time; a key is one of them with the key columns of the stream.
 
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        uid = self._checked_aggregates(stream, combine, lifetime)
+        only_closed, mode, lag = windows.checked(lifetime), TimeMode.NONE, 0
+        if windows.window is not None:
+            check_streaming(stream.df)
+            if stream.key not in ([], ()):
+                check_input(stream.df, stream.key, argument="by")
+            lag, mode = _watermark_lag(stream.df, "window"), TimeMode.EVENT
+            df = with_windows(stream.df, windows.window)
+            stream = attrs.evolve(stream, df=df, key=(WINDOW, *stream.key))
+        uid = self._checked_aggregates(stream, combine, lifetime, windows)
         made = aggregation(
             stream.df.schema, stream.key, columns, uid=uid, combine=combine, ttl=lifetime.checked()
         )
+        if windows.window is not None:
+            self._check_closing(uid)
+            made = windowed(made, only_closed=only_closed)
         needed = attrs.evolve(stream, df=made.rows(stream.df))
-        found = self._put_in(needed, made.spec, made.combiner)
+        found = self._put_in(needed, made.spec, made.combiner, time_mode=mode, watermark_lag_ms=lag)
         self._aggregates[uid] = made.aggregates
         self._tell_of_new_aggregates(uid)
         return found
@@ -247,7 +289,7 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        uid = self._checked_aggregates(stream, combine, lifetime)
+        uid = self._checked_aggregates(stream, combine, lifetime, Windows())
         ttl = lifetime.checked()
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(
@@ -261,6 +303,17 @@ class Operators:
             for place, spec in made.specs.items()
         }
         return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
+
+    def _check_closing(self, uid: str) -> None:
+        """Refuse state that was written without ``window=``: its windows have no entries by which they are closed."""
+        was = self._before(uid)
+        if was is not None and not closes_windows(was.key_schema):
+            raise RestoreError(
+                f"operator {uid!r} does not fit the checkpoint",
+                "windows that the operator has closed, with window=",
+                "a key without windows, or with windows that nothing closes",
+                "give the operator with window= another uid, or make it as it was",
+            )
 
     def _tell_of_new_aggregates(self, uid: str) -> None:
         """Say of which aggregates the restored keys have nothing: their output looks like that of all rows."""
@@ -276,7 +329,9 @@ class Operators:
                 aggregates=new,
             )
 
-    def _checked_aggregates(self, stream: KeyedStream, combine: object, lifetime: Lifetime) -> str:
+    def _checked_aggregates(
+        self, stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows
+    ) -> str:
         """Check what all running aggregates are made of; return their uid."""
         _check_no_column(
             uid=stream.uid,
@@ -285,6 +340,8 @@ class Operators:
             combine=combine,
             ttl=lifetime.ttl,
             ttl_since=lifetime.since,
+            window=windows.window,
+            output_mode=windows.output_mode,
         )
         uid = self._free(stream.uid)
         check_streaming(stream.df)
@@ -442,22 +499,26 @@ def taken(what: str, name: str) -> PipelineNameError:
     )
 
 
-def _watermark_lag(df: DataFrame, mode: TimeMode) -> int:
+def _watermark_lag(df: DataFrame, needed_by: str | None = None) -> int:
     """Return by how many milliseconds the watermark of an operator's input lags behind that of its query.
 
     The column with the watermark need not be among those of the input.
+
+    Args:
+        df: the input.
+        needed_by: the argument by which the operator runs in event time; None: it does not.
 
     Raises:
         DefinitionError: the operator runs in event time, and its input has no watermark.
     """
     lag = watermark_lag(df) if has_watermark(df) else None
-    if lag is not None or mode is not TimeMode.EVENT:
+    if lag is not None or needed_by is None:
         return lag or 0
-    expected = f"an input with a watermark for {mode.value!r}, as df.withWatermark(column, delay) gives it"
+    expected = "an input with a watermark for event time, as df.withWatermark(column, delay) gives it"
     if not has_watermark(df):
-        raise invalid_argument("time_mode", expected, "one without")
+        raise invalid_argument(needed_by, expected, "one without")
     raise invalid_argument(
-        "time_mode",
+        needed_by,
         expected,
         "one whose watermark ends at an operator that may emit rows of any event time",
         "put this operator before the applyInPandasWithState or the transformWithState in processing time; or write "

@@ -68,10 +68,18 @@ class AggregateProcessor(ArrowProcessor):
         if held.null_count < len(held):
             accumulators = aggregates.merge_pairs(held.flatten(), accumulators)
         totals = pa.StructArray.from_arrays(accumulators, fields=fields)
-        output = given.keys
-        for field, column in zip(aggregates.output, aggregates.finish(accumulators), strict=True):
-            output = output.append_column(field.name, column)
-        return ArrowResult(output, {STATE: totals})
+        return ArrowResult(self.results(given.keys, accumulators), {STATE: totals})
+
+    def results(self, keys: pa.Table, accumulators: Sequence[pa.Array]) -> pa.Table:
+        """Return the rows of the output for some keys.
+
+        Args:
+            keys: the key columns, a row for each key.
+            accumulators: of each key, in the order of the state's fields.
+        """
+        for field, column in zip(self._aggregates.output, self._aggregates.finish(accumulators), strict=True):
+            keys = keys.append_column(field.name, column)
+        return keys
 
 
 @attrs.frozen
@@ -82,6 +90,8 @@ class AggregateSpec:
     to_accumulators: ToAccumulators | None
     """Converts rows to accumulators; None if a combiner has done so before the shuffle."""
     states: dict[str, StateRecord]
+    operator: Callable[[ArrowSpec, RuntimeContext, ToAccumulators | None], ArrowOperator]
+    """Creates the operator for one task."""
 
     @property
     def output(self) -> str:
@@ -91,10 +101,12 @@ class AggregateSpec:
     @contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:
         """Create the operator for one task."""
-        yield _AggregateOperator(attrs.evolve(self.inner, states=self.states), context, self.to_accumulators)
+        yield self.operator(attrs.evolve(self.inner, states=self.states), context, self.to_accumulators)
 
 
-class _AggregateOperator(ArrowOperator):
+class AggregateOperator(ArrowOperator):
+    """Running aggregates in one task."""
+
     def __init__(
         self, spec: ArrowSpec, context: RuntimeContext, to_accumulators: ToAccumulators | None
     ) -> None:
@@ -180,7 +192,8 @@ def aggregation(
     since = ttl.since if ttl else "last"
     inner = ArrowSpec(uid, to_json(partial_rows), to_json(output), states, processor, since)
     inputs = {name: one for one, name in names.items()}
-    if combine is False:
-        return Aggregation(tuple(by), inputs, AggregateSpec(inner, to_accumulators, states), None, aggregates)
-    combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))
-    return Aggregation(tuple(by), inputs, AggregateSpec(inner, None, states), combiner, aggregates)
+    combiner = None
+    if combine is not False:
+        combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))
+    spec = AggregateSpec(inner, None if combiner else to_accumulators, states, AggregateOperator)
+    return Aggregation(tuple(by), inputs, spec, combiner, aggregates)

@@ -7,6 +7,7 @@
 | ``01 msgpack(name) part key`` | a further part of a large list or map; ``part`` is 4 bytes, big-endian |
 | ``02 d time batch number key`` | a dead letter of ``key``, see ``operators.dead_letters`` |
 | ``02 e time statekey`` | an entry of the expiry index: empty; the state at ``statekey`` may have expired at ``time`` |
+| ``02 w time key`` | ``key`` has a window of event time that ends at ``time``: empty |
 | ``02 p time key`` | a processing-time timer of ``key``: empty |
 | ``02 t time key`` | an event-time timer of ``key``: empty |
 
@@ -34,6 +35,7 @@ HIDDEN: Final = "$"
 PROCESSING_TIMERS: Final = b"\x02p"
 EVENT_TIMERS: Final = b"\x02t"
 EXPIRY: Final = b"\x02e"
+WINDOWS: Final = b"\x02w"
 DEAD_LETTERS: Final = b"\x02d"
 LETTERS: Final = f"{HIDDEN}dead_letters"
 """The name under which dead letters are read; no state can have it."""
@@ -67,7 +69,7 @@ def part_key(prefix: bytes, part: int, key: bytes) -> bytes:
 
 
 def timed_key(prefix: bytes, time_ms: int, key: bytes) -> bytes:
-    """Return a key that sorts by its time; ``prefix`` is that of the timers or ``EXPIRY``."""
+    """Return a key that sorts by its time; ``prefix`` is that of the timers, ``EXPIRY`` or ``WINDOWS``."""
     return prefix + _TIME.pack(time_ms + _SIGN) + key
 
 
@@ -141,7 +143,9 @@ def owner_of(entry_key: bytes) -> tuple[str, bytes]:
         return LETTERS, split_letter(entry_key)[2]
     if entry_key[0] == _TIMED:
         _, rest = split_timed(entry_key)
-        return (f"{HIDDEN}timers", rest) if entry_key[:2] != EXPIRY else owner_of(rest)
+        if entry_key[:2] == EXPIRY:
+            return owner_of(rest)
+        return f"{HIDDEN}{'windows' if entry_key[:2] == WINDOWS else 'timers'}", rest
     in_part = entry_key[0] == _IN_PART
     prefix = variable_of(entry_key[in_part:])
     return msgpack.unpackb(prefix), entry_key[in_part + len(prefix) + _PART.size * in_part :]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..format.arrow import BYTES, from_numpy, scalar, to_numpy, valid
+from ..format.keyspace import EXPIRY
 from ..format.packing import expiries
 from ..rpc.access import Entries, ShardColumn
 from .expiry_index import ASLEEP_MS, entries, rounded, take_due
@@ -84,13 +85,13 @@ class ColumnExpiry:
         # State that lives longer than what is written now has an entry that may be too late, see ``expiry_index``.
         new = kept & ~(valid(before) & (found > self.now) & (found <= after))
         keys = changes.keys.filter(from_numpy(new))
-        state.put(entries(changes.shards[new], keys, rounded(after[new], ttl.ms)))
+        state.put(entries(EXPIRY, changes.shards[new], keys, rounded(after[new], ttl.ms)))
 
     def clean(self, state: TaskState) -> None:
         """Remove everything that has expired, after the batch's changes."""
         if not any(self.ttl.values()):
             return
-        for shards, keys in take_due(state, self.now):
+        for shards, keys in take_due(EXPIRY, state, self.now):
             held = state.fetch_before(shards, keys)
             asleep = valid(held)
             for prefix, ttl in self.ttl.items():
@@ -101,7 +102,7 @@ class ColumnExpiry:
                     self._clean(shards[mine], keys.filter(chosen), held.filter(chosen), ttl, state)
             # Their states are not declared now.
             later = np.full(int(asleep.sum()), self.now + ASLEEP_MS, np.int64)
-            state.put(entries(shards[asleep], keys.filter(from_numpy(asleep)), later))
+            state.put(entries(EXPIRY, shards[asleep], keys.filter(from_numpy(asleep)), later))
 
     def _clean(
         self, shards: ShardColumn, keys: pa.Array, held: pa.Array, ttl: TimeToLive | None, state: TaskState
@@ -115,7 +116,7 @@ class ColumnExpiry:
         state.put(Entries(shards[gone], removed, pa.nulls(len(removed), BYTES)))
         # What was written without an expiry is looked at no more.
         again = (old & ~gone) | (written if ttl else False)
-        state.put(entries(shards[again], keys.filter(from_numpy(again)), rounded(expires[again], ms)))
+        state.put(entries(EXPIRY, shards[again], keys.filter(from_numpy(again)), rounded(expires[again], ms)))
 
     def _is_written(self, keys: pa.Array) -> npt.NDArray[np.bool_]:
         if not self._written:

@@ -41,12 +41,17 @@ def rounded(expiry_ms: Times, ttl_ms: int) -> Times:
     return -(-expiry_ms // width) * width
 
 
-def take_due(state: TaskState, now: int) -> Iterator[tuple[ShardColumn, pa.Array]]:
-    """Delete the entries that are due; yield the shards and the keys of the state that they name, in pieces.
+def take_due(index: bytes, state: TaskState, now: int) -> Iterator[tuple[ShardColumn, pa.Array]]:
+    """Delete the entries that are due; yield the shards and the keys that they name, in pieces.
 
     Those of one shard are adjacent. A key is in a piece once, and may be in several pieces.
+
+    Args:
+        index: the prefix of the entries: ``EXPIRY``, or ``WINDOWS``, which are no expiry but are found in the same way.
+        state: of the task.
+        now: the time up to which entries are due, in milliseconds since 1970.
     """
-    for due in list(state.scan(*keyspace.due(keyspace.EXPIRY, now))):
+    for due in list(state.scan(*keyspace.due(index, now))):
         state.put(Entries(due.shards, due.keys, pa.nulls(len(due), BYTES)))
         named = keyspace.named_by(due.keys)
         _, first = np.unique(to_numpy(named.dictionary_encode().indices), return_index=True)
@@ -54,13 +59,14 @@ def take_due(state: TaskState, now: int) -> Iterator[tuple[ShardColumn, pa.Array
         yield due.shards[first], named.take(from_numpy(first))
 
 
-def entries(shards: ShardColumn, named: pa.Array, times: npt.NDArray[Any]) -> Entries:
+def entries(index: bytes, shards: ShardColumn, named: pa.Array, times: npt.NDArray[Any]) -> Entries:
     """Return entries of the index.
 
     Args:
+        index: as for ``take_due``.
         shards: the shard of each.
         named: the keys of the state.
         times: when to look at them, in milliseconds since 1970.
     """
     empty = pa.nulls(len(named), BYTES).fill_null(scalar(b"", BYTES))
-    return Entries(shards, keyspace.timed_keys(keyspace.EXPIRY, times, named), empty)
+    return Entries(shards, keyspace.timed_keys(index, times, named), empty)

@@ -34,7 +34,7 @@ def new_entry_time(variable: Variable, held: bytes | None, data: bytes | None, n
 def clean(state: TaskState, variables: Iterable[Variable], current: CurrentKey) -> None:
     """Remove everything that has expired, after the batch's changes."""
     by_prefix = {variable.prefix: variable for variable in variables}
-    for shards, named in take_due(state, current.now):
+    for shards, named in take_due(keyspace.EXPIRY, state, current.now):
         _clean(Entries(shards, named, state.fetch(shards, named)), by_prefix, current)
 
 
