@@ -23,6 +23,7 @@ BENCHMARKS = {
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "replication": "changes a second of a replica, and what it costs the batches beside it",
+    "windows": "counts by key and window of event time, beside Spark's own and the running count",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
     "growth": "what a key costs as the state grows, and what that cost consists of",
     "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",

@@ -9,11 +9,11 @@ import attrs
 
 from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import STATE as AGGREGATES
-from ..state.aggregation.aggregate_operator import Combine, aggregation
+from ..state.aggregation.aggregate_operator import Aggregation, Combine, aggregation
 from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
-from ..state.aggregation.windows import WINDOW, closes_windows, windowed, with_windows
+from ..state.aggregation.windows import END, START, closes_windows, windowed, windowed_stream
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
@@ -250,25 +250,45 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        only_closed, mode, lag = windows.checked(lifetime), TimeMode.NONE, 0
+        _check_no_column(stream, combine, lifetime, windows)
+        only_closed = windows.checked(lifetime)
         if windows.window is not None:
-            check_streaming(stream.df)
-            if stream.key not in ([], ()):
-                check_input(stream.df, stream.key, argument="by")
-            lag, mode = _watermark_lag(stream.df, "window"), TimeMode.EVENT
-            df = with_windows(stream.df, windows.window)
-            stream = attrs.evolve(stream, df=df, key=(WINDOW, *stream.key))
-        uid = self._checked_aggregates(stream, combine, lifetime, windows)
+            return self._with_windows(stream, windows.window, only_closed, columns, combine)
+        uid = self._checked_aggregates(stream)
         made = aggregation(
             stream.df.schema, stream.key, columns, uid=uid, combine=combine, ttl=lifetime.checked()
         )
-        if windows.window is not None:
-            self._check_closing(uid)
-            made = windowed(made, only_closed=only_closed)
+        return self._with_aggregation(stream, made)
+
+    def _with_windows(
+        self,
+        stream: KeyedStream,
+        window: Column,
+        only_closed: bool,
+        columns: Mapping[str, tuple[str, str]],
+        combine: Combine,
+    ) -> DataFrame:
+        """Return aggregates of windows, each of which is a key with the key columns of the stream."""
+        check_streaming(stream.df)
+        if stream.key not in ([], ()):
+            check_input(stream.df, stream.key, argument="by")
+        lag = _watermark_lag(stream.df, "window")
+        rows = windowed_stream(stream.df, window, stream.key)
+        keyed = attrs.evolve(stream, df=rows.df, key=(START, END, *stream.key))
+        uid = self._checked_aggregates(keyed)
+        self._check_closing(uid)
+        made = aggregation(keyed.df.schema, keyed.key, columns, uid=uid, combine=combine)
+        made = windowed(made, rows.window, only_closed=only_closed)
+        return self._with_aggregation(keyed, made, TimeMode.EVENT, lag)
+
+    def _with_aggregation(
+        self, stream: KeyedStream, made: Aggregation, mode: TimeMode = TimeMode.NONE, lag: int = 0
+    ) -> DataFrame:
+        """Add aggregates to the pipeline, and to the plan of their input."""
         needed = attrs.evolve(stream, df=made.rows(stream.df))
         found = self._put_in(needed, made.spec, made.combiner, time_mode=mode, watermark_lag_ms=lag)
-        self._aggregates[uid] = made.aggregates
-        self._tell_of_new_aggregates(uid)
+        self._aggregates[stream.uid] = made.aggregates
+        self._tell_of_new_aggregates(stream.uid)
         return found
 
     def with_batch_aggregates(
@@ -289,7 +309,8 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        uid = self._checked_aggregates(stream, combine, lifetime, Windows())
+        _check_no_column(stream, combine, lifetime)
+        uid = self._checked_aggregates(stream)
         ttl = lifetime.checked()
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(
@@ -329,20 +350,8 @@ class Operators:
                 aggregates=new,
             )
 
-    def _checked_aggregates(
-        self, stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows
-    ) -> str:
+    def _checked_aggregates(self, stream: KeyedStream) -> str:
         """Check what all running aggregates are made of; return their uid."""
-        _check_no_column(
-            uid=stream.uid,
-            shards=stream.shards,
-            parallelism=stream.parallelism,
-            combine=combine,
-            ttl=lifetime.ttl,
-            ttl_since=lifetime.since,
-            window=windows.window,
-            output_mode=windows.output_mode,
-        )
         uid = self._free(stream.uid)
         check_streaming(stream.df)
         check_input(stream.df, stream.key, argument="by")
@@ -526,8 +535,20 @@ def _watermark_lag(df: DataFrame, needed_by: str | None = None) -> int:
     )
 
 
-def _check_no_column(**arguments: object) -> None:
+def _check_no_column(
+    stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows | None = None
+) -> None:
     """Refuse an output column with the name of an argument: Python passes it as that argument."""
+    arguments = {
+        "uid": stream.uid,
+        "shards": stream.shards,
+        "parallelism": stream.parallelism,
+        "combine": combine,
+        "ttl": lifetime.ttl,
+        "ttl_since": lifetime.since,
+    }
+    if windows is not None:
+        arguments |= {"window": windows.window, "output_mode": windows.output_mode}
     for name, given in arguments.items():
         if isinstance(given, tuple):
             expected = (

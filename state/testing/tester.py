@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -13,11 +13,12 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.types import IntegerType, StructField, StructType, TimestampType
 
 from ...storage.checkpoints.manifest import StateRecord
 from ..aggregation.aggregate_operator import aggregation
 from ..aggregation.aggregates import HASH
+from ..aggregation.windows import END, START, WINDOW, windowed
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.evolution import evolve, shown
@@ -32,14 +33,17 @@ from ..operators.dataframe import SHARD
 from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
-from ..operators.time_mode import TimeMode, with_watermark
+from ..operators.time_mode import TimeMode, check_output_mode, with_watermark
 from ..processors.processor import processor_spec
 from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
 from .memory import MemoryShards
+from .windows import TimeWindow
 
 _UID: Final = "tested"
+_BOUNDS: Final = StructType().add(START, TimestampType()).add(END, TimestampType())
+_WINDOW: Final = StructType().add("start", TimestampType()).add("end", TimestampType())
 Time = int | datetime
 """Milliseconds since 1970, or a time; one without a zone is in UTC."""
 Processor = StatefulProcessor | ArrowProcessor
@@ -47,6 +51,8 @@ Define = Callable[[Processor | None, Sequence[str]], OperatorSpec]
 """Describes the operator with a processor, given the names of the states that are stored; aggregates have none."""
 Prepare = Callable[[pa.Table], pa.Table]
 """Returns what the operator's tasks are sent of rows."""
+Spread = Callable[[tuple[Any, ...]], Iterable[tuple[Any, ...]]]
+"""Returns the rows of the operator's input that come of a row."""
 
 
 @attrs.frozen
@@ -101,11 +107,15 @@ class OperatorTester:
         input: StructType,
         shards: int,
         prepare: Prepare = lambda rows: rows,
+        spread: Spread = lambda row: (row,),
+        given: StructType | None = None,
         on_error: OnError = "fail",
     ) -> None:
         """Make one. Use ``of_processor``, ``of_arrow`` or ``of_aggregate``."""
         self._define = define
         self._prepare = prepare
+        self._spread = spread
+        self._given = given or input
         check_on_error(on_error)
         self._on_error = on_error
         self._input = input
@@ -195,6 +205,8 @@ class OperatorTester:
         input: StructType | str,
         ttl_ms: int | None = None,
         ttl_since: Since = "last",
+        window: TimeWindow | None = None,
+        output_mode: str = "update",
         shards: int = 4,
         **columns: tuple[str, str],
     ) -> Self:
@@ -205,6 +217,9 @@ class OperatorTester:
             input: the schema of the rows.
             ttl_ms: how many milliseconds a key lives; None: for ever.
             ttl_since: since its "last" row or its "first" one.
+            window: the windows of event time; None: there are none. Then the key of a state begins with the start and
+                the end of a window.
+            output_mode: "update", or "append" for windows that are output when they are closed.
             shards: how many shards the state is in.
             columns: the output columns, each a pair of an input column and a function.
 
@@ -212,9 +227,15 @@ class OperatorTester:
             DefinitionError: as of ``coordinator.aggregate``; or an ``approx_distinct`` of values that Spark alone can
                 hash.
         """
-        schema = _schema(input, by)
+        given = schema = _schema(input, by)
+        check_output_mode(output_mode)
         ttl = None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since)
+        if window is not None:
+            schema = StructType([*_BOUNDS.fields, *_schema(given, [window.column]).fields])
+            by = (*_BOUNDS.names, *by)
         made = aggregation(schema, by, columns, uid=_UID, combine=False, ttl=ttl)
+        if window is not None:
+            made = windowed(made, StructField(WINDOW, _WINDOW), only_closed=output_mode.lower() == "append")
         for one in made.inputs.values():
             if one.sent is HASH and not can_hash(StructType([schema[one.column]])):
                 found = f"{one.column!r}, which is {schema[one.column].dataType.simpleString()}"
@@ -224,7 +245,21 @@ class OperatorTester:
         def define(given: Processor | None, restored: Sequence[str]) -> OperatorSpec:
             return made.spec
 
-        return cls(None, define, key=by, input=schema, shards=shards, prepare=made.arrow_rows)
+        def spread(row: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+            if window is None:
+                return (row,)
+            return ((*bounds, *row) for bounds in window.of(row[given.names.index(window.column)]))
+
+        return cls(
+            None,
+            define,
+            key=by,
+            input=schema,
+            shards=shards,
+            prepare=made.arrow_rows,
+            spread=spread,
+            given=given,
+        )
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -264,18 +299,18 @@ class OperatorTester:
         return [row(*values.values()) for part in parts for values in part.to_pylist()]
 
     def _table(self, rows: Sequence[Sequence[Any] | Mapping[str, Any]]) -> pa.Table:
-        names = self._input.names
+        names = self._given.names
         tuples = [tuple(map(row.get, names)) if isinstance(row, Mapping) else tuple(row) for row in rows]
         for row in tuples:
             if len(row) != len(names):
                 raise invalid_argument("rows", f"rows of {len(names)} values: {', '.join(names)}", repr(row))
         schema = arrow_schema(StructType([*self._input.fields]).add(SHARD, IntegerType()), "UTC")
-        placed = [(*row, self._shard_of(row)) for row in tuples]
+        placed = [(*row, self._shard_of(row)) for given in tuples for row in self._spread(given)]
         columns = list(zip(*placed, strict=True)) or [() for _ in schema]
         try:
             arrays = [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)]
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise invalid_argument("rows", f"values of {shown(self._input)}", str(error)) from error
+            raise invalid_argument("rows", f"values of {shown(self._given)}", str(error)) from error
         return pa.table(arrays, schema)
 
     def _shard_of(self, row: Sequence[Any]) -> int:

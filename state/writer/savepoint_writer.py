@@ -31,6 +31,7 @@ from ...storage.checkpoints.snapshots import StoredSnapshot
 from ...storage.codec import from_json as from_canonical_json
 from ...storage.keys import validate_name
 from ...storage.store import Store
+from ..aggregation.windows import closing
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.evolution import widens
@@ -149,7 +150,7 @@ class SavepointWriter:
             advice = "remove it first by remove_operator, or give the new one another uid"
             raise invalid_argument("uid", "the uid of no operator that is there", repr(uid), advice)
         shard_ranges.check(shards, parallelism=1)
-        schema = self._schemas.resolve(key, f"the key of operator {uid!r}")
+        schema = closing(self._schemas.resolve(key, f"the key of operator {uid!r}"))
         KeyCodec(schema)
         record = OperatorRecord(uid, query, to_json(schema), {}, (None,) * shards)
         self._operators[uid] = _Operator(record)

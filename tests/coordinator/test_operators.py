@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
-from chandy.coordinator.operators import KeyedStream, Lifetime, Operators
+from chandy.coordinator.operators import KeyedStream, Lifetime, Operators, Windows
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
@@ -96,7 +96,7 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
     pipeline = operators(tmp_path, record("a"))
     calls: list[Any] = [
         lambda uid: pipeline.with_aggregates(
-            stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime()
+            stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime(), windows=Windows()
         ),
         lambda uid: pipeline.with_arrow_processor(
             stream(uid=uid),
@@ -128,7 +128,7 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
     pipeline, given = operators(tmp_path), stream(df="rows")
     calls: list[Any] = [
         lambda: pipeline.with_aggregates(
-            given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime()
+            given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime(), windows=Windows()
         ),
         lambda: pipeline.with_arrow_processor(given, processor=None, output="n long", on_error="fail"),  # type: ignore[arg-type]
         lambda: pipeline.with_processor(
@@ -150,15 +150,20 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
             call()
 
 
-@pytest.mark.parametrize("name", ["uid", "shards", "parallelism", "combine", "ttl", "ttl_since"])
+@pytest.mark.parametrize(
+    "name", ["uid", "shards", "parallelism", "combine", "ttl", "ttl_since", "window", "output_mode"]
+)
 def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name(
     tmp_path: Path, name: str
 ) -> None:
     given: dict[str, Any] = {name: ("v", "sum")}
     combine = given.pop("combine", "auto")
     lifetime = Lifetime(given.pop("ttl", None), given.pop("ttl_since", "last"))
+    windows = Windows(given.pop("window", None), given.pop("output_mode", "update"))
     with pytest.raises(DefinitionError, match=rf"withColumnRenamed\('other', '{name}'\).*\('v', 'sum'\)"):
-        operators(tmp_path).with_aggregates(stream(**given), columns={}, combine=combine, lifetime=lifetime)
+        operators(tmp_path).with_aggregates(
+            stream(**given), columns={}, combine=combine, lifetime=lifetime, windows=windows
+        )
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,22 @@ import os
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import RestoreError
-from chandy.state import read_state
+from chandy.state import SavepointWriter, read_state
 from chandy.state.errors import DefinitionError
+from chandy.state.testing import TimeWindow
 
-from ..effort import chance, rounds
+from ..effort import chance, rounds, sampled
 from ..waiting import DEADLINE
 from .support import Make
 
@@ -85,46 +88,163 @@ def windows(
         window=window,
         output_mode=mode,
         uid="windows",
-        shards=4,
+        **{"shards": 4, **more},
         n=("*", "count"),
         total=("v", "sum"),
-        **more,
     )
 
 
+@attrs.frozen
+class Twins:
+    """The same windows in a pipeline and in a query of Spark's own, which read the same files."""
+
+    spark: SparkSession
+    rows: Rows
+    kind: str
+    mode: str
+    folder: Path
+    own: list[Batch] = attrs.field(factory=list)
+    sparks: list[Batch] = attrs.field(factory=list)
+
+    def run(self, coordinator: CheckpointCoordinator, **more: Any) -> CheckpointCoordinator:
+        """Let both take all files that are new."""
+        stream = self.rows.stream(self.spark)
+        native = stream.groupBy(KINDS[self.kind](), "k").agg(
+            F.count("*").alias("n"), F.sum("v").alias("total")
+        )
+        writer = native.writeStream.foreachBatch(taking(self.sparks)).outputMode(self.mode)
+        writer = writer.option("checkpointLocation", str(self.folder / "native"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        output = windows(coordinator, stream, KINDS[self.kind](), self.mode, **more)
+        own = output.writeStream.foreachBatch(taking(self.own)).trigger(availableNow=True)
+        coordinator.start(own, name="q").awaitTermination(DEADLINE)
+        return coordinator
+
+
 @pytest.mark.compat
-@pytest.mark.parametrize("mode", ["append", "update"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "mode"), sampled([*product(KINDS, ["append", "update"])], 2))
 def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str, mode: str
 ) -> None:
-    for number in range(rounds(1, full=6)):
-        moments = chance("windows", kind, mode, number)
-        rows = Rows(tmp_path / f"in{number}", moments)
-        own: list[Batch] = []
-        sparks: list[Batch] = []
-        for _ in range(3):
-            rows.add(moments.randrange(2, 6))
-            stream = rows.stream(spark)
-            native = stream.groupBy(KINDS[kind](), "k").agg(
-                F.count("*").alias("n"), F.sum("v").alias("total")
-            )
-            writer = native.writeStream.foreachBatch(taking(sparks)).outputMode(mode)
-            writer = writer.option("checkpointLocation", str(tmp_path / f"native{number}"))
-            writer.trigger(availableNow=True).start().awaitTermination()
-            coordinator = make(f"p{number}")
-            combine = moments.choice(["auto", False])
-            output = windows(coordinator, stream, KINDS[kind](), mode, combine=combine)
-            query = coordinator.start(
-                output.writeStream.foreachBatch(taking(own)).trigger(availableNow=True), name="q"
-            )
-            query.awaitTermination(DEADLINE)
-            checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
-            coordinator.stop()
-        assert own == sparks
-        assert len(own) > 3
-        stored = read_state(spark, str(tmp_path / "store" / f"p{number}"), checkpoint.id, operator="windows")
-        last = max(end for batch in sparks for _, end, *_ in batch)
-        kept = {row.window.end for row in stored.collect()}
-        # What is closed has left the state.
-        assert all(end > last - timedelta(seconds=30) for end in kept)
+    moments = chance("windows", kind, mode)
+    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, mode, tmp_path)
+    for _ in range(rounds(3, full=10)):
+        twins.rows.add(moments.randrange(2, 6))
+        coordinator = twins.run(make(), combine=moments.choice(["auto", False]))
+        checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
+        coordinator.stop()
+    assert twins.own == twins.sparks
+    assert len(twins.own) > 3
+    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint.id, operator="windows")
+    # What is closed has left the state.
+    assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS[kind]())
+
+
+def test_windows_that_are_written_anew_are_closed(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    moments = chance("windows in other shards")
+    twins = Twins(spark, Rows(tmp_path / "in", moments), "sliding", "append", tmp_path)
+    twins.rows.add(4)
+    savepoint = twins.run(make()).stop(savepoint="before")
+    assert savepoint is not None
+    table = read_state(spark, savepoint.uri, operator="windows", state="aggregates")
+    key = "window_start timestamp, window_end timestamp, k string"
+    uri = (
+        SavepointWriter.from_existing(spark, savepoint.uri)
+        .remove_operator("windows")
+        .with_operator("windows", query="q", key=key, shards=3)
+        .with_state("windows", "aggregates", table, null_keys=True)
+        .write(str(tmp_path / "written"))
+    )
+    twins.rows.add(4)
+    coordinator = twins.run(make("p2", restore=uri), shards=3)
+    checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
+    assert twins.own == twins.sparks
+    stored = read_state(spark, str(tmp_path / "store" / "p2"), checkpoint.id, operator="windows")
+    assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS["sliding"]())
+
+
+def open_windows(spark: SparkSession, rows: Rows, window: Column) -> set[tuple[Any, ...]]:
+    """Return the windows of all rows, with their keys, that end after the watermark."""
+    read = spark.read.schema(SCHEMA).json(str(rows.folder))
+    found = read.groupBy(window, "k").count().crossJoin(read.select(F.max("t").alias("newest")))
+    left = found.where(f"window.end > newest - interval {DELAY}").select("window.start", "window.end", "k")
+    return {tuple(row) for row in left.collect()}
+
+
+def test_windows_of_unit_tests_are_those_of_spark(spark: SparkSession) -> None:
+    moments = chance("windows of unit tests")
+    for _ in range(20):
+        slide = moments.randrange(1, 20_000)
+        window = TimeWindow("t", moments.randrange(slide, 60_000), slide, moments.randrange(0, slide))
+        times = [datetime.fromtimestamp(moments.uniform(-1e5, 1e9), UTC) for _ in range(50)]
+        column = F.window("t", *(f"{ms} milliseconds" for ms in (window.length_ms, slide, window.offset_ms)))
+        rows = spark.createDataFrame([(time,) for time in times], "t timestamp").select("t", column)
+        found = sorted((row.t, row.window.start, row.window.end) for row in rows.collect())
+        expected = [(time, *bounds) for time in times for bounds in window.of(time)]
+        assert found == sorted(tuple(one.replace(tzinfo=None) for one in row) for row in expected)
+
+
+def test_what_cannot_be_windows_is_refused(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "in", chance("refused windows")).stream(spark)
+    coordinator, window = make(), F.window("t", "10 seconds")
+    for df, given, more, message in (
+        (rows, "10 seconds", {}, "invalid argument window"),
+        (rows, F.col("t"), {}, "a column of type timestamp"),
+        (rows, F.session_window("t", "10 seconds"), {}, "a session window"),
+        (
+            rows.withColumn("u", F.expr("t + interval 1 day")),
+            F.window("u", "1 day"),
+            {},
+            "without a watermark",
+        ),
+        (spark.readStream.schema(SCHEMA).json(str(tmp_path / "in")), window, {}, "invalid argument window"),
+        (rows.withColumnRenamed("v", "Window_End").withColumn("v", F.lit(1)), window, {}, "'Window_End'"),
+        (rows, window, {"ttl": "1 day"}, "invalid argument ttl"),
+        (rows, window, {"mode": "complete"}, "invalid argument output_mode"),
+        (rows, None, {"mode": "append"}, "invalid argument output_mode"),
+    ):
+        arguments: dict[str, Any] = {"mode": "update"} | more
+        with pytest.raises(DefinitionError, match=message):
+            windows(coordinator, df, given, arguments.pop("mode"), **arguments)
+    with pytest.raises(DefinitionError, match="names other than the arguments"):
+        coordinator.aggregate(rows, by=["k"], uid="windows", window=("v", "sum"))  # type: ignore[arg-type]
+
+
+def test_windows_that_nothing_has_closed_are_no_state_of_windows(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    source = Rows(tmp_path / "in", chance("windows by hand"))
+    source.add(4)
+    stream = source.stream(spark)
+    bounds = F.window("t", "10 seconds")
+    by_hand = stream.select("k", "v", bounds.start.alias("window_start"), bounds.end.alias("window_end"))
+    coordinator = make()
+    output = coordinator.aggregate(
+        by_hand, by=["window_start", "window_end", "k"], uid="windows", shards=4, n=("*", "count")
+    )
+    writer = output.writeStream.format("noop").trigger(availableNow=True)
+    coordinator.start(writer, name="q").awaitTermination(DEADLINE)
+    coordinator.checkpoint().result(timeout=DEADLINE)
+    coordinator.stop()
+    with pytest.raises(RestoreError, match="windows that nothing closes"):
+        windows(make(), stream, bounds, "update")
+
+
+def test_a_window_may_be_all_there_is_to_group_by(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    source = Rows(tmp_path / "in", chance("windows alone"))
+    source.add(6)
+    coordinator = make()
+    output = coordinator.aggregate(
+        source.stream(spark), by=[], window=F.window("t", "30 days"), uid="windows", n=("*", "count")
+    )
+    found: dict[Any, int] = {}
+    query = coordinator.start(
+        output.writeStream.foreachBatch(
+            lambda rows, _: found.update({row.window.start: row.n for row in rows.collect()})
+        ).trigger(availableNow=True),
+        name="q",
+    )
+    query.awaitTermination(DEADLINE)
+    assert output.columns == ["window", "n"]
+    expected = spark.read.schema(SCHEMA).json(str(source.folder)).groupBy(F.window("t", "30 days")).count()
+    assert found == {row.window.start: row["count"] for row in expected.collect()}

@@ -1,0 +1,137 @@
+"""Counts by key and window of event time, beside Spark's own ``groupBy(window, "k").count()`` and the running count.
+
+Each batch has the rows of one minute, and windows have five. So every fifth batch closes the windows of all keys. A
+stream in mode "append" outputs the windows that close, one in mode "update" those that change. The running count
+``coordinator.aggregate(rows, by=["k"])`` has no windows; it shows what they cost.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
+
+from .chart import bars
+from .file_source import write_file
+from .keyed import FILES_PER_BATCH, Workload
+from .report import Options, Report, console, paired_ratio
+from .stage import Stream, balanced, measured, stage
+
+CHANDY: Final = "Chandy aggregate, window"
+CHANDY_APPEND: Final = "Chandy aggregate, window, append"
+SPARK: Final = "Spark groupBy(window)"
+SPARK_APPEND: Final = "Spark groupBy(window), append"
+RUNNING: Final = "Chandy aggregate, no window"
+CONTESTANTS: Final = (CHANDY, CHANDY_APPEND, SPARK, SPARK_APPEND, RUNNING)
+PAIRS: Final = ((CHANDY, SPARK), (CHANDY_APPEND, SPARK_APPEND), (CHANDY, RUNNING))
+
+WARM_UP: Final = 5
+BATCHES: Final = 10
+WORKLOADS: Final = (
+    Workload("200k rows, 20k keys", 200_000, 20_000),
+    Workload("1M rows, 100k keys", 1_000_000, 100_000),
+)
+_QUICK: Final = (Workload("20k rows, 2k keys", 20_000, 2_000),)
+_MINUTE: Final = 60_000_000
+_BEGIN: Final = 1_700_000_100_000_000
+"""Microseconds; a whole number of windows."""
+
+
+def run(options: Options) -> Report:
+    """Measure; see the module."""
+    workloads = _QUICK if options.quick else WORKLOADS
+    batches = 5 if options.quick else BATCHES
+    repetitions = options.repetitions or (1 if options.quick else 3)
+    rows, ratios = [], {}
+    with stage() as (spark, folder):
+        for workload in workloads:
+            files = _write(workload, WARM_UP + batches, folder / "files")
+            found: dict[str, list[Stream]] = {name: [] for name in CONTESTANTS}
+            for turn in range(repetitions):
+                for name in balanced(CONTESTANTS, turn):
+                    found[name].append(_stream(spark, name, files, folder / "stream"))
+                    console().print(f"{workload.name}: {name}: {_batch_ms(found[name][-1]):,.0f} ms a batch")
+            shutil.rmtree(files)
+            rows += [
+                {
+                    "workload": workload.name,
+                    "stream": name,
+                    "ms_per_batch": median(map(_batch_ms, streams)),
+                    "rows_per_second": workload.rows / median(map(_batch_ms, streams)) * 1000,
+                    "turns": len(streams),
+                }
+                for name, streams in found.items()
+            ]
+            for name, peer in PAIRS:
+                # The ratio is of rows a second, so the times are divided the other way round.
+                ratios[f"{workload.name}: {name} / {peer}"] = paired_ratio(
+                    found[peer], found[name], _batch_ms
+                )
+    return Report("windows", rows, ratios, {"repetitions": repetitions})
+
+
+def draw(report: Report, path: Path) -> None:
+    """Draw the first workload's figures."""
+    first = report.rows[0]["workload"]
+    rounds = {row["stream"]: [row["ms_per_batch"]] for row in report.rows if row["workload"] == first}
+    title = f"A count by key and window, {first} a batch, two cores"
+    bars(path, title=title, axis="milliseconds a batch", rounds=rounds)
+
+
+def _batch_ms(stream: Stream) -> float:
+    # The mean: few batches close windows, and these take longest.
+    return stream.seconds / stream.batches * 1000
+
+
+def _write(workload: Workload, batches: int, folder: Path) -> Path:
+    """Write the files of a stream of ``k long, t timestamp``; each batch has the rows of one minute."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(1)
+    names = random.permutation(workload.keys).astype(np.int64) * 2_654_435_761 % 2**40
+    count = workload.rows // FILES_PER_BATCH
+    for number in range(batches * FILES_PER_BATCH):
+        begin = _BEGIN + number // FILES_PER_BATCH * _MINUTE
+        times = pa.array(begin + random.integers(0, _MINUTE, count)).cast(pa.timestamp("us", "UTC"))
+        table = pa.table({"k": names[random.integers(0, workload.keys, count)], "t": times})
+        write_file(table, folder / f"{number:05}.parquet", number)
+    return folder
+
+
+def _stream(spark: SparkSession, name: str, files: Path, folder: Path) -> Stream:
+    folder.mkdir()
+    reader = spark.readStream.schema("k long, t timestamp").option("maxFilesPerTrigger", FILES_PER_BATCH)
+    source = reader.parquet(str(files)).withWatermark("t", "30 seconds")
+    mode = "append" if name in (CHANDY_APPEND, SPARK_APPEND) else "update"
+    try:
+        if name not in (SPARK, SPARK_APPEND):
+            return _chandy(spark, name, source, folder, mode)
+        frame = source.groupBy(F.window("t", "5 minutes"), "k").count()
+        writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        query.awaitTermination()
+        return measured(name, query.recentProgress, WARM_UP)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _chandy(spark: SparkSession, name: str, source: DataFrame, folder: Path, mode: str) -> Stream:
+    config = CheckpointConfig(interval="10 s", cache_dir=str(folder / "cache"))
+    with CheckpointCoordinator(
+        spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
+    ) as coordinator:
+        window = None if name == RUNNING else F.window("t", "5 minutes")
+        frame = coordinator.aggregate(
+            source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count")
+        )
+        writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
+        query = coordinator.start(writer, name="counts")
+        query.awaitTermination()
+        return measured(name, query.recentProgress, WARM_UP)
