@@ -1,8 +1,9 @@
 """Counts by key and window of event time, beside Spark's own ``groupBy(window, "k").count()`` and the running count.
 
 Each batch has the rows of one minute, and windows have five. So every fifth batch closes the windows of all keys. A
-stream in mode "append" outputs the windows that close, one in mode "update" those that change. The running count
-``coordinator.aggregate(rows, by=["k"])`` has no windows; it shows what they cost.
+stream in mode "append" outputs the windows that close, one in mode "update" those that change. Sessions have a gap of
+ten seconds, and a key has ten rows a minute. The running count ``coordinator.aggregate(rows, by=["k"])`` has no
+windows; it shows what they cost.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
@@ -29,9 +30,24 @@ CHANDY: Final = "Chandy aggregate, window"
 CHANDY_APPEND: Final = "Chandy aggregate, window, append"
 SPARK: Final = "Spark groupBy(window)"
 SPARK_APPEND: Final = "Spark groupBy(window), append"
+CHANDY_SESSIONS: Final = "Chandy aggregate, sessions"
+SPARK_SESSIONS: Final = "Spark groupBy(session_window)"
 RUNNING: Final = "Chandy aggregate, no window"
-CONTESTANTS: Final = (CHANDY, CHANDY_APPEND, SPARK, SPARK_APPEND, RUNNING)
-PAIRS: Final = ((CHANDY, SPARK), (CHANDY_APPEND, SPARK_APPEND), (CHANDY, RUNNING))
+CONTESTANTS: Final = (
+    CHANDY,
+    CHANDY_APPEND,
+    CHANDY_SESSIONS,
+    SPARK,
+    SPARK_APPEND,
+    SPARK_SESSIONS,
+    RUNNING,
+)
+PAIRS: Final = (
+    (CHANDY, SPARK),
+    (CHANDY_APPEND, SPARK_APPEND),
+    (CHANDY_SESSIONS, SPARK_SESSIONS),
+    (CHANDY, RUNNING),
+)
 
 WARM_UP: Final = 5
 BATCHES: Final = 10
@@ -109,11 +125,13 @@ def _stream(spark: SparkSession, name: str, files: Path, folder: Path) -> Stream
     folder.mkdir()
     reader = spark.readStream.schema("k long, t timestamp").option("maxFilesPerTrigger", FILES_PER_BATCH)
     source = reader.parquet(str(files)).withWatermark("t", "30 seconds")
-    mode = "append" if name in (CHANDY_APPEND, SPARK_APPEND) else "update"
+    mode = "update" if name in (CHANDY, SPARK, RUNNING) else "append"
+    sessions = name in (CHANDY_SESSIONS, SPARK_SESSIONS)
+    window = F.session_window("t", "10 seconds") if sessions else F.window("t", "5 minutes")
     try:
-        if name not in (SPARK, SPARK_APPEND):
-            return _chandy(spark, name, source, folder, mode)
-        frame = source.groupBy(F.window("t", "5 minutes"), "k").count()
+        if name not in (SPARK, SPARK_APPEND, SPARK_SESSIONS):
+            return _chandy(spark, None if name == RUNNING else window, source, folder, mode)
+        frame = source.groupBy(window, "k").count()
         writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
         query.awaitTermination()
@@ -122,16 +140,15 @@ def _stream(spark: SparkSession, name: str, files: Path, folder: Path) -> Stream
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _chandy(spark: SparkSession, name: str, source: DataFrame, folder: Path, mode: str) -> Stream:
+def _chandy(spark: SparkSession, window: Column | None, source: DataFrame, folder: Path, mode: str) -> Stream:
     config = CheckpointConfig(interval="10 s", cache_dir=str(folder / "cache"))
     with CheckpointCoordinator(
         spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
     ) as coordinator:
-        window = None if name == RUNNING else F.window("t", "5 minutes")
         frame = coordinator.aggregate(
             source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count")
         )
         writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
         query = coordinator.start(writer, name="counts")
         query.awaitTermination()
-        return measured(name, query.recentProgress, WARM_UP)
+        return measured("Chandy", query.recentProgress, WARM_UP)

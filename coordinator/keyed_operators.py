@@ -193,11 +193,11 @@ class KeyedOperators(ABC):
             ttl_since: whether a key lives that long since its "last" row, or since its "first" one. A restored key
                 keeps the expiry that it has, or none, until its next row.
             window: aggregates are kept for each window of event time instead of for ever, as in
-                ``df.groupBy(window, *by)``: ``pyspark.sql.functions.window``, tumbling or sliding, over the column that
-                ``df.withWatermark`` was given. The output has the column ``window`` before those of ``by``. Once the
-                watermark has passed a window's end, its state is removed, and rows that come later are dropped.
+                ``df.groupBy(window, *by)``: ``window`` or ``session_window`` of ``pyspark.sql.functions``, over the
+                column that ``df.withWatermark`` was given. The output has a column of that name before those of ``by``.
+                Once the watermark has passed a window's end, its state is removed, and later rows of it are dropped.
             output_mode: "update": each batch outputs what it has changed. "append", for windows: a window is output
-                once, when it is closed.
+                once, when it is closed; sessions need that.
             columns: the output columns: each name with a pair of an input column and a function. If an output column
                 must have the name of an argument, such as ``shards``, choose another name here and rename it in the
                 result: ``.withColumnRenamed("total", "shards")``.

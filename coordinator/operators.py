@@ -13,7 +13,15 @@ from ..state.aggregation.aggregate_operator import Aggregation, Combine, aggrega
 from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
-from ..state.aggregation.windows import END, START, closes_windows, windowed, windowed_stream
+from ..state.aggregation.sessions import SESSIONS, in_sessions
+from ..state.aggregation.windows import (
+    END,
+    START,
+    WindowedStream,
+    closes_windows,
+    windowed,
+    windowed_stream,
+)
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
@@ -274,12 +282,38 @@ class Operators:
             check_input(stream.df, stream.key, argument="by")
         lag = _watermark_lag(stream.df, "window")
         rows = windowed_stream(stream.df, window, stream.key)
+        if rows.are_sessions:
+            return self._with_sessions(stream, rows, only_closed, columns, combine, lag)
         keyed = attrs.evolve(stream, df=rows.df, key=(START, END, *stream.key))
         uid = self._checked_aggregates(keyed)
-        self._check_closing(uid)
+        was = self._before(uid)
+        self._check_closing(uid, was is None or closes_windows(was.key_schema))
         made = aggregation(keyed.df.schema, keyed.key, columns, uid=uid, combine=combine)
         made = windowed(made, rows.window, only_closed=only_closed)
         return self._with_aggregation(keyed, made, TimeMode.EVENT, lag)
+
+    def _with_sessions(
+        self,
+        stream: KeyedStream,
+        rows: WindowedStream,
+        only_closed: bool,
+        columns: Mapping[str, tuple[str, str]],
+        combine: Combine,
+        lag: int,
+    ) -> DataFrame:
+        """Return aggregates of sessions, of which a key has any number."""
+        uid = self._checked_aggregates(stream)
+        if not only_closed:
+            expected = (
+                "'append' for sessions, which are given out when they close: until then they may become one"
+            )
+            raise invalid_argument("output_mode", expected, "'update'")
+        was = self._before(uid)
+        self._check_closing(uid, was is None or SESSIONS in was.states)
+        by = (*stream.key, START, END)
+        made = in_sessions(aggregation(rows.df.schema, by, columns, uid=uid, combine=combine), rows.window)
+        needed = attrs.evolve(stream, df=made.rows(rows.df))
+        return self._put_in(needed, made.spec, made.combiner, time_mode=TimeMode.EVENT, watermark_lag_ms=lag)
 
     def _with_aggregation(
         self, stream: KeyedStream, made: Aggregation, mode: TimeMode = TimeMode.NONE, lag: int = 0
@@ -325,15 +359,14 @@ class Operators:
         }
         return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
 
-    def _check_closing(self, uid: str) -> None:
-        """Refuse state that was written without ``window=``: its windows have no entries by which they are closed."""
-        was = self._before(uid)
-        if was is not None and not closes_windows(was.key_schema):
+    def _check_closing(self, uid: str, is_known: bool) -> None:
+        """Refuse state that was written without such a ``window=``: no entry says when its windows are to be closed."""
+        if not is_known:
             raise RestoreError(
                 f"operator {uid!r} does not fit the checkpoint",
-                "windows that the operator has closed, with window=",
+                "windows of the same kind, which the operator has closed, with window=",
                 "a key without windows, or with windows that nothing closes",
-                "give the operator with window= another uid, or make it as it was",
+                "give the operator with this window= another uid, or make it as it was",
             )
 
     def _tell_of_new_aggregates(self, uid: str) -> None:

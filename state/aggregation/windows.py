@@ -46,7 +46,8 @@ START: Final = "window_start"
 END: Final = "window_end"
 """The names of the first key columns, of type timestamp."""
 WINDOW: Final = "window"
-"""The name of the first column of the output, as Spark calls it: a struct of ``start`` and ``end``."""
+SESSION_WINDOW: Final = "session_window"
+"""The names of the first column of the output, as Spark calls it: a struct of ``start`` and ``end``."""
 _TIME_WINDOW: Final = "spark.timeWindow"
 _SESSION_WINDOW: Final = "spark.sessionWindow"
 """How Spark marks the columns of its windows, in their metadata."""
@@ -67,6 +68,8 @@ class WindowedStream:
     """A row for each window that a row of the stream is in, with the columns ``START`` and ``END``."""
     window: StructField
     """The column of the output that has the window."""
+    are_sessions: bool
+    """Whether windows of a key that overlap are to be one."""
 
 
 def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> WindowedStream:
@@ -74,29 +77,29 @@ def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> Windowe
 
     Args:
         df: a streaming DataFrame with a watermark.
-        window: what ``pyspark.sql.functions.window`` returns, over the column with the watermark.
+        window: what ``pyspark.sql.functions.window`` or ``session_window`` returns, over the column with the watermark.
         by: names of the columns to group by beside the window.
 
     Raises:
         DefinitionError: it is no such window, or a column has the name of one that is added.
     """
-    expected = "a window of event time, such as pyspark.sql.functions.window('time', '10 minutes')"
+    expected = "a window or a session_window of pyspark.sql.functions, such as window('time', '10 minutes')"
     if not isinstance(window, Column):
         raise invalid_argument("window", expected, describe(window))
     fold = folding(df)
-    added = {fold(START), fold(END)}
-    if taken := [name for name in df.columns if fold(name) in added or (name in by and fold(name) == WINDOW)]:
+    if taken := [
+        name
+        for name in df.columns
+        if fold(name) in (START, END) or (name in by and fold(name) in (WINDOW, SESSION_WINDOW))
+    ]:
         advice = "rename it by withColumnRenamed"
         raise invalid_argument(
             "df", "no column with the name of one that window= adds", repr(taken[0]), advice
         )
     rows = df.withColumn(_GIVEN, window)
     field = rows.schema[_GIVEN]
-    if _SESSION_WINDOW in field.metadata:
-        raise invalid_argument(
-            "window", expected, "a session window", "for sessions, use transform_with_state with timers"
-        )
-    if _TIME_WINDOW not in field.metadata:
+    are_sessions = _SESSION_WINDOW in field.metadata
+    if not are_sessions and _TIME_WINDOW not in field.metadata:
         raise invalid_argument("window", expected, f"a column of type {field.dataType.simpleString()}")
     if EventTime.of(StructType([field])) is None:
         expected = (
@@ -106,9 +109,9 @@ def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> Windowe
     start = F.col(f"{_GIVEN}.start").alias(START)
     end = F.col(f"{_GIVEN}.end").alias(END, metadata={_CLOSES: True})
     columns = [F.col(quoted(name)) for name in df.columns]
-    return WindowedStream(
-        rows.select(start, end, *columns), StructField(WINDOW, field.dataType, metadata=field.metadata)
-    )
+    name = SESSION_WINDOW if are_sessions else WINDOW
+    output = StructField(name, field.dataType, metadata=field.metadata)
+    return WindowedStream(rows.select(start, end, *columns), output, are_sessions)
 
 
 def closes_windows(key_schema: str) -> bool:
@@ -123,11 +126,6 @@ def closing(key: StructType) -> StructType:
     start, end, *others = key.fields
     marked = StructField(END, _TIME, end.nullable, end.metadata | {_CLOSES: True})
     return StructType([start, marked, *others])
-
-
-def end_of(key: bytes, codec: KeyCodec) -> int:
-    """Return when the window of a key ends, in milliseconds since 1970, rounded up."""
-    return int(ends_ms(codec.decode_columns(pa.array([key], BYTES)))[0])
 
 
 def windowed(made: Aggregation, window: StructField, *, only_closed: bool) -> Aggregation:
@@ -185,16 +183,15 @@ class WindowProcessor(ArrowProcessor):
 
     def output(self, results: pa.Table) -> pa.Table:
         """Return results with windows in place of their starts and ends."""
-        (field,) = arrow_schema(from_json(self._window))
-        bounds = [array(results.column(at)).cast(own.type) for at, own in enumerate(field.type)]
-        windows = pa.StructArray.from_arrays(bounds, fields=list(field.type))
+        windows = as_windows(array(results.column(START)), array(results.column(END)), self._window)
         return results.select(results.column_names[2:]).add_column(0, WINDOW, windows)
 
 
 class WindowOperator(AggregateOperator):
     """Aggregates of windows in one task.
 
-    Each window with state has an entry under ``WINDOWS`` by its end, which goes with the state when the window closes.
+    Each window with state has an entry under ``WINDOWS`` at its end, or before. It goes with the state when the window
+    closes.
     """
 
     def __init__(
@@ -206,7 +203,7 @@ class WindowOperator(AggregateOperator):
         self._codec = KeyCodec(from_json(spec.processor.key))
         self._time = EventTime(END, window=False)
         self._closed = [pa.array([], BYTES)]
-        """The keys of windows that had rows in this batch and were closed by it."""
+        """The keys of windows that this batch has closed."""
 
     def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         """Return the accumulators of rows that are not late."""
@@ -228,24 +225,34 @@ class WindowOperator(AggregateOperator):
     def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
         """Close the windows that the watermark has passed: remove their state, and output them if they were not."""
         yield from super().finish(state, attempts)
-        closed = pa.concat_arrays(self._closed)
         for shards, keys in take_due(WINDOWS, state, self._context.times.watermark_ms):
-            left = pc.invert(pc.is_in(keys, value_set=closed))
-            shards, keys = shards[to_numpy(left)], keys.filter(left)
-            # No window that has had rows in this batch is left.
-            names = with_prefix(value_prefix(STATE), keys)
+            windows = self._codec.decode_columns(keys)
+            due, ends = are_closed(windows, self._context.times), ends_ms(windows)
+            state.put(entries(WINDOWS, shards[~due], keys.filter(from_numpy(~due)), ends[~due]))
+            # A window may have several entries.
+            due &= ~to_numpy(pc.is_in(keys, value_set=pa.concat_arrays(self._closed)))
+            chosen = from_numpy(due)
+            self._closed.append(keys.filter(chosen))
+            names = with_prefix(value_prefix(STATE), self._closed[-1])
             if self._processor.only_closed:
-                yield from self._results(keys, state.fetch_before(shards, names))
-            state.put(Entries(shards, names, pa.nulls(len(names), BYTES)))
+                yield from self._results(windows.filter(chosen), state.fetch_before(shards[due], names))
+            state.put(Entries(shards[due], names, pa.nulls(len(names), BYTES)))
 
-    def _results(self, keys: pa.Array, held: pa.Array) -> Iterator[pa.RecordBatch]:
+    def _results(self, windows: pa.Table, held: pa.Array) -> Iterator[pa.RecordBatch]:
         there = held.is_valid()
         accumulators = self._packings[STATE].unpack(held.filter(there)).flatten()
-        columns = self._codec.decode_columns(keys.filter(there))
+        columns = windows.filter(there)
         results = self._processor.output(self._processor.aggregates.results(columns, accumulators))
         output = fit_table(results, self._spec.uid, self._output)
         if output is not None:
             yield from output.to_batches(max_chunksize=SLICE)
+
+
+def as_windows(starts: pa.Array, ends: pa.Array, window: str) -> pa.StructArray:
+    """Return windows as they are output, given the schema of their column as Spark's JSON."""
+    (field,) = arrow_schema(from_json(window))
+    bounds = [column.cast(own.type) for column, own in zip((starts, ends), field.type, strict=True)]
+    return pa.StructArray.from_arrays(bounds, fields=list(field.type))
 
 
 def are_closed(keys: pa.Table, times: BatchTimes) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@
 | ``01 msgpack(name) part key`` | a further part of a large list or map; ``part`` is 4 bytes, big-endian |
 | ``02 d time batch number key`` | a dead letter of ``key``, see ``operators.dead_letters`` |
 | ``02 e time statekey`` | an entry of the expiry index: empty; the state at ``statekey`` may have expired at ``time`` |
-| ``02 w time key`` | ``key`` has a window of event time that ends at ``time``: empty |
+| ``02 w time key`` | ``key`` may have a window of event time that ends at ``time``: empty |
 | ``02 p time key`` | a processing-time timer of ``key``: empty |
 | ``02 t time key`` | an event-time timer of ``key``: empty |
 

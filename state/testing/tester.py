@@ -16,9 +16,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructField, StructType, TimestampType
 
 from ...storage.checkpoints.manifest import StateRecord
-from ..aggregation.aggregate_operator import aggregation
+from ..aggregation.aggregate_operator import Aggregation, aggregation
 from ..aggregation.aggregates import HASH
-from ..aggregation.windows import END, START, WINDOW, windowed
+from ..aggregation.sessions import in_sessions
+from ..aggregation.windows import END, SESSION_WINDOW, START, WINDOW, windowed
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.evolution import evolve, shown
@@ -39,7 +40,7 @@ from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
 from .memory import MemoryShards
-from .windows import TimeWindow
+from .windows import SessionWindow, TimeWindow
 
 _UID: Final = "tested"
 _BOUNDS: Final = StructType().add(START, TimestampType()).add(END, TimestampType())
@@ -205,7 +206,7 @@ class OperatorTester:
         input: StructType | str,
         ttl_ms: int | None = None,
         ttl_since: Since = "last",
-        window: TimeWindow | None = None,
+        window: TimeWindow | SessionWindow | None = None,
         output_mode: str = "update",
         shards: int = 4,
         **columns: tuple[str, str],
@@ -217,9 +218,9 @@ class OperatorTester:
             input: the schema of the rows.
             ttl_ms: how many milliseconds a key lives; None: for ever.
             ttl_since: since its "last" row or its "first" one.
-            window: the windows of event time; None: there are none. Then the key of a state begins with the start and
-                the end of a window.
-            output_mode: "update", or "append" for windows that are output when they are closed.
+            window: the windows of event time; None: there are none. The key of state begins with the start and the end
+                of a ``TimeWindow``.
+            output_mode: "update", or "append" for windows that are output when they are closed, as sessions always are.
             shards: how many shards the state is in.
             columns: the output columns, each a pair of an input column and a function.
 
@@ -227,15 +228,13 @@ class OperatorTester:
             DefinitionError: as of ``coordinator.aggregate``; or an ``approx_distinct`` of values that Spark alone can
                 hash.
         """
-        given = schema = _schema(input, by)
+        given, key = _schema(input, by), tuple(by)
         check_output_mode(output_mode)
         ttl = None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since)
-        if window is not None:
-            schema = StructType([*_BOUNDS.fields, *_schema(given, [window.column]).fields])
-            by = (*_BOUNDS.names, *by)
-        made = aggregation(schema, by, columns, uid=_UID, combine=False, ttl=ttl)
-        if window is not None:
-            made = windowed(made, StructField(WINDOW, _WINDOW), only_closed=output_mode.lower() == "append")
+        made = _aggregation(given, key, columns, ttl, window, only_closed=output_mode.lower() == "append")
+        schema = given if window is None else StructType([*_BOUNDS.fields, *given.fields])
+        if isinstance(window, TimeWindow):
+            key = (*_BOUNDS.names, *key)
         for one in made.inputs.values():
             if one.sent is HASH and not can_hash(StructType([schema[one.column]])):
                 found = f"{one.column!r}, which is {schema[one.column].dataType.simpleString()}"
@@ -253,7 +252,7 @@ class OperatorTester:
         return cls(
             None,
             define,
-            key=by,
+            key=key,
             input=schema,
             shards=shards,
             prepare=made.arrow_rows,
@@ -395,6 +394,27 @@ class OperatorTester:
         states = {name: evolve(self._stored.get(name), now, _UID, name) for name, now in spec.states.items()}
         evolved: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
         return evolved
+
+
+def _aggregation(
+    given: StructType,
+    by: tuple[str, ...],
+    columns: Mapping[str, tuple[str, str]],
+    ttl: TimeToLive | None,
+    window: TimeWindow | SessionWindow | None,
+    *,
+    only_closed: bool,
+) -> Aggregation:
+    if window is None:
+        return aggregation(given, by, columns, uid=_UID, combine=False, ttl=ttl)
+    if window.column not in given.names:
+        raise invalid_argument("window", f"a column of the input: {', '.join(given.names)}", window.column)
+    schema, bounds = StructType([*_BOUNDS.fields, *given.fields]), tuple(_BOUNDS.names)
+    if isinstance(window, SessionWindow):
+        made = aggregation(schema, (*by, *bounds), columns, uid=_UID, combine=False)
+        return in_sessions(made, StructField(SESSION_WINDOW, _WINDOW))
+    made = aggregation(schema, (*bounds, *by), columns, uid=_UID, combine=False)
+    return windowed(made, StructField(WINDOW, _WINDOW), only_closed=only_closed)
 
 
 def _schema(given: StructType | str, key: Sequence[str]) -> StructType:

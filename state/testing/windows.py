@@ -13,6 +13,26 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen
+class SessionWindow:
+    """Sessions as ``pyspark.sql.functions.session_window`` makes them."""
+
+    column: str
+    """The column of the rows with the event time, which has the watermark in production."""
+    gap_ms: int
+    """A session ends so many milliseconds after its last row."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.gap_ms <= 0:
+            raise invalid_argument("gap_ms", "milliseconds above 0", repr(self.gap_ms))
+
+    def of(self, time: datetime | None) -> Iterator[tuple[datetime, datetime]]:
+        """Yield the start and the end of the session that a row begins; none for None."""
+        if time is not None:
+            at = time if time.tzinfo else time.replace(tzinfo=UTC)
+            yield at, at + timedelta(milliseconds=self.gap_ms)
+
+
+@attrs.frozen
 class TimeWindow:
     """Windows as ``pyspark.sql.functions.window`` makes them."""
 

@@ -19,7 +19,6 @@ from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
 from ...storage.codec import to_json
 from ...storage.disk.scratch import scratch_directory
-from ..aggregation.windows import closes_windows, end_of
 from ..errors import StateTypeError
 from ..format import keyspace
 from ..format.keys import KeyCodec
@@ -58,6 +57,8 @@ class WrittenState:
     kind: StateKind | None
     """None: timers."""
     ttl_ms: int | None = None
+    has_windows: bool = False
+    """Whether its keys are closed by the watermark."""
     keeps_other_keys: bool = False
     """Whether keys without items stay as they are. Otherwise the items are all that the state has from now on."""
 
@@ -134,8 +135,7 @@ class ShardFiles:
     def _change(self, database: ShardDatabase, items: Iterable[_Row]) -> None:
         # A shard that has held something keeps the last batch that changed it.
         batch = self.batch if database.empty else database.position
-        codec, of_windows = KeyCodec(from_json(self.key_schema)), closes_windows(self.key_schema)
-        writer = _ShardWriter(database, self.operator, codec, of_windows, batch)
+        writer = _ShardWriter(database, self.operator, KeyCodec(from_json(self.key_schema)), batch)
         for state in self.states:
             if not state.keeps_other_keys:
                 writer.remove(state)
@@ -147,13 +147,10 @@ class ShardFiles:
 class _ShardWriter:
     """Changes the database of one shard."""
 
-    def __init__(
-        self, database: ShardDatabase, operator: str, codec: KeyCodec, of_windows: bool, batch: int
-    ) -> None:
+    def __init__(self, database: ShardDatabase, operator: str, codec: KeyCodec, batch: int) -> None:
         self._database = database
         self._operator = operator
         self._codec = codec
-        self._of_windows = of_windows
         self._batch = batch
         self._changes: dict[bytes, Value] = {}
 
@@ -203,8 +200,9 @@ class _ShardWriter:
         where = keyspace.value_prefix(state.name) + key
         if kind is StateKind.VALUE:
             yield where, items[0][1]
-            if self._of_windows:
-                yield keyspace.timed_key(keyspace.WINDOWS, end_of(key, self._codec), key), b""
+            if state.has_windows:
+                # The first batch with a watermark looks at all keys, and enters when their windows end.
+                yield keyspace.timed_key(keyspace.WINDOWS, 0, key), b""
         else:
             layout = (
                 list_layout(value for _, value in items)

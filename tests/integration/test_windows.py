@@ -36,6 +36,11 @@ KINDS = {
     "sliding": lambda: F.window("t", "10 seconds", "4 seconds"),
     "shifted": lambda: F.window("t", "10 seconds", "10 seconds", "3 seconds"),
 }
+GAP = "case when k = 'a' then '2 seconds' when k = 'b' then '0 seconds' else '9 seconds' end"
+SESSIONS = {
+    "sessions": lambda: F.session_window("t", "3 seconds"),
+    "sessions with gaps of their own": lambda: F.session_window("t", F.expr(GAP)),
+}
 
 
 class Rows:
@@ -59,6 +64,9 @@ class Rows:
     def _row(self, now: datetime) -> str:
         behind = self._moments.choice([0, 1, 3, 10, 40]) * self._moments.random()
         at = now - timedelta(seconds=behind) if self._moments.random() < 0.95 else None
+        if at and self._moments.random() < 0.7:
+            # Ends of windows meet starts.
+            at = at.replace(microsecond=0)
         key = self._moments.choice(["a", "b", "c", None])
         return json.dumps({"t": at and at.isoformat(), "k": key, "v": self._moments.randrange(100)})
 
@@ -71,7 +79,7 @@ def taking(found: list[Batch]) -> Callable[[DataFrame, int], None]:
     """Return a function for foreachBatch that keeps what each batch outputs, if it is anything."""
 
     def take(rows: DataFrame, batch: int) -> None:
-        of_batch = [(row.window.start, row.window.end, row.k, row.n, row.total) for row in rows.collect()]
+        of_batch = [(row[0].start, row[0].end, row.k, row.n, row.total) for row in rows.collect()]
         assert len(set(of_batch)) == len(of_batch)
         if of_batch:
             found.append(frozenset(of_batch))
@@ -109,13 +117,13 @@ class Twins:
     def run(self, coordinator: CheckpointCoordinator, **more: Any) -> CheckpointCoordinator:
         """Let both take all files that are new."""
         stream = self.rows.stream(self.spark)
-        native = stream.groupBy(KINDS[self.kind](), "k").agg(
-            F.count("*").alias("n"), F.sum("v").alias("total")
-        )
+        window = (KINDS | SESSIONS)[self.kind]
+        native = stream.groupBy(window(), "k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
         writer = native.writeStream.foreachBatch(taking(self.sparks)).outputMode(self.mode)
         writer = writer.option("checkpointLocation", str(self.folder / "native"))
         writer.trigger(availableNow=True).start().awaitTermination()
-        output = windows(coordinator, stream, KINDS[self.kind](), self.mode, **more)
+        output = windows(coordinator, stream, window(), self.mode, **more)
+        assert output.columns[0] == native.columns[0]
         own = output.writeStream.foreachBatch(taking(self.own)).trigger(availableNow=True)
         coordinator.start(own, name="q").awaitTermination(DEADLINE)
         return coordinator
@@ -140,27 +148,47 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS[kind]())
 
 
-def test_windows_that_are_written_anew_are_closed(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    moments = chance("windows in other shards")
-    twins = Twins(spark, Rows(tmp_path / "in", moments), "sliding", "append", tmp_path)
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
+    spark: SparkSession, make: Make, tmp_path: Path, kind: str
+) -> None:
+    moments = chance("sessions", kind)
+    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, "append", tmp_path)
+    for _ in range(rounds(2, full=10)):
+        twins.rows.add(moments.randrange(3, 7))
+        coordinator = twins.run(make(), combine=moments.choice(["auto", False]))
+        checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
+        coordinator.stop()
+    assert twins.own == twins.sparks
+    assert len(twins.own) > 3
+    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint.id, operator="windows").collect()
+    newest = spark.read.schema(SCHEMA).json(str(twins.rows.folder)).agg(F.max("t")).collect()[0][0]
+    assert stored
+    assert all(end > newest - timedelta(seconds=7) for row in stored for end in row.window_end)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "sessions"])
+def test_windows_that_are_written_anew_are_closed(
+    spark: SparkSession, make: Make, tmp_path: Path, kind: str
+) -> None:
+    moments = chance("windows in other shards", kind)
+    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, "append", tmp_path)
     twins.rows.add(4)
     savepoint = twins.run(make()).stop(savepoint="before")
     assert savepoint is not None
-    table = read_state(spark, savepoint.uri, operator="windows", state="aggregates")
-    key = "window_start timestamp, window_end timestamp, k string"
+    state = "sessions" if kind == "sessions" else "aggregates"
+    table = read_state(spark, savepoint.uri, operator="windows", state=state)
+    bounds = "" if kind == "sessions" else "window_start timestamp, window_end timestamp, "
     uri = (
         SavepointWriter.from_existing(spark, savepoint.uri)
         .remove_operator("windows")
-        .with_operator("windows", query="q", key=key, shards=3)
-        .with_state("windows", "aggregates", table, null_keys=True)
+        .with_operator("windows", query="q", key=f"{bounds}k string", shards=3)
+        .with_state("windows", state, table, null_keys=True)
         .write(str(tmp_path / "written"))
     )
     twins.rows.add(4)
-    coordinator = twins.run(make("p2", restore=uri), shards=3)
-    checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
+    twins.run(make("p2", restore=uri), shards=3)
     assert twins.own == twins.sparks
-    stored = read_state(spark, str(tmp_path / "store" / "p2"), checkpoint.id, operator="windows")
-    assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS["sliding"]())
 
 
 def open_windows(spark: SparkSession, rows: Rows, window: Column) -> set[tuple[Any, ...]]:
@@ -190,7 +218,7 @@ def test_what_cannot_be_windows_is_refused(spark: SparkSession, make: Make, tmp_
     for df, given, more, message in (
         (rows, "10 seconds", {}, "invalid argument window"),
         (rows, F.col("t"), {}, "a column of type timestamp"),
-        (rows, F.session_window("t", "10 seconds"), {}, "a session window"),
+        (rows, F.session_window("t", "10 seconds"), {}, "'append' for sessions"),
         (
             rows.withColumn("u", F.expr("t + interval 1 day")),
             F.window("u", "1 day"),

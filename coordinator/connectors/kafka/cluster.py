@@ -201,22 +201,25 @@ class Cluster:
             what: what it did not do, such as ``did not answer``.
             heard: what the client has said meanwhile.
         """
-        if refusal := heard.refusal:
-            error = translated(self.name, what, refusal)
-            if isinstance(error, OutputError):
-                return error
-        return TargetUnavailableError(
-            self.name, f"it {what} within {self.timeout:g} s{heard.reason}", is_understood=True
-        )
+        return self._unreached(what, f"within {self.timeout:g} s", heard)
 
     def error(self, what: str, raised: BaseException, heard: Heard) -> Exception:
         """Return the error to raise for what a client's call has raised: a ``KafkaException`` or a time-out."""
         failure = failure_of(raised)
-        if failure is None or failure.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
+        if failure is None or failure.name() == "_TIMED_OUT":
             return self.unavailable(what, heard)
+        if failure.name() in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
+            return self._unreached(what, "before the connection was lost", heard)
         if failure.name() in ("_FATAL", "_STATE") and heard.fatal is not None:
             failure = heard.fatal
         return translated(self.name, what, failure)
+
+    def _unreached(self, what: str, when: str, heard: Heard) -> TargetUnavailableError | OutputError:
+        if refusal := heard.refusal:
+            error = translated(self.name, what, refusal)
+            if isinstance(error, OutputError):
+                return error
+        return TargetUnavailableError(self.name, f"it {what} {when}{heard.reason}", is_understood=True)
 
     def _shared(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if name.startswith(_SHARED)}
