@@ -128,6 +128,7 @@ class OperatorTester:
         self._batch = 0
         self._watermark = 0
         self._query, self._run = str(uuid.uuid4()), str(uuid.uuid4())
+        self._processor = processor
         self._spec = self._defined(processor)
 
     @classmethod
@@ -378,7 +379,7 @@ class OperatorTester:
         """Go on from what was stored once, as after a kill.
 
         Args:
-            point: what ``checkpoint`` has returned.
+            point: what ``checkpoint`` has returned, also that of another tester, such as one with fewer aggregates.
             processor: another version of the processor; None: the same.
 
         Raises:
@@ -387,7 +388,8 @@ class OperatorTester:
         self._shards = copy.deepcopy(point.shards)
         self._stored, self._batch, self._watermark = dict(point.states), point.batch, point.watermark
         if processor is not None:
-            self._spec = self._defined(processor)
+            self._processor = processor
+        self._spec = self._defined(self._processor)
 
     def _defined(self, processor: Processor | None) -> OperatorSpec:
         spec = self._define(processor, tuple(self._stored))

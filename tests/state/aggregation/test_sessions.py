@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from chandy.state.errors import DefinitionError
 from chandy.state.format import keyspace
 from chandy.state.format.keys import KeyCodec
-from chandy.state.testing import OperatorTester, SessionWindow
+from chandy.state.testing import OperatorTester, SessionWindow, TimeWindow
 
 from ...effort import trying
 
@@ -126,6 +126,26 @@ def test_the_first_and_last_of_a_session_are_those_that_came_first_and_last() ->
     (row,) = tester.batch(watermark=113_000)
     assert (row.session_window["start"], row.first) == (at[3], 4)
     assert tester.checkpoint().shards.held == {}
+
+
+@pytest.mark.parametrize("window", [SessionWindow("t", 3_000), TimeWindow("t", 1_000_000)])
+def test_windows_that_are_open_take_up_aggregates_that_are_new(window: SessionWindow | TimeWindow) -> None:
+    def tester(**columns: tuple[str, str]) -> OperatorTester:
+        return OperatorTester.of_aggregate(
+            by=["k"], input=INPUT, window=window, output_mode="append", **columns
+        )
+
+    before = tester(n=("*", "count"))
+    before.batch([(EPOCH + timedelta(seconds=100), "a", 1)], watermark=50_000)
+    after = tester(n=("*", "count"), total=("v", "sum"), counted=("v", "count"))
+    for rows, expected in (
+        ([], (1, None, 0)),
+        ([(EPOCH + timedelta(seconds=102), "a", 2)], (2, 2, 1)),
+    ):
+        after.restore(before.checkpoint())
+        assert after.batch(rows, watermark=60_000) == []
+        (row,) = after.batch(watermark=2_000_000)
+        assert (row.n, row.total, row.counted) == expected
 
 
 def test_a_window_over_a_column_that_is_missing_is_refused() -> None:
