@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,10 +22,10 @@ from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.operators.dataframe import keyed as send
 
 from . import keyed
-from .chart import bars
 from .keyed import Workload
-from .report import Options, Report, console, paired_ratio
-from .stage import Stream, balanced, measured, stage
+from .report import Options, Report
+from .stage import Stream, measured, stage
+from .turns import Turns, draw_first
 
 SOURCE: Final = "source alone"
 TO_PYTHON: Final = "source, rows to Python"
@@ -53,48 +54,29 @@ def run(options: Options) -> Report:
     workloads = _QUICK if options.quick else WORKLOADS
     batches = 4 if options.quick else BATCHES
     repetitions = options.repetitions or (1 if options.quick else 3)
-    rows, ratios = [], {}
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
     with stage() as (spark, folder):
         for workload in workloads:
             files = keyed.write(workload, WARM_UP + batches, folder / "files")
-            found: dict[str, list[Stream]] = {name: [] for name in CONTESTANTS}
-            for turn in range(repetitions):
-                for name in balanced(CONTESTANTS, turn):
-                    found[name].append(_stream(spark, name, files, folder / "stream"))
-                    console().print(f"{workload.name}: {name}: {_batch_ms(found[name][-1]):,.0f} ms a batch")
+            stream = partial(_stream, spark, files, folder / "stream")
+            turns = Turns.run(workload, CONTESTANTS, repetitions, stream, _batch_ms)
             shutil.rmtree(files)
-            rows += [
-                {
-                    "workload": workload.name,
-                    "stream": name,
-                    "ms_per_batch": median(map(_batch_ms, streams)),
-                    "rows_per_second": workload.rows / median(map(_batch_ms, streams)) * 1000,
-                    "turns": len(streams),
-                }
-                for name, streams in found.items()
-            ]
-            for name in (AGGREGATE, UNCOMBINED, TO_PYTHON):
-                # The ratio is of rows a second, so the times are divided the other way round.
-                ratios[f"{workload.name}: {name} / {COUNT}"] = paired_ratio(
-                    found[COUNT], found[name], _batch_ms
-                )
+            rows += turns.rows()
+            ratios |= turns.ratios((name, COUNT) for name in (AGGREGATE, UNCOMBINED, TO_PYTHON))
     return Report("aggregate", rows, ratios, {"repetitions": repetitions, "goal": GOAL})
 
 
 def draw(report: Report, path: Path) -> None:
     """Draw the first workload's figures."""
-    first = report.rows[0]["workload"]
-    rounds = {row["stream"]: [row["ms_per_batch"]] for row in report.rows if row["workload"] == first}
-    bars(
-        path, title=f"A count by key, {first} a batch, two cores", axis="milliseconds a batch", rounds=rounds
-    )
+    draw_first(report, path, "A count by key")
 
 
 def _batch_ms(stream: Stream) -> float:
     return median(stream.batch_seconds) * 1000
 
 
-def _stream(spark: SparkSession, name: str, files: Path, folder: Path) -> Stream:
+def _stream(spark: SparkSession, files: Path, folder: Path, name: str) -> Stream:
     folder.mkdir()
     source = keyed.stream(spark, files).select("k")
     try:

@@ -9,9 +9,9 @@ windows; it shows what they cost.
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
-from .chart import bars
 from .file_source import write_file
 from .keyed import FILES_PER_BATCH, Workload
-from .report import Options, Report, console, paired_ratio
-from .stage import Stream, balanced, measured, stage
+from .report import Options, Report
+from .stage import Stream, measured, stage
+from .turns import Turns, draw_first
 
 CHANDY: Final = "Chandy aggregate, window"
 CHANDY_APPEND: Final = "Chandy aggregate, window, append"
@@ -66,40 +66,22 @@ def run(options: Options) -> Report:
     workloads = _QUICK if options.quick else WORKLOADS
     batches = 5 if options.quick else BATCHES
     repetitions = options.repetitions or (1 if options.quick else 3)
-    rows, ratios = [], {}
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
     with stage() as (spark, folder):
         for workload in workloads:
             files = _write(workload, WARM_UP + batches, folder / "files")
-            found: dict[str, list[Stream]] = {name: [] for name in CONTESTANTS}
-            for turn in range(repetitions):
-                for name in balanced(CONTESTANTS, turn):
-                    found[name].append(_stream(spark, name, files, folder / "stream"))
-                    console().print(f"{workload.name}: {name}: {_batch_ms(found[name][-1]):,.0f} ms a batch")
+            stream = partial(_stream, spark, files, folder / "stream")
+            turns = Turns.run(workload, CONTESTANTS, repetitions, stream, _batch_ms)
             shutil.rmtree(files)
-            rows += [
-                {
-                    "workload": workload.name,
-                    "stream": name,
-                    "ms_per_batch": median(map(_batch_ms, streams)),
-                    "rows_per_second": workload.rows / median(map(_batch_ms, streams)) * 1000,
-                    "turns": len(streams),
-                }
-                for name, streams in found.items()
-            ]
-            for name, peer in PAIRS:
-                # The ratio is of rows a second, so the times are divided the other way round.
-                ratios[f"{workload.name}: {name} / {peer}"] = paired_ratio(
-                    found[peer], found[name], _batch_ms
-                )
+            rows += turns.rows()
+            ratios |= turns.ratios(PAIRS)
     return Report("windows", rows, ratios, {"repetitions": repetitions})
 
 
 def draw(report: Report, path: Path) -> None:
     """Draw the first workload's figures."""
-    first = report.rows[0]["workload"]
-    rounds = {row["stream"]: [row["ms_per_batch"]] for row in report.rows if row["workload"] == first}
-    title = f"A count by key and window, {first} a batch, two cores"
-    bars(path, title=title, axis="milliseconds a batch", rounds=rounds)
+    draw_first(report, path, "A count by key and window")
 
 
 def _batch_ms(stream: Stream) -> float:
@@ -121,7 +103,7 @@ def _write(workload: Workload, batches: int, folder: Path) -> Path:
     return folder
 
 
-def _stream(spark: SparkSession, name: str, files: Path, folder: Path) -> Stream:
+def _stream(spark: SparkSession, files: Path, folder: Path, name: str) -> Stream:
     folder.mkdir()
     reader = spark.readStream.schema("k long, t timestamp").option("maxFilesPerTrigger", FILES_PER_BATCH)
     source = reader.parquet(str(files)).withWatermark("t", "30 seconds")

@@ -32,12 +32,11 @@ from ..operators.attempts import Attempts
 from ..operators.engine import Chunk, RuntimeContext, with_prefix
 from ..operators.expiry_index import entries, take_due
 from ..operators.task_state import TaskState
-from ..operators.time_mode import EventTime
 from ..rpc.access import Entries, ShardColumn
-from .aggregate_operator import STATE, AggregateOperator, Aggregation, ToAccumulators
+from .aggregate_operator import STATE, Aggregation, ToAccumulators
 from .aggregates import Aggregates
 from .reduce import array
-from .windows import END, START, as_windows, closes_windows
+from .windows import END, START, PunctualOperator, as_windows, closes_windows
 
 SESSIONS: Final = "sessions"
 """The only state of the operator: a struct of lists, which have an item for each open session of a key."""
@@ -219,7 +218,7 @@ class SessionProcessor(ArrowProcessor):
         return pa.StructArray.from_arrays(lists, fields=list(schema), mask=from_numpy(counts == 0))
 
 
-class SessionOperator(AggregateOperator):
+class SessionOperator(PunctualOperator):
     """Aggregates of sessions in one task."""
 
     def __init__(
@@ -230,18 +229,10 @@ class SessionOperator(AggregateOperator):
         self._processor = spec.processor
         rows = from_json(spec.input)
         self._codec = KeyCodec(StructType(rows.fields[: rows.names.index(START)]))
-        self._time = EventTime(END, window=False)
         self._next = np.empty(0, np.int64)
         """Of the keys of the chunk, when the session that ends first does; ``_NONE`` if none is open."""
         self._processed: list[tuple[pa.Array, Longs]] = [(pa.array([], BYTES), self._next)]
         """The keys that this batch is done with, with ``_next`` of each."""
-
-    def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return the accumulators of rows that are not late."""
-        table = super().prepare(batches)
-        kept = self._time.without_late(table, self._context.times.late_ms)
-        self.late_rows += len(table) - len(kept)
-        return kept
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Process some keys, and enter those whose next session ends before those that they had."""

@@ -55,6 +55,7 @@ _CLOSES: Final = "chandy.closes"
 """How the key column ``END`` is marked where the operator closes windows, in its metadata."""
 _GIVEN: Final = "__chandy_window"
 _TIME: Final = TimestampType()
+_END: Final = EventTime(END, window=False)
 
 
 # --- on the driver ------------------------------------------------------------------------------------------
@@ -187,7 +188,18 @@ class WindowProcessor(ArrowProcessor):
         return results.select(results.column_names[2:]).add_column(0, WINDOW, windows)
 
 
-class WindowOperator(AggregateOperator):
+class PunctualOperator(AggregateOperator):
+    """Aggregates in one task whose rows have the column ``END``: those that are late are left out."""
+
+    def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        """Return the accumulators of rows that are not late."""
+        table = super().prepare(batches)
+        kept = _END.without_late(table, self._context.times.late_ms)
+        self.late_rows += len(table) - len(kept)
+        return kept
+
+
+class WindowOperator(PunctualOperator):
     """Aggregates of windows in one task.
 
     Each window with state has an entry under ``WINDOWS`` at its end, or before. It goes with the state when the window
@@ -201,16 +213,8 @@ class WindowOperator(AggregateOperator):
         assert isinstance(spec.processor, WindowProcessor), "windows have this processor"
         self._processor = spec.processor
         self._codec = KeyCodec(from_json(spec.processor.key))
-        self._time = EventTime(END, window=False)
         self._closed = [pa.array([], BYTES)]
         """The keys of windows that this batch has closed."""
-
-    def prepare(self, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-        """Return the accumulators of rows that are not late."""
-        table = super().prepare(batches)
-        kept = self._time.without_late(table, self._context.times.late_ms)
-        self.late_rows += len(table) - len(kept)
-        return kept
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Process some windows, and enter those that are new."""

@@ -114,6 +114,17 @@ class Twins:
     own: list[Batch] = attrs.field(factory=list)
     sparks: list[Batch] = attrs.field(factory=list)
 
+    def lives(self, make: Make, number: int, moments: random.Random) -> int:
+        """Run so often, each time with more files and from a checkpoint; return the last checkpoint's id."""
+        for _ in range(number):
+            self.rows.add(moments.randrange(3, 7))
+            coordinator = self.run(make(), combine=moments.choice(["auto", False]))
+            checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
+            coordinator.stop()
+        assert self.own == self.sparks
+        assert len(self.own) > 3
+        return checkpoint.id
+
     def run(self, coordinator: CheckpointCoordinator, **more: Any) -> CheckpointCoordinator:
         """Let both take all files that are new."""
         stream = self.rows.stream(self.spark)
@@ -136,14 +147,8 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
 ) -> None:
     moments = chance("windows", kind, mode)
     twins = Twins(spark, Rows(tmp_path / "in", moments), kind, mode, tmp_path)
-    for _ in range(rounds(3, full=10)):
-        twins.rows.add(moments.randrange(2, 6))
-        coordinator = twins.run(make(), combine=moments.choice(["auto", False]))
-        checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
-        coordinator.stop()
-    assert twins.own == twins.sparks
-    assert len(twins.own) > 3
-    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint.id, operator="windows")
+    checkpoint = twins.lives(make, rounds(3, full=10), moments)
+    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint, operator="windows")
     # What is closed has left the state.
     assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS[kind]())
 
@@ -154,14 +159,8 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
 ) -> None:
     moments = chance("sessions", kind)
     twins = Twins(spark, Rows(tmp_path / "in", moments), kind, "append", tmp_path)
-    for _ in range(rounds(2, full=10)):
-        twins.rows.add(moments.randrange(3, 7))
-        coordinator = twins.run(make(), combine=moments.choice(["auto", False]))
-        checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
-        coordinator.stop()
-    assert twins.own == twins.sparks
-    assert len(twins.own) > 3
-    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint.id, operator="windows").collect()
+    checkpoint = twins.lives(make, rounds(2, full=10), moments)
+    stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint, operator="windows").collect()
     newest = spark.read.schema(SCHEMA).json(str(twins.rows.folder)).agg(F.max("t")).collect()[0][0]
     assert stored
     assert all(end > newest - timedelta(seconds=7) for row in stored for end in row.window_end)
