@@ -57,10 +57,10 @@ class WrittenState:
     kind: StateKind | None
     """None: timers."""
     ttl_ms: int | None = None
-    has_windows: bool = False
-    """Whether its keys are closed by the watermark."""
     keeps_other_keys: bool = False
     """Whether keys without items stay as they are. Otherwise the items are all that the state has from now on."""
+    has_windows: bool = False
+    """Whether its keys are closed by the watermark."""
 
 
 @attrs.frozen
