@@ -140,8 +140,7 @@ class Twins:
         return coordinator
 
 
-@pytest.mark.compat
-@pytest.mark.parametrize(("kind", "mode"), sampled([*product(KINDS, ["append", "update"])], 2))
+@pytest.mark.parametrize(("kind", "mode"), sampled([*product(KINDS, ["append", "update"])], 1))
 def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str, mode: str
 ) -> None:
@@ -153,7 +152,8 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS[kind]())
 
 
-@pytest.mark.parametrize("kind", SESSIONS)
+@pytest.mark.compat
+@pytest.mark.parametrize("kind", sampled([*SESSIONS], 1))
 def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
@@ -166,7 +166,7 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     assert all(end > newest - timedelta(seconds=7) for row in stored for end in row.window_end)
 
 
-@pytest.mark.parametrize("kind", ["sliding", "sessions"])
+@pytest.mark.parametrize("kind", sampled(["sliding", "sessions"], 1))
 def test_windows_that_are_written_anew_are_closed(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
@@ -257,6 +257,7 @@ def test_windows_that_nothing_has_closed_are_no_state_of_windows(
         windows(make(), stream, bounds, "update")
 
 
+@pytest.mark.compat
 def test_a_window_may_be_all_there_is_to_group_by(spark: SparkSession, make: Make, tmp_path: Path) -> None:
     source = Rows(tmp_path / "in", chance("windows alone"))
     source.add(6)
