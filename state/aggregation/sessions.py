@@ -229,18 +229,17 @@ class SessionOperator(PunctualOperator):
         self._processor = spec.processor
         rows = from_json(spec.input)
         self._codec = KeyCodec(StructType(rows.fields[: rows.names.index(START)]))
-        self._next = np.empty(0, np.int64)
-        """Of the keys of the chunk, when the session that ends first does; ``_NONE`` if none is open."""
+        self._before = self._next = np.empty(0, np.int64)
+        """Of the keys of the chunk, when the session that ends first does, before and after; ``_NONE``: none is open."""
         self._processed: list[tuple[pa.Array, Longs]] = [(pa.array([], BYTES), self._next)]
         """The keys that this batch is done with, with ``_next`` of each."""
 
     def process(self, chunk: Chunk, state: TaskState) -> Iterator[pa.RecordBatch]:
         """Process some keys, and enter those whose next session ends before those that they had."""
         yield from super().process(chunk, state)
-        groups, (held,) = chunk.groups, chunk.held
-        before = self._next_ends(self._packings[SESSIONS].unpack(held))
-        sooner = (self._next != _NONE) & ((before == _NONE) | (self._next < before))
-        self._enter(state, groups.shards, groups.keys, self._next, sooner)
+        groups = chunk.groups
+        # ``_NONE`` is later than any end.
+        self._enter(state, groups.shards, groups.keys, self._next, self._next < self._before)
         self._processed.append((groups.keys, self._next))
 
     def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
@@ -259,7 +258,7 @@ class SessionOperator(PunctualOperator):
 
     def _call(self, given: ArrowInput) -> tuple[pa.Table | None, dict[str, pa.Array]]:
         output, states = super()._call(given)
-        self._next = self._next_ends(states[SESSIONS])
+        self._before, self._next = next_ends(given.states[SESSIONS]), next_ends(states[SESSIONS])
         return output, states
 
     def _close(self, shards: ShardColumn, keys: pa.Array, state: TaskState) -> Iterator[pa.RecordBatch]:
@@ -274,21 +273,12 @@ class SessionOperator(PunctualOperator):
         )
         values = fit_states(result.states, self._spec.uid, self._schemas, len(keys))[SESSIONS]
         state.put(Entries(shards, with_prefix(value_prefix(SESSIONS), keys), packing.pack(values)))
-        ends = self._next_ends(values)
+        ends = next_ends(values)
         self._enter(state, shards, keys, ends, ends != _NONE)
         self._processed.append((keys, ends))
         output = fit_table(result.output, self._spec.uid, self._output)
         if output is not None:
             yield from output.to_batches(max_chunksize=SLICE)
-
-    def _next_ends(self, states: pa.StructArray) -> Longs:
-        """Return when the session of each key that ends first does, in milliseconds since 1970, rounded up."""
-        opened = self._processor.opened(states)
-        ends = np.full(len(states), _NONE, np.int64)
-        # Sessions of a key are in the order of their ends.
-        first = np.flatnonzero(np.diff(opened.keys, prepend=-1))
-        ends[opened.keys[first]] = -(-opened.ends[first] // 1000)
-        return ends
 
     def _enter(
         self,
@@ -299,6 +289,19 @@ class SessionOperator(PunctualOperator):
         chosen: npt.NDArray[np.bool_],
     ) -> None:
         state.put(entries(WINDOWS, shards[chosen], keys.filter(from_numpy(chosen)), ends[chosen]))
+
+
+def next_ends(states: pa.StructArray) -> Longs:
+    """Return when the session of each key that ends first does, in milliseconds since 1970, rounded up.
+
+    Args:
+        states: of the keys, null or a struct of lists; sessions of a key are in the order of their ends.
+    """
+    lists = pc.struct_field(states, END)
+    some = to_numpy(pc.fill_null(pc.list_value_length(lists), 0)) > 0
+    ends = np.full(len(states), _NONE, np.int64)
+    ends[some] = -(-_micros(pc.list_element(lists.filter(from_numpy(some)), 0)) // 1000)
+    return ends
 
 
 def _micros(column: pa.Array) -> Longs:

@@ -38,7 +38,6 @@ from ..operators.expiry_index import entries, take_due
 from ..operators.task_state import TaskState
 from ..operators.time_mode import EventTime
 from ..rpc.access import Entries
-from ..rpc.messages import BatchTimes
 from .aggregate_operator import STATE, AggregateOperator, AggregateProcessor, Aggregation, ToAccumulators
 from .reduce import array
 
@@ -121,7 +120,7 @@ def closes_windows(key_schema: str) -> bool:
 
 
 def closing(key: StructType) -> StructType:
-    """Return the key columns of an operator that is written anew: it closes windows if the key begins with one."""
+    """Return the key columns of an operator, marked as those of windows that close if they begin with a window."""
     if [(field.name, field.dataType) for field in key.fields[:2]] != [(START, _TIME), (END, _TIME)]:
         return key
     start, end, *others = key.fields
@@ -174,7 +173,7 @@ class WindowProcessor(ArrowProcessor):
     def process(self, given: ArrowInput) -> ArrowResult:
         """Process some windows. Those that are closed have no state afterwards."""
         found = self.aggregates.process(given)
-        closed = are_closed(given.keys, given.times)
+        closed = ends_ms(given.keys) <= given.times.watermark_ms
         totals, output = found.states[STATE], self.output(found.output)
         if closed.any():
             totals = totals.take(from_numpy(np.arange(len(totals)), closed))
@@ -220,10 +219,10 @@ class WindowOperator(PunctualOperator):
         """Process some windows, and enter those that are new."""
         yield from super().process(chunk, state)
         groups, (held,) = chunk.groups, chunk.held
-        known, closed = valid(held), are_closed(groups.key_columns, self._context.times)
+        known, ends = valid(held), ends_ms(groups.key_columns)
+        closed = ends <= self._context.times.watermark_ms
         new = ~known & ~closed
-        ends = ends_ms(groups.key_columns)[new]
-        state.put(entries(WINDOWS, groups.shards[new], groups.keys.filter(from_numpy(new)), ends))
+        state.put(entries(WINDOWS, groups.shards[new], groups.keys.filter(from_numpy(new)), ends[new]))
         self._closed.append(groups.keys.filter(from_numpy(known & closed)))
 
     def finish(self, state: TaskState, attempts: Attempts) -> Iterator[pa.RecordBatch]:
@@ -231,7 +230,8 @@ class WindowOperator(PunctualOperator):
         yield from super().finish(state, attempts)
         for shards, keys in take_due(WINDOWS, state, self._context.times.watermark_ms):
             windows = self._codec.decode_columns(keys)
-            due, ends = are_closed(windows, self._context.times), ends_ms(windows)
+            ends = ends_ms(windows)
+            due = ends <= self._context.times.watermark_ms
             state.put(entries(WINDOWS, shards[~due], keys.filter(from_numpy(~due)), ends[~due]))
             # A window may have several entries.
             due &= ~to_numpy(pc.is_in(keys, value_set=pa.concat_arrays(self._closed)))
@@ -257,11 +257,6 @@ def as_windows(starts: pa.Array, ends: pa.Array, window: str) -> pa.StructArray:
     (field,) = arrow_schema(from_json(window))
     bounds = [column.cast(own.type) for column, own in zip((starts, ends), field.type, strict=True)]
     return pa.StructArray.from_arrays(bounds, fields=list(field.type))
-
-
-def are_closed(keys: pa.Table, times: BatchTimes) -> npt.NDArray[np.bool_]:
-    """Return for each of some keys whether a batch closes its window."""
-    return ends_ms(keys) <= times.watermark_ms
 
 
 def ends_ms(keys: pa.Table) -> npt.NDArray[np.int64]:
