@@ -230,7 +230,7 @@ class SessionOperator(PunctualOperator):
         rows = from_json(spec.input)
         self._codec = KeyCodec(StructType(rows.fields[: rows.names.index(START)]))
         self._before = self._next = np.empty(0, np.int64)
-        """Of the keys of the chunk, when the session that ends first does, before and after; ``_NONE``: none is open."""
+        """Of the keys of the chunk, when the first session ends, before and after; ``_NONE`` if none is open."""
         self._processed: list[tuple[pa.Array, Longs]] = [(pa.array([], BYTES), self._next)]
         """The keys that this batch is done with, with ``_next`` of each."""
 
