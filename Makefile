@@ -56,7 +56,7 @@ test-cluster: $(CLASSES)
 
 # All that `.ci/run` runs, and of what repeats to gather chance not a sample but everything: before a release.
 test-all: java
-	CHANDY_FULL=1 .ci/run
+	CHANDY_FULL=1 CHANDY_CI_LIMIT=86400 PYTEST_ADDOPTS='-o faulthandler_timeout=14400' .ci/run
 
 # What depends most on the version of PySpark, and savepoints that go on under another one. Some five minutes a version.
 test-compat: java $(OLDER:%=compat-%)

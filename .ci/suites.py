@@ -7,9 +7,11 @@ one, and what failed is printed once more at the end, so that one run shows all 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -37,6 +39,11 @@ SHOWN = 40
 """Lines of a failed suite that are printed once more."""
 WIDEST = 200
 """Characters of a line that names a failed test below the table."""
+LIMIT = float(os.environ.get("CHANDY_CI_LIMIT", "4500"))
+"""Seconds until a run is ended that hangs, ahead of who runs it: it then fails with a table and with what hung."""
+BEGUN = time.monotonic()
+RUNNING: list[subprocess.Popen[str]] = []
+"""The suites that have begun and not ended, each the leader of a group of processes."""
 
 
 @dataclass
@@ -77,6 +84,14 @@ class Result:
                 yield f"[{self.name}] {line.rstrip()}"
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """End a suite that has not come to its end in time. Python shows where its threads are (faulthandler)."""
+    for number in (signal.SIGABRT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        time.sleep(10)
+
+
 def run(target: str) -> Result:
     """Make a target, pass its output on, and return what came of it."""
     result = Result(target)
@@ -87,7 +102,12 @@ def run(target: str) -> Result:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     )
+    limit = threading.Timer(max(0.0, BEGUN + LIMIT - begun), end, (process,))
+    limit.daemon = True
+    limit.start()
+    RUNNING.append(process)
 
     def pass_on() -> None:
         assert process.stdout is not None
@@ -98,6 +118,8 @@ def run(target: str) -> Result:
     reader = threading.Thread(target=pass_on, daemon=True)
     reader.start()
     _, status, usage = os.wait4(process.pid, 0)
+    limit.cancel()
+    RUNNING.remove(process)
     # A process that a failed test has left may keep the output open for ever.
     reader.join(10)
     result.code = os.waitstatus_to_exitcode(status)
@@ -121,7 +143,6 @@ def table(results: list[Result], wall: float) -> Iterator[str]:
 
 def main() -> int:
     """Run all lanes; return 0 if every suite has passed."""
-    begun = time.monotonic()
     # All suites need the environment: two of them must not make it at the same time.
     results = [run(ENVIRONMENT)]
 
@@ -137,15 +158,20 @@ def main() -> int:
         results.extend(map(run, itertools.chain(suites, iter(taken, None))))
 
     if results[0].code == 0:
-        threads = [threading.Thread(target=lane, args=(suites,)) for suites in LANES]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        threads = [threading.Thread(target=lane, args=(suites,), daemon=True) for suites in LANES]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            for process in RUNNING:
+                os.killpg(process.pid, signal.SIGTERM)
+            raise
     for one in results:
         for line in one.failures():
             print(line, flush=True)
-    print(*table(results, time.monotonic() - begun), sep="\n", flush=True)
+    print(*table(results, time.monotonic() - BEGUN), sep="\n", flush=True)
     for one in results:
         # Where output is kept, it may be the last lines alone.
         for line in one.failed:

@@ -136,7 +136,7 @@ class Twins:
         output = windows(coordinator, stream, window(), self.mode, **more)
         assert output.columns[0] == native.columns[0]
         own = output.writeStream.foreachBatch(taking(self.own)).trigger(availableNow=True)
-        coordinator.start(own, name="q").awaitTermination(DEADLINE)
+        assert coordinator.start(own, name="q").awaitTermination(DEADLINE)
         return coordinator
 
 
@@ -152,7 +152,6 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     assert {tuple(row)[:3] for row in stored.collect()} == open_windows(spark, twins.rows, KINDS[kind]())
 
 
-@pytest.mark.compat
 @pytest.mark.parametrize("kind", sampled([*SESSIONS], 1))
 def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
