@@ -9,19 +9,12 @@ import attrs
 
 from ..barrier.task import OperatorTask, operator_task
 from ..state.aggregation.aggregate_operator import STATE as AGGREGATES
-from ..state.aggregation.aggregate_operator import Aggregation, Combine, aggregation
+from ..state.aggregation.aggregate_operator import Combine
 from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
-from ..state.aggregation.sessions import SESSIONS, in_sessions
-from ..state.aggregation.windows import (
-    END,
-    START,
-    WindowedStream,
-    closes_windows,
-    windowed,
-    windowed_stream,
-)
+from ..state.aggregation.windowing import Scope, aggregation_in, key_columns
+from ..state.aggregation.windows import windowed_stream
 from ..state.errors import invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
@@ -121,27 +114,8 @@ class Windows:
     """The windows of event time that aggregates are of, as users say it."""
 
     window: Column | None = None
-    """What ``pyspark.sql.functions.window`` returns; None: there are none."""
+    """What ``pyspark.sql.functions.window`` or ``session_window`` returns; None if aggregates are of all rows."""
     output_mode: str = "update"
-
-    def checked(self, lifetime: Lifetime) -> bool:
-        """Return whether a window is output only when it is closed.
-
-        Raises:
-            DefinitionError: the output mode is no such mode, or it does not fit what there is.
-        """
-        check_output_mode(self.output_mode)
-        only_closed = self.output_mode.lower() == "append"
-        if self.window is None and only_closed:
-            expected = "'update' for aggregates without window=, which may always change"
-            raise invalid_argument("output_mode", expected, repr(self.output_mode))
-        if self.window is not None and lifetime.ttl is not None:
-            raise invalid_argument(
-                "ttl",
-                "None for aggregates with window=, which live until their window closes",
-                repr(lifetime.ttl),
-            )
-        return only_closed
 
 
 @attrs.define
@@ -161,6 +135,7 @@ class Operators:
     """Brings rows to the partitions of operators."""
     _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
     _aggregates: dict[str, Aggregates] = attrs.field(factory=dict, init=False)
+    """By uid, what the state ``AGGREGATES`` of an operator has the accumulators of."""
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -259,70 +234,32 @@ class Operators:
             ChandyError: one of its subclasses, as there.
         """
         _check_no_column(stream, combine, lifetime, windows)
-        only_closed = windows.checked(lifetime)
-        if windows.window is not None:
-            return self._with_windows(stream, windows.window, only_closed, columns, combine)
-        uid = self._checked_aggregates(stream)
-        made = aggregation(
-            stream.df.schema, stream.key, columns, uid=uid, combine=combine, ttl=lifetime.checked()
-        )
-        return self._with_aggregation(stream, made)
-
-    def _with_windows(
-        self,
-        stream: KeyedStream,
-        window: Column,
-        only_closed: bool,
-        columns: Mapping[str, tuple[str, str]],
-        combine: Combine,
-    ) -> DataFrame:
-        """Return aggregates of windows, each of which is a key with the key columns of the stream."""
+        uid = self._free(stream.uid)
         check_streaming(stream.df)
-        if stream.key not in ([], ()):
-            check_input(stream.df, stream.key, argument="by")
-        lag = _watermark_lag(stream.df, "window")
-        rows = windowed_stream(stream.df, window, stream.key)
-        if rows.are_sessions:
-            return self._with_sessions(stream, rows, only_closed, columns, combine, lag)
-        keyed = attrs.evolve(stream, df=rows.df, key=(START, END, *stream.key))
-        uid = self._checked_aggregates(keyed)
-        was = self._before(uid)
-        self._check_closing(uid, was is None or closes_windows(was.key_schema))
-        made = aggregation(keyed.df.schema, keyed.key, columns, uid=uid, combine=combine)
-        made = windowed(made, rows.window, only_closed=only_closed)
-        return self._with_aggregation(keyed, made, TimeMode.EVENT, lag)
-
-    def _with_sessions(
-        self,
-        stream: KeyedStream,
-        rows: WindowedStream,
-        only_closed: bool,
-        columns: Mapping[str, tuple[str, str]],
-        combine: Combine,
-        lag: int,
-    ) -> DataFrame:
-        """Return aggregates of sessions, of which a key has any number."""
-        uid = self._checked_aggregates(stream)
-        if not only_closed:
-            expected = (
-                "'append' for sessions, which are given out when they close: until then they may become one"
-            )
-            raise invalid_argument("output_mode", expected, "'update'")
-        was = self._before(uid)
-        self._check_closing(uid, was is None or SESSIONS in was.states)
-        by = (*stream.key, START, END)
-        made = in_sessions(aggregation(rows.df.schema, by, columns, uid=uid, combine=combine), rows.window)
-        needed = attrs.evolve(stream, df=made.rows(rows.df))
-        return self._put_in(needed, made.spec, made.combiner, time_mode=TimeMode.EVENT, watermark_lag_ms=lag)
-
-    def _with_aggregation(
-        self, stream: KeyedStream, made: Aggregation, mode: TimeMode = TimeMode.NONE, lag: int = 0
-    ) -> DataFrame:
-        """Add aggregates to the pipeline, and to the plan of their input."""
-        needed = attrs.evolve(stream, df=made.rows(stream.df))
+        df, window, mode, lag = stream.df, None, TimeMode.NONE, 0
+        if windows.window is not None:
+            # A window alone is a key, too.
+            if stream.key not in ([], ()):
+                check_input(df, stream.key, argument="by")
+            mode, lag = TimeMode.EVENT, _watermark_lag(df, "window")
+            df, window = windowed_stream(df, windows.window, stream.key)
+        keyed = attrs.evolve(stream, df=df, key=key_columns(stream.key, window))
+        self._check_aggregates(keyed, Scope.of(window))
+        made = aggregation_in(
+            window,
+            df.schema,
+            stream.key,
+            columns,
+            uid=uid,
+            output_mode=windows.output_mode,
+            combine=combine,
+            ttl=lifetime.checked(),
+        )
+        needed = attrs.evolve(keyed, df=made.rows(df))
         found = self._put_in(needed, made.spec, made.combiner, time_mode=mode, watermark_lag_ms=lag)
-        self._aggregates[stream.uid] = made.aggregates
-        self._tell_of_new_aggregates(stream.uid)
+        if AGGREGATES in made.spec.states:
+            self._aggregates[uid] = made.aggregates
+        self._tell_of_new_aggregates(uid)
         return found
 
     def with_batch_aggregates(
@@ -344,7 +281,8 @@ class Operators:
             ChandyError: one of its subclasses, as there.
         """
         _check_no_column(stream, combine, lifetime)
-        uid = self._checked_aggregates(stream)
+        uid = self._free(stream.uid)
+        self._check_aggregates(stream, Scope.ALL_ROWS)
         ttl = lifetime.checked()
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(
@@ -358,16 +296,6 @@ class Operators:
             for place, spec in made.specs.items()
         }
         return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
-
-    def _check_closing(self, uid: str, is_known: bool) -> None:
-        """Refuse state that was written without such a ``window=``: no entry says when its windows are to be closed."""
-        if not is_known:
-            raise RestoreError(
-                f"operator {uid!r} does not fit the checkpoint",
-                "windows of the same kind, which the operator has closed, with window=",
-                "a key without windows, or with windows that nothing closes",
-                "give the operator with this window= another uid, or make it as it was",
-            )
 
     def _tell_of_new_aggregates(self, uid: str) -> None:
         """Say of which aggregates the restored keys have nothing: their output looks like that of all rows."""
@@ -383,12 +311,18 @@ class Operators:
                 aggregates=new,
             )
 
-    def _checked_aggregates(self, stream: KeyedStream) -> str:
-        """Check what all running aggregates are made of; return their uid."""
-        uid = self._free(stream.uid)
+    def _check_aggregates(self, stream: KeyedStream, scope: Scope) -> None:
+        """Check what running aggregates are made of, and that those of the restored checkpoint are of the same."""
         check_streaming(stream.df)
         check_input(stream.df, stream.key, argument="by")
-        return uid
+        was = self._before(stream.uid)
+        if was is not None and not scope.takes_up(stored := Scope.stored(was)):
+            raise RestoreError(
+                f"operator {stream.uid!r} does not fit the checkpoint",
+                f"aggregates of {stored}, as they were",
+                f"aggregates of {scope}",
+                "give the operator another uid, or its window= as it was",
+            )
 
     def _free(self, uid: str) -> str:
         """Return the uid of a new operator if it is valid and not taken."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from typing_extensions import override
 
-from ...state.reader.feed_offsets import FeedOffset
+from ...state.reader.feed_offsets import FeedOffset, in_place
 from ...state.reader.names import BATCH, CHECKPOINT
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.pins import Pins
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
-from ...storage.store import Store
 from ..errors import WriterError
 from ..sources.background import Newest
 from ..sources.errors import Loss, SourceLostError
@@ -52,9 +51,10 @@ class StateChangesSource(Source):
         if standing.needed is None:
             return
         store = self.pins.store
+        catalog = Catalog(store)
         try:
-            there = Catalog(store).list_ids()
-            found = _found(store, standing, there)
+            there = catalog.list_ids()
+            now = catalog.read(standing.needed).completed_at if standing.needed in there else None
         except (OSError, ChandyError) as error:
             log.warning(
                 "cannot tell whether the changes go on; Spark finds out by itself",
@@ -62,7 +62,7 @@ class StateChangesSource(Source):
                 error=str(error),
             )
             return
-        if found is not None:
+        if found := in_place(standing.completed_at, now, there):
             raise SourceLostError(
                 f"query {self._query!r} cannot go on where it stood: what it has read is gone from {store.uri}",
                 f"checkpoint {standing.needed}",
@@ -118,15 +118,6 @@ def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
             f"call stream_changes(..., release={CHECKPOINT!r})",
         )
     return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query)
-
-
-def _found(store: Store, standing: FeedOffset, there: Sequence[int]) -> str | None:
-    """Return what there is in place of the checkpoint that a query needs; None if it is there."""
-    if standing.needed is None or standing.needed not in there:
-        return f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint"
-    if Catalog(store).read(standing.needed).completed_at != standing.completed_at:
-        return "another checkpoint with this id: the storage was emptied or put back"
-    return None
 
 
 def _read(offset: str) -> FeedOffset:

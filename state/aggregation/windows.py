@@ -61,19 +61,17 @@ _END: Final = EventTime(END, window=False)
 
 
 @attrs.frozen
-class WindowedStream:
-    """A stream in which each row is in a window."""
+class WindowColumn:
+    """The windows that rows are in."""
 
-    df: DataFrame
-    """A row for each window that a row of the stream is in, with the columns ``START`` and ``END``."""
-    window: StructField
-    """The column of the output that has the window."""
+    output: StructField
+    """The column of the output that has the window: a struct of ``start`` and ``end``."""
     are_sessions: bool
-    """Whether windows of a key that overlap are to be one."""
+    """Whether windows of a key that overlap are one."""
 
 
-def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> WindowedStream:
-    """Return a stream with the windows that its rows are in.
+def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> tuple[DataFrame, WindowColumn]:
+    """Return a row for each window that a row of a stream is in, with the columns ``START`` and ``END``.
 
     Args:
         df: a streaming DataFrame with a watermark.
@@ -111,7 +109,7 @@ def windowed_stream(df: DataFrame, window: object, by: Sequence[str]) -> Windowe
     columns = [F.col(quoted(name)) for name in df.columns]
     name = SESSION_WINDOW if are_sessions else WINDOW
     output = StructField(name, field.dataType, metadata=field.metadata)
-    return WindowedStream(rows.select(start, end, *columns), output, are_sessions)
+    return rows.select(start, end, *columns), WindowColumn(output, are_sessions)
 
 
 def closes_windows(key_schema: str) -> bool:

@@ -26,11 +26,10 @@ from ...storage.store import Store
 from ..errors import NoSuchStateError
 from ..pyspark_versions import SupportsTriggerAvailableNow
 from .changes import StateChanges
-from .feed_offsets import FeedOffset, next_offset, span_of
+from .feed_offsets import FeedOffset, in_place, next_offset, span_of
 
 _LOOK_SECONDS: Final = 1.0
 """How often the store is asked for the newest checkpoint at most. Spark asks the source a hundred times a second."""
-_OTHER: Final = "another checkpoint with this id: the storage was emptied or put back"
 
 
 @attrs.frozen
@@ -88,12 +87,12 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             manifest = self._pins.hold(target, time.time())
         except ObjectMissingError:
             if offset.to is not None:
-                raise self._lost(target) from None
+                raise self._lost(target, offset.completed_at, None) from None
             # Retention was faster. By the next call there is a newer one.
             self._looked_at, self._until, self._ids = -_LOOK_SECONDS, None, []
             return start
         if offset.to is not None and manifest.completed_at != offset.completed_at:
-            raise self._lost(target, _OTHER)
+            raise self._lost(target, offset.completed_at, manifest.completed_at)
         end = next_offset(
             offset, target, manifest.completed_at, self._shards(manifest), self._feed.shards_per_batch
         )
@@ -163,22 +162,19 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             manifest = Catalog(store).read(checkpoint)
         except ObjectMissingError:
-            raise self._lost(checkpoint) from None
+            raise self._lost(checkpoint, completed_at, None) from None
         if manifest.completed_at != completed_at:
-            raise self._lost(
-                checkpoint, "another checkpoint with this id: the storage was emptied or put back"
-            )
+            raise self._lost(checkpoint, completed_at, manifest.completed_at)
         return Located(manifest, store)
 
     def _shards(self, manifest: Manifest) -> int:
         uid = self._feed.changes.state.operator
         return next((len(one.shards) for one in manifest.operators if one.uid == uid), 0)
 
-    def _lost(self, checkpoint: int, found: str | None = None) -> NoSuchStateError:
-        ids = Catalog(self._store).list_ids()
+    def _lost(self, checkpoint: int, completed_at: float | None, now: float | None) -> NoSuchStateError:
         return NoSuchStateError(
             f"reader {self._feed.reader!r} cannot go on in {self._feed.root}",
             f"checkpoint {checkpoint}, whose state it has read or was reading",
-            found or (f"checkpoints {', '.join(map(str, ids))}" if ids else "no checkpoint"),
+            str(in_place(completed_at, now, Catalog(self._store).list_ids())),
             "begin anew: with another name for the reader, without its checkpoint, and with an empty target",
         )

@@ -7,7 +7,7 @@ bring the reader from one checkpoint to another, as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -39,6 +39,23 @@ class FeedOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark writes it down."""
         return attrs.asdict(self)
+
+
+def in_place(completed_at: float | None, now: float | None, there: Sequence[int]) -> str | None:
+    """Return what is in place of a checkpoint that a stream has read; None if the checkpoint is still there.
+
+    Args:
+        completed_at: when the checkpoint was completed.
+        now: when the one was completed that has its id now; None if there is none.
+        there: the ids of all checkpoints.
+    """
+    if now is None:
+        return f"checkpoints {', '.join(map(str, there))}" if there else "no checkpoint"
+    return (
+        None
+        if now == completed_at
+        else "another checkpoint with this id: the storage was emptied or put back"
+    )
 
 
 @attrs.frozen

@@ -13,13 +13,12 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import IntegerType, StructField, StructType, TimestampType
+from pyspark.sql.types import IntegerType, StructType, TimestampType
 
 from ...storage.checkpoints.manifest import StateRecord
-from ..aggregation.aggregate_operator import Aggregation, aggregation
 from ..aggregation.aggregates import HASH
-from ..aggregation.sessions import in_sessions
-from ..aggregation.windows import END, SESSION_WINDOW, START, WINDOW, windowed
+from ..aggregation.windowing import aggregation_in, key_columns
+from ..aggregation.windows import END, START
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.evolution import evolve, shown
@@ -34,7 +33,7 @@ from ..operators.dataframe import SHARD
 from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
-from ..operators.time_mode import TimeMode, check_output_mode, with_watermark
+from ..operators.time_mode import TimeMode, with_watermark
 from ..processors.processor import processor_spec
 from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
@@ -44,7 +43,6 @@ from .windows import SessionWindow, TimeWindow
 
 _UID: Final = "tested"
 _BOUNDS: Final = StructType().add(START, TimestampType()).add(END, TimestampType())
-_WINDOW: Final = StructType().add("start", TimestampType()).add("end", TimestampType())
 Time = int | datetime
 """Milliseconds since 1970, or a time; one without a zone is in UTC."""
 Processor = StatefulProcessor | ArrowProcessor
@@ -221,7 +219,7 @@ class OperatorTester:
             ttl_since: since its "last" row or its "first" one.
             window: the windows of event time; None: there are none. The key of state begins with the start and the end
                 of a ``TimeWindow``.
-            output_mode: "update", or "append" for windows that are output when they are closed, as sessions always are.
+            output_mode: "update", or "append" for windows that are output when they are closed. Sessions need "append".
             shards: how many shards the state is in.
             columns: the output columns, each a pair of an input column and a function.
 
@@ -229,13 +227,23 @@ class OperatorTester:
             DefinitionError: as of ``coordinator.aggregate``; or an ``approx_distinct`` of values that Spark alone can
                 hash.
         """
-        given, key = _schema(input, by), tuple(by)
-        check_output_mode(output_mode)
-        ttl = None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since)
-        made = _aggregation(given, key, columns, ttl, window, only_closed=output_mode.lower() == "append")
-        schema = given if window is None else StructType([*_BOUNDS.fields, *given.fields])
-        if isinstance(window, TimeWindow):
-            key = (*_BOUNDS.names, *key)
+        given = schema = _schema(input, by)
+        column = None
+        if window is not None:
+            if window.column not in given.names:
+                expected = f"a column of the input: {', '.join(given.names)}"
+                raise invalid_argument("window", expected, window.column)
+            schema, column = StructType([*_BOUNDS.fields, *given.fields]), window.output
+        made = aggregation_in(
+            column,
+            schema,
+            by,
+            columns,
+            uid=_UID,
+            output_mode=output_mode,
+            combine=False,
+            ttl=None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since),
+        )
         for one in made.inputs.values():
             if one.sent is HASH and not can_hash(StructType([schema[one.column]])):
                 found = f"{one.column!r}, which is {schema[one.column].dataType.simpleString()}"
@@ -253,7 +261,7 @@ class OperatorTester:
         return cls(
             None,
             define,
-            key=key,
+            key=key_columns(by, column),
             input=schema,
             shards=shards,
             prepare=made.arrow_rows,
@@ -396,27 +404,6 @@ class OperatorTester:
         states = {name: evolve(self._stored.get(name), now, _UID, name) for name, now in spec.states.items()}
         evolved: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
         return evolved
-
-
-def _aggregation(
-    given: StructType,
-    by: tuple[str, ...],
-    columns: Mapping[str, tuple[str, str]],
-    ttl: TimeToLive | None,
-    window: TimeWindow | SessionWindow | None,
-    *,
-    only_closed: bool,
-) -> Aggregation:
-    if window is None:
-        return aggregation(given, by, columns, uid=_UID, combine=False, ttl=ttl)
-    if window.column not in given.names:
-        raise invalid_argument("window", f"a column of the input: {', '.join(given.names)}", window.column)
-    schema, bounds = StructType([*_BOUNDS.fields, *given.fields]), tuple(_BOUNDS.names)
-    if isinstance(window, SessionWindow):
-        made = aggregation(schema, (*by, *bounds), columns, uid=_UID, combine=False)
-        return in_sessions(made, StructField(SESSION_WINDOW, _WINDOW))
-    made = aggregation(schema, (*bounds, *by), columns, uid=_UID, combine=False)
-    return windowed(made, StructField(WINDOW, _WINDOW), only_closed=only_closed)
 
 
 def _schema(given: StructType | str, key: Sequence[str]) -> StructType:

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import attrs
+from pyspark.sql.types import StructField, StructType, TimestampType
 
+from ..aggregation.windows import SESSION_WINDOW, WINDOW, WindowColumn
 from ..errors import invalid_argument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BOUNDS = StructType().add("start", TimestampType()).add("end", TimestampType())
 
 
 @attrs.frozen
@@ -24,6 +27,11 @@ class SessionWindow:
     def __attrs_post_init__(self) -> None:
         if self.gap_ms <= 0:
             raise invalid_argument("gap_ms", "milliseconds above 0", repr(self.gap_ms))
+
+    @property
+    def output(self) -> WindowColumn:
+        """The column of the output that has the session."""
+        return WindowColumn(StructField(SESSION_WINDOW, _BOUNDS), are_sessions=True)
 
     def of(self, time: datetime | None) -> Iterator[tuple[datetime, datetime]]:
         """Yield the start and the end of the session that a row begins; none for None."""
@@ -50,6 +58,11 @@ class TimeWindow:
         if not 0 < self.slide <= self.length_ms:
             expected = f"milliseconds above 0 and at most the length, {self.length_ms}"
             raise invalid_argument("slide_ms", expected, repr(self.slide_ms))
+
+    @property
+    def output(self) -> WindowColumn:
+        """The column of the output that has the window."""
+        return WindowColumn(StructField(WINDOW, _BOUNDS), are_sessions=False)
 
     @property
     def slide(self) -> int:

@@ -252,7 +252,10 @@ def test_windows_that_nothing_has_closed_are_no_state_of_windows(
     coordinator.start(writer, name="q").awaitTermination(DEADLINE)
     coordinator.checkpoint().result(timeout=DEADLINE)
     coordinator.stop()
-    with pytest.raises(RestoreError, match="windows that nothing closes"):
+    with pytest.raises(
+        RestoreError,
+        match="expected aggregates of all rows of a key, as they were, found aggregates of windows",
+    ):
         windows(make(), stream, bounds, "update")
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from chandy.state.errors import DefinitionError
 from chandy.state.format import keyspace
 from chandy.state.format.keys import KeyCodec
 from chandy.state.testing import OperatorTester, SessionWindow, TimeWindow
@@ -146,8 +145,3 @@ def test_windows_that_are_open_take_up_aggregates_that_are_new(window: SessionWi
         assert after.batch(rows, watermark=60_000) == []
         (row,) = after.batch(watermark=2_000_000)
         assert (row.n, row.total, row.counted) == expected
-
-
-def test_a_window_over_a_column_that_is_missing_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="argument window: expected a column of the input: t, k, v"):
-        OperatorTester.of_aggregate(by=["k"], input=INPUT, window=SessionWindow("u", 3_000), n=("*", "count"))
