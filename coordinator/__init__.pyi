@@ -11,6 +11,7 @@ from .query import CheckpointedQuery as CheckpointedQuery
 from .recovery.metrics import RecoveryMetrics as RecoveryMetrics
 from .recovery.pipeline_events import CheckpointCompleted as CheckpointCompleted
 from .recovery.pipeline_events import CheckpointFailed as CheckpointFailed
+from .recovery.pipeline_events import CheckpointMeasured as CheckpointMeasured
 from .recovery.pipeline_events import PipelineEnded as PipelineEnded
 from .recovery.pipeline_events import PipelineEvent as PipelineEvent
 from .recovery.pipeline_events import Recovered as Recovered

@@ -263,6 +263,8 @@ class CheckpointExecutor:
             case do.FailPipeline(error):
                 log.debug("the pipeline fails", events=self.machine.events)
                 self._reports.must_fail(error)
+            case do.ReportStatistics(statistics):
+                self._reports.checkpoint_measured(statistics)
             case do.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
             case threading.Event():

@@ -8,6 +8,7 @@ from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import ChandyError, FailureCode
 from ..protocol.errors import CheckpointError
+from ..protocol.statistics import CheckpointStatistics
 
 
 class Reports(Protocol):
@@ -50,4 +51,8 @@ class Reports(Protocol):
 
     def checkpoint_failed(self, error: CheckpointError) -> None:
         """Report that a checkpoint has failed, or that a request for one was refused."""
+        ...
+
+    def checkpoint_measured(self, statistics: CheckpointStatistics) -> None:
+        """Report what a checkpoint that has ended took."""
         ...

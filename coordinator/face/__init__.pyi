@@ -10,6 +10,7 @@ from .coordinator import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator
 from .coordinator import CheckpointedQuery as CheckpointedQuery
 from .coordinator import CheckpointFailed as CheckpointFailed
+from .coordinator import CheckpointMeasured as CheckpointMeasured
 from .coordinator import Exit as Exit
 from .coordinator import ExponentialBackoff as ExponentialBackoff
 from .coordinator import FixedDelay as FixedDelay

@@ -21,6 +21,7 @@ from ..protocol.statistics import (
     Status,
     Summary,
 )
+from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
 from ..version import __version__
@@ -116,6 +117,8 @@ class BriefCheckpoint:
     new_bytes: int
     reason: Reason | None
     """Why it failed."""
+    phases: PhaseSeconds
+    """How long it was in each phase; zeros while it is in progress."""
 
     @classmethod
     def of(cls, known: CheckpointStatistics) -> BriefCheckpoint:

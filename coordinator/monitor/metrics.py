@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import attrs
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -119,6 +120,12 @@ def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
     )
     yield make.durations(
         "chandy_checkpoint_duration_seconds", "From the trigger of a checkpoint to its completion.", totals
+    )
+    yield make.counter(
+        "chandy_checkpoint_phase_seconds",
+        "How long completed checkpoints were in each of their phases.",
+        {(name,): seconds for name, seconds in attrs.asdict(totals.phases).items()},
+        ["phase"],
     )
     yield make.counter(
         "chandy_checkpoint_new_bytes",

@@ -27,6 +27,7 @@ from .instructions import (
     Instruction,
     Publish,
     ReadBack,
+    ReportStatistics,
     ReportStatisticsFailure,
     Resolve,
     Send,
@@ -40,7 +41,7 @@ from .query_state import Queries, QueryState
 from .reasons import Reason
 from .requests import Request
 from .retained import RetainedCheckpoints
-from .statistics import History, ShardStatistics
+from .statistics import CheckpointStatistics, History, ShardStatistics
 
 
 @attrs.define(kw_only=True)
@@ -180,9 +181,9 @@ class Checkpoints:
         """Collect acknowledgements: the cut is chosen."""
         pending = self.pending.get(checkpoint)
         if pending is not None and pending.phase is Phase.PLANNING:
-            pending.move(Phase.COLLECTING)
+            pending.move(Phase.COLLECTING, now)
             self.collect(now)
-            self._finish_if_complete(pending)
+            self._finish_if_complete(pending, now)
 
     def collect(self, now: float) -> None:
         """Tell the participants of each cut that has committed."""
@@ -254,18 +255,18 @@ class Checkpoints:
             if result is AckResult.ACCEPTED:
                 pending.snapshots.append((snapshot, now))
             results.append(result)
-        self._finish_if_complete(pending)
+        self._finish_if_complete(pending, now)
         return tuple(results)
 
-    def progress_stored(self, stored: ProgressStored) -> None:
+    def progress_stored(self, stored: ProgressStored, now: float) -> None:
         """Take in that the progress of a query is durable."""
         if (pending := self.pending.get(stored.checkpoint)) is None:
             self._discard_late(stored.checkpoint)
             return
         pending.acknowledge_query(stored.progress, stored.new_bytes)
-        self._finish_if_complete(pending)
+        self._finish_if_complete(pending, now)
 
-    def shards_copied(self, copied: ShardsCopied) -> None:
+    def shards_copied(self, copied: ShardsCopied, now: float) -> None:
         """Take in that shards without an owner are durable."""
         if (pending := self.pending.get(copied.checkpoint)) is None:
             self._discard_late(copied.checkpoint)
@@ -273,7 +274,7 @@ class Checkpoints:
         for shard, handle in copied.handles.items():
             pending.acknowledge_shard(copied.query, shard, handle)
         pending.new_bytes += copied.new_bytes
-        self._finish_if_complete(pending)
+        self._finish_if_complete(pending, now)
 
     def decline(self, decline: Decline, now: float) -> None:
         """Abort a checkpoint that a state host cannot do its part of.
@@ -298,16 +299,16 @@ class Checkpoints:
 
     # --- outcomes -------------------------------------------------------------------------------------------
 
-    def _finish_if_complete(self, pending: PendingCheckpoint) -> None:
+    def _finish_if_complete(self, pending: PendingCheckpoint, now: float) -> None:
         if pending.phase is Phase.COLLECTING and pending.is_fully_acknowledged:
-            pending.move(Phase.FINALIZING)
+            pending.move(Phase.FINALIZING, now)
             self._out.append(Finalize(pending.id, pending.root))
 
     def finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
         pending = self.pending.pop(manifest.id)
         is_awaited = pending.is_awaited
-        pending.move(Phase.COMPLETED)
+        pending.move(Phase.COMPLETED, now)
         self.admission.moved(now)
         self._lift(pending)
         if not pending.is_savepoint:
@@ -337,6 +338,7 @@ class Checkpoints:
                 size=manifest.size,
                 new_bytes=manifest.new_bytes,
                 shards=_shard_statistics(pending),
+                phases=pending.seconds(now),
             )
         )
 
@@ -378,7 +380,7 @@ class Checkpoints:
             self._abort(pending, Reason.EXPIRED, detail, now)
         else:
             # It completes if the manifest appears after all, so nothing of it may be deleted.
-            pending.move(Phase.OVERDUE)
+            pending.move(Phase.OVERDUE, now)
             detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
             self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
 
@@ -389,7 +391,7 @@ class Checkpoints:
         is_awaited = pending.is_awaited
         self.admission.moved(now)
         self.placement.not_stored(pending.id)
-        pending.move(Phase.ABORTED, reason)
+        pending.move(Phase.ABORTED, now, reason)
         self._lift(pending)
         latest = self.retained.latest
         self.send_all(AbortOrder(pending.id, latest.id if latest else None))
@@ -401,7 +403,9 @@ class Checkpoints:
     def _fail_request(self, pending: PendingCheckpoint, reason: Reason, detail: str, now: float) -> None:
         self.admission.reject(pending.request, reason, detail, pending.id)
         self._count(
-            lambda history: history.failed(pending.id, now, reason, shards=_shard_statistics(pending))
+            lambda history: history.failed(
+                pending.id, now, reason, shards=_shard_statistics(pending), phases=pending.seconds(now)
+            )
         )
 
     def _lift(self, pending: PendingCheckpoint) -> None:
@@ -489,10 +493,11 @@ class Checkpoints:
         """Send an order to all hosts."""
         self._out.extend(Send(host, order) for host in sorted(self.members.hosts))
 
-    def _count(self, record: Callable[[History], None]) -> None:
-        """Keep the statistics. Whatever goes wrong with them, checkpoints go on."""
+    def _count(self, record: Callable[[History], CheckpointStatistics | None]) -> None:
+        """Keep the statistics, and tell of those that are final. Whatever goes wrong with them, checkpoints go on."""
         try:
-            record(self.history)
+            if (ended := record(self.history)) is not None:
+                self._out.append(ReportStatistics(ended))
         except Exception as error:  # noqa: BLE001 (see above)
             self._out.append(ReportStatisticsFailure(error))
 

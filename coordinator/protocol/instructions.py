@@ -10,6 +10,7 @@ from ...storage.checkpoints.manifest import Handle, Manifest
 from ...storage.errors import ChandyError
 from .errors import CheckpointError
 from .requests import Request
+from .statistics import CheckpointStatistics
 
 
 @attrs.frozen
@@ -132,6 +133,13 @@ class FailPipeline:
 
 
 @attrs.frozen
+class ReportStatistics:
+    """Tell what a checkpoint that has ended took."""
+
+    statistics: CheckpointStatistics
+
+
+@attrs.frozen
 class ReportStatisticsFailure:
     """Log that a checkpoint could not be counted. It goes on as if it had been."""
 
@@ -153,5 +161,6 @@ Instruction = (
     | GoBack
     | Promoted
     | FailPipeline
+    | ReportStatistics
     | ReportStatisticsFailure
 )

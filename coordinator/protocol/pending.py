@@ -13,6 +13,7 @@ from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, Op
 from .errors import CheckpointStateError
 from .reasons import Reason
 from .requests import Request
+from .totals import PhaseSeconds
 
 
 class Phase(enum.StrEnum):
@@ -90,6 +91,8 @@ class PendingCheckpoint:
     triggered_at: float
     deadline: float
     phase: Phase = Phase.PLANNING
+    entered: dict[Phase, float] = attrs.field(factory=dict)
+    """When it came into each phase after the first one, in seconds on the clock of ``triggered_at``."""
     reason: Reason | None = None
     """Why it was aborted."""
     parts: dict[str, _Part] = attrs.field(factory=dict)
@@ -122,8 +125,13 @@ class PendingCheckpoint:
         """Whether its request has no outcome yet."""
         return self.phase is not Phase.OVERDUE
 
-    def move(self, to: Phase, reason: Reason | None = None) -> None:
+    def move(self, to: Phase, now: float, reason: Reason | None = None) -> None:
         """Go to the next phase.
+
+        Args:
+            to: the phase.
+            now: seconds on the clock of ``triggered_at``.
+            reason: why it is aborted.
 
         Raises:
             CheckpointStateError: the phase cannot follow; nothing has changed.
@@ -137,6 +145,13 @@ class PendingCheckpoint:
         ):
             raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
         self.phase, self.reason = to, reason
+        self.entered[to] = now
+
+    def seconds(self, now: float) -> PhaseSeconds:
+        """Return how long it has been in each phase."""
+        planned = self.entered.get(Phase.COLLECTING, now)
+        collected = self.entered.get(Phase.FINALIZING, now)
+        return PhaseSeconds(planned - self.triggered_at, collected - planned, now - collected)
 
     def cut_at(self, query: str, batch: int) -> None:
         """Fix a query's part of the cut."""

@@ -208,9 +208,9 @@ class CheckpointStateMachine:
             case Decline():
                 self.checkpoints.decline(event, now)
             case ProgressStored():
-                self.checkpoints.progress_stored(event)
+                self.checkpoints.progress_stored(event, now)
             case ShardsCopied():
-                self.checkpoints.shards_copied(event)
+                self.checkpoints.shards_copied(event, now)
             case CheckpointFailed(checkpoint, reason, detail):
                 self.checkpoints.failed(checkpoint, reason, detail, now)
             case Finalized(manifest):

@@ -15,7 +15,7 @@ from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.html import table
 from ...storage.times import rounded, shown, utc
 from .reasons import Reason
-from .totals import Totals
+from .totals import PhaseSeconds, Totals
 
 SAMPLES = 10_000
 """How many of the last completed checkpoints a summary covers."""
@@ -97,6 +97,8 @@ class CheckpointStatistics:
     thousands of shards, see ``SHARD_RECORDS``."""
     reason: Reason | None = attrs.field(default=None, repr=str)
     """Why it failed; None if it has not."""
+    phases: PhaseSeconds = attrs.field(factory=PhaseSeconds)
+    """How long it was in each phase; zeros while it is in progress."""
 
     @property
     def triggered_time(self) -> datetime:
@@ -242,19 +244,21 @@ class History:
         *,
         size: int,
         new_bytes: int,
+        phases: PhaseSeconds,
         shards: Iterable[ShardStatistics] = (),
-    ) -> None:
-        """Record that a checkpoint has completed.
+    ) -> CheckpointStatistics | None:
+        """Record that a checkpoint has completed, and return what is known of it; None if it was not in progress.
 
         Args:
             checkpoint: its id.
             now: seconds since 1970.
             size: bytes that a restore of everything reads.
             new_bytes: bytes that it wrote.
+            phases: how long it was in each phase.
             shards: the shards that state hosts have snapshotted for it.
         """
         if (begun := self._in_progress.pop(checkpoint, None)) is None:
-            return
+            return None
         ended = attrs.evolve(
             begun,
             status=Status.COMPLETED,
@@ -262,25 +266,34 @@ class History:
             size=size,
             new_bytes=new_bytes,
             shards=tuple(shards),
+            phases=phases,
         )
         self._count(in_progress=-1, completed=1)
-        self.totals.completed(ended.kind, now - ended.triggered_at, new_bytes)
+        self.totals.completed(ended.kind, now - ended.triggered_at, phases, new_bytes)
         self._samples.append(attrs.evolve(ended, shards=()))
         self._remember(ended)
+        return ended
 
     def failed(
-        self, checkpoint: int, now: float, reason: Reason, *, shards: Iterable[ShardStatistics] = ()
-    ) -> None:
-        """Record that a checkpoint has failed.
+        self,
+        checkpoint: int,
+        now: float,
+        reason: Reason,
+        *,
+        phases: PhaseSeconds,
+        shards: Iterable[ShardStatistics] = (),
+    ) -> CheckpointStatistics | None:
+        """Record that a checkpoint has failed, and return what is known of it; None if it was not in progress.
 
         Args:
             checkpoint: its id.
             now: seconds since 1970.
             reason: why.
+            phases: how long it was in each phase.
             shards: the shards that had acknowledged.
         """
         if (begun := self._in_progress.pop(checkpoint, None)) is None:
-            return
+            return None
         parts = tuple(shards)
         ended = attrs.evolve(
             begun,
@@ -290,10 +303,12 @@ class History:
             new_bytes=sum(shard.new_bytes for shard in parts),
             shards=parts,
             reason=reason,
+            phases=phases,
         )
         self._count(in_progress=-1, failed=1)
         self.totals.failed(ended.kind, reason.value)
         self._remember(ended)
+        return ended
 
     def restored(self, checkpoint: int) -> None:
         """Record that the pipeline was restored from a checkpoint."""

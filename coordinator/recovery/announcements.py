@@ -9,11 +9,13 @@ import attrs
 from ...storage.checkpoints.manifest import Manifest
 from ..checkpoint import Checkpoint
 from ..protocol.errors import CheckpointError
+from ..protocol.statistics import CheckpointStatistics
 from .decisions import GoBack, RestartInPlace
 from .metrics import START, RecoveryMetrics
 from .pipeline_events import (
     CheckpointCompleted,
     CheckpointFailed,
+    CheckpointMeasured,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -54,6 +56,10 @@ class Announcements:
     def failed(self, error: CheckpointError) -> None:
         """Tell of a checkpoint that has failed, or was refused."""
         self._tell(CheckpointFailed(at=self._clock(), id=error.id, reason=error.reason, detail=error.detail))
+
+    def measured(self, statistics: CheckpointStatistics) -> None:
+        """Tell what a checkpoint that has ended took."""
+        self._tell(CheckpointMeasured(at=self._clock(), statistics=statistics))
 
     def recovering(self, decision: RestartInPlace | GoBack) -> None:
         """Tell of an attempt to start queries again."""

@@ -8,6 +8,7 @@ from ...storage.errors import FencedError
 from ...storage.times import shown
 from ..checkpoint import Checkpoint
 from ..protocol.reasons import Reason
+from ..protocol.statistics import CheckpointStatistics
 from .metrics import RecoveryMetrics
 
 
@@ -34,6 +35,13 @@ class CheckpointFailed(PipelineEvent):
     """None if it had not begun."""
     reason: Reason = attrs.field(repr=str)
     detail: str
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointMeasured(PipelineEvent):
+    """It is known what a checkpoint took that has completed or failed: by phase, and by shard."""
+
+    statistics: CheckpointStatistics
 
 
 @attrs.frozen(kw_only=True)

@@ -32,6 +32,7 @@ from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
+from ..protocol.statistics import CheckpointStatistics
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
@@ -226,6 +227,10 @@ class Supervisor:
     def checkpoint_failed(self, error: CheckpointError) -> None:
         """Tell of a checkpoint that has failed, or was refused."""
         self._announcements.failed(error)
+
+    def checkpoint_measured(self, statistics: CheckpointStatistics) -> None:
+        """Tell what a checkpoint that has ended took."""
+        self._announcements.measured(statistics)
 
     # --- starting and stopping ------------------------------------------------------------------------------
 
@@ -574,9 +579,8 @@ class Supervisor:
         self.recovered[metrics.kind] += 1
 
     def _metrics(self, cause: str, noticed_at: float, *, in_place: bool) -> RecoveryMetrics:
-        metrics = RecoveryMetrics(cause, None, in_place, self._clock())
-        metrics.waiting = metrics.begun_at - noticed_at
-        return metrics
+        now = self._clock()
+        return RecoveryMetrics(cause, None, in_place, now, waiting=now - noticed_at)
 
     def _fail_for_good(self, error: Exception) -> None:
         """End every query with the error; no more checkpoints are taken."""
@@ -584,10 +588,8 @@ class Supervisor:
         self._decide(on.FatalError(error))
         self._interrupted.set()
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
-        fenced = isinstance(error, FencedError)
-        self._executor.machine.handle(
-            events.Closed(Reason.FENCED if fenced else Reason.COORDINATOR_SUSPENDED)
-        )
+        why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
+        self._executor.machine.handle(events.Closed(why))
         with self._changing:
             self._launcher.stop_all(self._runs.all())
             for query in self._queries.values():

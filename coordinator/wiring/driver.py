@@ -32,7 +32,7 @@ from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
 from ..hosts.local_host import is_here
 from ..monitor.announcer import Announcer
-from ..recovery.announcements import Tell, tell_nobody
+from ..recovery.announcements import Tell, both, tell_nobody
 from ..restore.query_directories import QueryDirectories
 from ..restore.remote_directories import RemoteDirectories
 from ..spark import session
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ..monitor.server import Monitor
+    from ..monitor.traces import Traces
 
 log = logger(__name__)
 
@@ -86,7 +87,7 @@ class Driver:
             ChandyError: the address or a directory is not as it must be.
         """
         # First, so that it ends last.
-        tell = _telling(config, made)
+        tell = _telling(pipeline, config, made)
         runtime = private_directory(runtime_directory())
         # Here and not in the first batch: a task could tell nobody but Spark.
         check_runtime(runtime)
@@ -207,12 +208,31 @@ def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | Hado
     return folder
 
 
-def _telling(config: CheckpointConfig, made: ExitStack) -> Tell:
-    if config.on_event is None:
-        return tell_nobody
-    announcer = Announcer(config.on_event)
-    made.callback(announcer.close)
-    return announcer.tell
+def _telling(pipeline: str, config: CheckpointConfig, made: ExitStack) -> Tell:
+    tell: Tell = tell_nobody
+    if config.on_event is not None:
+        announcer = Announcer(config.on_event)
+        made.callback(announcer.close)
+        tell = announcer.tell
+    if config.traces:
+        tracing = Announcer(_traces(pipeline).take, "traces")
+        made.callback(tracing.close)
+        tell = both(tell, tracing.tell)
+    return tell
+
+
+def _traces(pipeline: str) -> Traces:
+    try:
+        # A pipeline without it needs none of its packages.
+        from ..monitor.traces import Traces
+    except ImportError as error:
+        raise SetupError(
+            "there can be no traces",
+            "the packages of the extra chandy[traces]",
+            str(error),
+            "pip install 'chandy[traces]'",
+        ) from error
+    return Traces(pipeline)
 
 
 def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.errors import CheckpointError
+from chandy.coordinator.protocol.statistics import CheckpointStatistics
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import Manifest
@@ -71,6 +72,8 @@ class RecordedReports:
         self.shards_restored = self.restored.append
         self.no_checkpoints: list[CheckpointError] = []
         self.checkpoint_failed = self.no_checkpoints.append
+        self.measured: list[CheckpointStatistics] = []
+        self.checkpoint_measured = self.measured.append
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         self.not_opened.append((query_id, why, code))

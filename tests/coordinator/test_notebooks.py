@@ -10,6 +10,7 @@ from chandy.coordinator.assigned_shard import AssignedShard, Assignment
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History
+from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.html import table
 
@@ -45,9 +46,9 @@ def test_a_checkpoint_shows_where_it_is_and_what_it_has() -> None:
 def test_statistics_show_all_that_they_list() -> None:
     history = History()
     history.started(1, CheckpointKind.PERIODIC, 10.0)
-    history.completed(1, 12.0, size=200, new_bytes=14)
+    history.completed(1, 12.0, size=200, new_bytes=14, phases=PhaseSeconds())
     history.started(2, CheckpointKind.MANUAL, 20.0)
-    history.failed(2, 21.0, Reason.EXPIRED)
+    history.failed(2, 21.0, Reason.EXPIRED, phases=PhaseSeconds())
     history.started(3, CheckpointKind.MANUAL, 30.0)
     html = history.snapshot()._repr_html_()
     assert "3 triggered, 1 in progress, 1 completed, 1 failed, 0 restored" in html

@@ -12,6 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
@@ -20,6 +24,7 @@ from chandy.coordinator import (
     CheckpointCompleted,
     CheckpointCoordinator,
     CheckpointFailed,
+    CheckpointMeasured,
     FixedDelay,
     PipelineEnded,
     PipelineEvent,
@@ -268,6 +273,15 @@ def test_a_batch_that_fails_and_runs_again_counts_once(
     assert kept.totals == events.totals(spark)
 
 
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """What a program's own tracer provider is given. OpenTelemetry takes one in a process's life."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    return exporter
+
+
 class Killed:
     """A function for ``mapInArrow`` whose first task with rows after a checkpoint is killed."""
 
@@ -284,13 +298,20 @@ class Killed:
 
 @pytest.mark.parametrize("combine", PLACES)
 def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path, combine: Combining
+    spark: SparkSession,
+    make: Make,
+    events: Events,
+    tmp_path: Path,
+    exported: InMemorySpanExporter,
+    combine: Combining,
 ) -> None:
     mark = tmp_path / "kill"
     sink = SqliteSink(tmp_path / "out.db", ("k", "n", "total"))
     events.add(2)
     told: list[PipelineEvent] = []
-    coordinator = make(restart=FixedDelay("10 ms", attempts=5), interval="300 ms", on_event=told.append)
+    coordinator = make(
+        restart=FixedDelay("10 ms", attempts=5), interval="300 ms", on_event=told.append, traces=True
+    )
     totals = totals_of(coordinator, events.stream(spark), combine)
     totals = totals.transform(lambda rows: rows.mapInArrow(Killed(mark), totals.schema))
     query = coordinator.start(totals.writeStream, sink=sink, name="q")
@@ -306,8 +327,13 @@ def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     completed = [one.checkpoint.id for one in told if isinstance(one, CheckpointCompleted)]
     assert completed == sorted(completed)
     assert len(completed) == coordinator.statistics().counts.completed
-    kinds = [type(one) for one in told if not isinstance(one, (CheckpointCompleted, CheckpointFailed))]
+    of_checkpoints = (CheckpointCompleted, CheckpointFailed, CheckpointMeasured)
+    kinds = [type(one) for one in told if not isinstance(one, of_checkpoints)]
     assert kinds == [Recovering, Recovered, PipelineEnded]
+    measured = [one.statistics.id for one in told if isinstance(one, CheckpointMeasured)]
+    spans = Counter(one.name for one in exported.get_finished_spans() if one.parent is None)
+    assert spans == {"checkpoint": len(measured), "recovery": 1}
+    assert set(completed) <= set(measured)
 
     # The next life goes on in the stream's way.
     events.add(1)

@@ -179,6 +179,7 @@ class CheckpointPage:
 
     pipeline: str
     row: CheckpointRow
+    phases: tuple[Part, ...]
     operators: tuple[OperatorPhases, ...]
 
 
@@ -355,6 +356,7 @@ def checkpoint(pipeline: str, known: CheckpointStatistics) -> CheckpointPage:
     return CheckpointPage(
         pipeline=pipeline,
         row=row,
+        phases=_parts(attrs.asdict(known.phases).items(), known.duration or 0.0),
         operators=tuple(_phases(uid, shards) for uid, shards in known.by_operator.items()),
     )
 

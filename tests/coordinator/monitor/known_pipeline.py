@@ -13,6 +13,7 @@ from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
+from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -20,6 +21,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind
 from .test_metrics import FACTS
 
 SHARDS = [ShardStatistics("totals", shard, 10.0, 0.1 * shard, 0.01, 0.2, 11.0, 100, 7) for shard in (1, 0)]
+PHASES = PhaseSeconds(0.25, 1.5, 0.25)
 TAKEN = Checkpoint(3, CheckpointKind.MANUAL, "file:///s/p", 10.0, 12.5, 1000, 10, 2, {"q": 7})
 
 
@@ -27,9 +29,9 @@ def statistics() -> Statistics:
     """Checkpoint 1 has completed, 2 has failed, 3 is in progress."""
     history = History()
     history.started(1, CheckpointKind.PERIODIC, 10.0)
-    history.completed(1, 12.0, size=200, new_bytes=14, shards=SHARDS)
+    history.completed(1, 12.0, size=200, new_bytes=14, shards=SHARDS, phases=PHASES)
     history.started(2, CheckpointKind.SAVEPOINT, 20.0)
-    history.failed(2, 21.0, Reason.EXPIRED)
+    history.failed(2, 21.0, Reason.EXPIRED, phases=PhaseSeconds(1.0))
     history.started(3, CheckpointKind.MANUAL, 30.0)
     history.restored(1)
     return history.snapshot()

@@ -86,6 +86,7 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
         (1, "completed", None),
     ]
     assert checkpoints["duration"]["p99"] == 2.0
+    assert checkpoints["history"][1]["phases"] == {"planning": 1.0, "collecting": 0.0, "finalizing": 0.0}
     details = answers["/api/v1/checkpoints/{id}"]
     part = details["operators"]["totals"]
     assert [shard["shard"] for shard in part["shards"]] == [0, 1]

@@ -16,7 +16,7 @@ from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.totals import SECONDS, Totals
+from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
@@ -26,7 +26,7 @@ FACTS = Facts(
     now=1000.0,
     began=100.0,
     interval=10.0,
-    totals=Totals(),
+    totals=Totals(phases=PhaseSeconds(1.0, 2.0, 0.5)),
     restored=1,
     completed_at=990.0,
     completed=41,
@@ -81,6 +81,7 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_checkpoints_restored_total",] == 1.0
     assert found["chandy_checkpoint_last_completed_timestamp_seconds",] == 990.0
     assert found["chandy_checkpoint_last_completed_id",] == 41.0
+    assert found["chandy_checkpoint_phase_seconds_total", "collecting"] == 2.0
     assert found["chandy_replica_active", "warehouse"] == 1.0
     assert found["chandy_replica_checkpoint", "warehouse"] == 39.0
     assert found["chandy_checkpoint_size_bytes",] == 5000.0
@@ -114,7 +115,7 @@ def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None
 def test_the_page_names_all_metrics_and_no_others() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     totals = Totals()
-    totals.completed(CheckpointKind.MANUAL, 1.0, 1)
+    totals.completed(CheckpointKind.MANUAL, 1.0, PhaseSeconds(1.0), 1)
     found = {name for name, *_ in read(attrs.evolve(FACTS, totals=totals))}
     classes = ("_bucket", "_sum", "_count")
     expected = {name for name in found if not name.endswith(classes)} | {"chandy_checkpoint_duration_seconds"}
@@ -138,7 +139,7 @@ def test_counters_and_classes_of_durations_say_what_has_ended(
     totals = Totals()
     for kind, reason, seconds, size in ended:
         if reason is None:
-            totals.completed(kind, seconds, size)
+            totals.completed(kind, seconds, PhaseSeconds(seconds / 2, 0.0, seconds / 2), size)
         else:
             totals.failed(kind, reason.value)
     found = read(attrs.evolve(FACTS, totals=totals.copy()))
@@ -152,6 +153,9 @@ def test_counters_and_classes_of_durations_say_what_has_ended(
         assert value == sum(seconds <= bound for seconds, _ in completed)
     assert found["chandy_checkpoint_duration_seconds_count",] == len(completed)
     assert found["chandy_checkpoint_duration_seconds_sum",] == pytest.approx(sum(one for one, _ in completed))
+    phases = sum(found["chandy_checkpoint_phase_seconds_total", one] for one in ("planning", "finalizing"))
+    assert phases == pytest.approx(sum(one for one, _ in completed))
+    assert found["chandy_checkpoint_phase_seconds_total", "collecting"] == 0
     assert found["chandy_checkpoint_new_bytes_total",] == sum(size for _, size in completed)
 
 

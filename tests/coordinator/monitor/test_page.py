@@ -18,6 +18,7 @@ from chandy.coordinator.monitor.page import view
 from chandy.coordinator.monitor.page.render import headers, html
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.statistics import History, ShardStatistics
+from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -148,6 +149,7 @@ def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
     (known,) = (one for one in statistics().checkpoints if one.id == 1)
     page = Parsed(html(view.checkpoint("flights", known)))
     assert "Checkpoint 1 of flights ✓ completed" in page.text
+    assert "planning: 250 ms collecting: 1.5 s finalizing: 250 ms" in page.text
     assert "totals 2 shards, 200 bytes, 14 bytes of it new." in page.text
     assert "1 310 ms start delay: 100 ms sync: 10 ms async: 200 ms 100 bytes 7 bytes" in page.text
     many = attrs.evolve(
@@ -234,7 +236,7 @@ def test_no_drawing_leaves_its_place(
     for number, (begun, took, is_over) in enumerate(checkpoints):
         history.started(number, CheckpointKind.PERIODIC, begun)
         if is_over:
-            history.completed(number, begun + took, size=1, new_bytes=1)
+            history.completed(number, begun + took, size=1, new_bytes=1, phases=PhaseSeconds(took))
     known = [RecoveryMetrics("x", 1, True, 5.0, *parts) for parts in recoveries]
     made = view.overview("p", FACTS, history.snapshot(), (), known)
     for row in made.recoveries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from chandy.coordinator.errors import CheckpointStateError
 from chandy.coordinator.protocol.pending import PHASES, AckResult, PendingCheckpoint, Phase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
+from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -35,7 +37,7 @@ def pending(*, collecting: bool = True, kind: CheckpointKind = CheckpointKind.MA
     made = PendingCheckpoint(7, Request(1, kind, 1.0), "file:///store", 6, 1.0, 11.0)
     made.cut_at("q", 4)
     if collecting:
-        made.move(Phase.COLLECTING)
+        made.move(Phase.COLLECTING, 2.0)
         made.expect("q", SHARDS, {}, (OPERATOR,))
     return made
 
@@ -45,12 +47,26 @@ def finalizing() -> PendingCheckpoint:
     for number, shard in enumerate(SHARDS):
         made.acknowledge_shard("q", shard, handle(f"pack-{number}"), 10)
     made.acknowledge_query(PROGRESS, 5)
-    made.move(Phase.FINALIZING)
+    made.move(Phase.FINALIZING, 2.0)
     return made
 
 
 def manifest(of: PendingCheckpoint) -> Manifest:
     return of.manifest(pipeline="p", generation=2, completed_at=9.0, versions={"chandy": "1"})
+
+
+def test_its_time_is_that_of_its_phases() -> None:
+    one = pending(collecting=False)
+    assert one.seconds(3.0) == PhaseSeconds(planning=2.0)
+    one.move(Phase.COLLECTING, 3.0)
+    assert one.seconds(7.0) == PhaseSeconds(2.0, 4.0)
+    one.expect("q", (), {}, ())
+    one.acknowledge_query(PROGRESS, 5)
+    one.move(Phase.FINALIZING, 7.0)
+    one.move(Phase.OVERDUE, 9.0)
+    one.move(Phase.COMPLETED, 15.0)
+    assert one.seconds(15.0) == PhaseSeconds(2.0, 4.0, 8.0)
+    assert sum(attrs.astuple(one.seconds(15.0))) == 15.0 - one.triggered_at
 
 
 # C1
@@ -99,7 +115,7 @@ def test_progress_at_another_cut_is_unknown() -> None:
 
 def test_nothing_can_be_acknowledged_before_the_cut_has_committed() -> None:
     one = pending(collecting=False)
-    one.move(Phase.COLLECTING)
+    one.move(Phase.COLLECTING, 2.0)
     assert one.acknowledge_shard("q", SHARDS[0], handle("pack")) is AckResult.UNKNOWN
     assert list(one.missing()) == ["the commit of batch 4 of query 'q'"]
 
@@ -115,7 +131,7 @@ def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_t
     one.acknowledge_shard("q", SHARDS[0], None)
     one.acknowledge_shard("q", SHARDS[1], handle("pack"))
     one.acknowledge_query(PROGRESS, 0)
-    one.move(Phase.FINALIZING)
+    one.move(Phase.FINALIZING, 2.0)
     (operator,) = manifest(one).operators
     assert operator.shards == (None, handle("pack"))
 
@@ -125,7 +141,7 @@ def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
     with pytest.raises(CheckpointStateError) as raised:
-        one.move(Phase.FINALIZING)
+        one.move(Phase.FINALIZING, 2.0)
     assert raised.value.missing == ("the progress of query 'q'", "shard 1 of operator 'op'")
     assert one.phase is Phase.COLLECTING
 
@@ -139,9 +155,9 @@ def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> N
 def test_no_savepoint_is_subsumed_by_a_checkpoint_that_completes_before_it() -> None:
     savepoint = pending(kind=CheckpointKind.SAVEPOINT)
     with pytest.raises(CheckpointStateError):
-        savepoint.move(Phase.ABORTED, Reason.SUBSUMED)
+        savepoint.move(Phase.ABORTED, 2.0, Reason.SUBSUMED)
     assert savepoint.phase is Phase.COLLECTING
-    pending().move(Phase.ABORTED, Reason.SUBSUMED)
+    pending().move(Phase.ABORTED, 2.0, Reason.SUBSUMED)
 
 
 def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_are_open() -> None:
@@ -160,11 +176,11 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
         one = finalizing()
         one.phase = start
         if (start, end) in open_ways:
-            one.move(end, Reason.DECLINED)
+            one.move(end, 2.0, Reason.DECLINED)
             assert one.phase is end
         else:
             with pytest.raises(CheckpointStateError):
-                one.move(end)
+                one.move(end, 2.0)
             assert one.phase is start
 
 
@@ -174,12 +190,12 @@ def test_every_phase_has_its_rules_and_a_checkpoint_is_revocable_until_its_manif
     assert set(PHASES) == set(Phase)
     one = pending(collecting=False)
     assert one.is_revocable
-    one.move(Phase.COLLECTING)
+    one.move(Phase.COLLECTING, 2.0)
     assert one.is_revocable
     written = finalizing()
     assert not written.is_revocable
     assert written.is_awaited
-    written.move(Phase.OVERDUE)
+    written.move(Phase.OVERDUE, 2.0)
     assert not written.is_revocable
     assert not written.is_awaited
     assert manifest(written).id == written.id
@@ -207,7 +223,7 @@ def test_it_is_fully_acknowledged_exactly_when_nothing_is_missing(events: list[i
     made.cut_at("a", 4)
     made.cut_at("b", 5)
     assert not made.is_fully_acknowledged
-    made.move(Phase.COLLECTING)
+    made.move(Phase.COLLECTING, 2.0)
     for event in [*events, 0, 1]:
         match event:
             case "commit a":

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import SAMPLES, History, ShardStatistics, Status, Summary
+from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 NOW = 1_000.0
+PHASES = PhaseSeconds(0.25, 0.5, 0.125)
 
 
 def shard(number: int, size: int = 100, new_bytes: int = 10) -> ShardStatistics:
@@ -38,12 +40,12 @@ def complete(
     history: History, id: int, *, duration: float = 1.0, size: int = 100, new_bytes: int = 10
 ) -> None:
     history.started(id, CheckpointKind.PERIODIC, NOW)
-    history.completed(id, NOW + duration, size=size, new_bytes=new_bytes)
+    history.completed(id, NOW + duration, size=size, new_bytes=new_bytes, phases=PHASES)
 
 
 def fail(history: History, id: int) -> None:
     history.started(id, CheckpointKind.PERIODIC, NOW)
-    history.failed(id, NOW + 1, Reason.EXPIRED)
+    history.failed(id, NOW + 1, Reason.EXPIRED, phases=PHASES)
 
 
 # I3
@@ -57,9 +59,9 @@ def test_those_triggered_are_those_in_progress_completed_and_failed(steps: list[
             seen.add(id)
             history.started(id, CheckpointKind.MANUAL, NOW)
         elif step == "complete":
-            history.completed(id, NOW, size=1, new_bytes=1)
+            history.completed(id, NOW, size=1, new_bytes=1, phases=PHASES)
         elif step == "fail":
-            history.failed(id, NOW, Reason.DECLINED)
+            history.failed(id, NOW, Reason.DECLINED, phases=PHASES)
         elif step == "restore":
             history.restored(id)
             restored += 1
@@ -110,7 +112,7 @@ def test_a_checkpoint_in_progress_is_not_pushed_out_of_the_history() -> None:
 def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     history = History()
     history.started(1, CheckpointKind.MANUAL, NOW)
-    history.completed(1, NOW + 2, size=200, new_bytes=20, shards=[shard(0), shard(1)])
+    history.completed(1, NOW + 2, size=200, new_bytes=20, shards=[shard(0), shard(1)], phases=PHASES)
     (found,) = history.snapshot().checkpoints
     assert [attrs.astuple(one) for one in found.shards] == [
         ("delays", number, NOW, 0.1, 0.02, 0.3, NOW + 0.5, 100, 10) for number in (0, 1)
@@ -118,6 +120,7 @@ def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     assert found.shards[0].duration == 0.5
     assert (found.kind, found.status, found.duration) == (CheckpointKind.MANUAL, Status.COMPLETED, 2.0)
     assert found.reason is None
+    assert found.phases == history.totals.phases == PHASES
 
 
 # I4
@@ -126,7 +129,9 @@ def test_the_summary_covers_completed_checkpoints_only() -> None:
     complete(history, 1, duration=1, size=100, new_bytes=10)
     complete(history, 2, duration=3, size=300, new_bytes=30)
     history.started(3, CheckpointKind.PERIODIC, NOW)
-    history.failed(3, NOW + 500, Reason.EXPIRED, shards=[shard(0, size=1_000_000, new_bytes=1_000_000)])
+    history.failed(
+        3, NOW + 500, Reason.EXPIRED, shards=[shard(0, size=1_000_000, new_bytes=1_000_000)], phases=PHASES
+    )
     history.started(4, CheckpointKind.PERIODIC, NOW)
     snapshot = history.snapshot()
     assert snapshot.duration is not None
@@ -165,7 +170,7 @@ def test_the_shards_of_old_checkpoints_are_forgotten_before_there_are_too_many(
     for id, count in enumerate(counts, start=1):
         history.started(id, CheckpointKind.PERIODIC, NOW)
         shards = [shard(number) for number in range(count)]
-        history.completed(id, NOW + 1, size=100, new_bytes=10, shards=shards)
+        history.completed(id, NOW + 1, size=100, new_bytes=10, shards=shards, phases=PHASES)
     newest, *older = history.snapshot().checkpoints
     assert len(newest.shards) == counts[-1]
     kept = [len(one.shards) for one in older]
@@ -181,9 +186,9 @@ def test_the_shards_of_old_checkpoints_are_forgotten_before_there_are_too_many(
 def test_the_latest_of_each_outcome_keeps_its_shards() -> None:
     history = History(shard_limit=1)
     history.started(1, CheckpointKind.PERIODIC, NOW)
-    history.failed(1, NOW + 1, Reason.EXPIRED, shards=[shard(0), shard(1)])
+    history.failed(1, NOW + 1, Reason.EXPIRED, shards=[shard(0), shard(1)], phases=PHASES)
     history.started(2, CheckpointKind.PERIODIC, NOW)
-    history.completed(2, NOW + 1, size=100, new_bytes=10, shards=[shard(0), shard(1)])
+    history.completed(2, NOW + 1, size=100, new_bytes=10, shards=[shard(0), shard(1)], phases=PHASES)
     snapshot = history.snapshot()
     assert [len(one.shards) for one in snapshot.checkpoints] == [2, 0]
     for latest in (snapshot.latest_failed, snapshot.latest_completed):
@@ -220,7 +225,7 @@ def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards()
     history = History()
     history.started(1, CheckpointKind.PERIODIC, NOW)
     shards = [shard(0, size=1000, new_bytes=1), shard(1, size=234, new_bytes=2)]
-    history.failed(1, NOW + 1, Reason.EXPIRED, shards=shards)
+    history.failed(1, NOW + 1, Reason.EXPIRED, shards=shards, phases=PHASES)
     (found,) = history.snapshot().checkpoints
     assert (found.size, found.new_bytes) == (1234, 3)
     assert (found.status, found.reason) == (Status.FAILED, Reason.EXPIRED)
@@ -230,7 +235,7 @@ def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards()
 def test_the_size_of_a_completed_checkpoint_is_in_bytes_with_the_files_of_its_queries() -> None:
     history = History()
     history.started(1, CheckpointKind.PERIODIC, NOW)
-    history.completed(1, NOW + 1, size=5000, new_bytes=70, shards=[shard(0)])
+    history.completed(1, NOW + 1, size=5000, new_bytes=70, shards=[shard(0)], phases=PHASES)
     found = history.snapshot().latest_completed
     assert found is not None
     assert (found.size, found.new_bytes) == (5000, 70)
@@ -241,7 +246,7 @@ def test_the_latest_is_the_one_with_the_highest_id_not_the_one_that_ended_last()
     for id in (1, 2):
         history.started(id, CheckpointKind.PERIODIC, NOW)
     for id in (2, 1):
-        history.completed(id, NOW + 1, size=1, new_bytes=1)
+        history.completed(id, NOW + 1, size=1, new_bytes=1, phases=PHASES)
     latest = history.snapshot().latest_completed
     assert latest is not None
     assert latest.id == 2
@@ -277,9 +282,9 @@ def test_word_that_comes_after_the_end_changes_nothing(late: str) -> None:
     before = history.snapshot()
     for id in (1, 77):
         if late == "completed":
-            history.completed(id, NOW + 9, size=9, new_bytes=9)
+            history.completed(id, NOW + 9, size=9, new_bytes=9, phases=PHASES)
         else:
-            history.failed(id, NOW + 9, Reason.DECLINED)
+            history.failed(id, NOW + 9, Reason.DECLINED, phases=PHASES)
     assert history.snapshot() == before
 
 

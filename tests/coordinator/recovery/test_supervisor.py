@@ -27,6 +27,7 @@ from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.statistics import CheckpointStatistics
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher
@@ -36,6 +37,7 @@ from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.coordinator.recovery.pipeline_events import (
     CheckpointCompleted,
     CheckpointFailed,
+    CheckpointMeasured,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -65,7 +67,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.retrying import interruptible
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
-from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord, QueryRecord
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError, OperationInterruptedError
@@ -1271,7 +1273,10 @@ def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
     manifest = setup.catalog.read(2)
     setup.supervisor.checkpoint_completed(manifest, "file:///s/p/savepoints/x")
     setup.supervisor.checkpoint_failed(CheckpointError(3, Reason.EXPIRED, "slow"))
-    completed, failed = setup.told
+    ended = CheckpointStatistics(3, CheckpointKind.MANUAL, 5.0)
+    setup.supervisor.checkpoint_measured(ended)
+    completed, failed, measured = setup.told
+    assert measured == CheckpointMeasured(at=measured.at, statistics=ended)
     assert isinstance(completed, CheckpointCompleted)
     assert (completed.checkpoint.id, completed.checkpoint.uri) == (2, "file:///s/p/savepoints/x")
     assert isinstance(failed, CheckpointFailed)

@@ -1064,9 +1064,9 @@ def test_every_row_is_seen_once_whatever_happens() -> None:
 def publish_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
     right = Checkpoints._finish_if_complete
 
-    def finish(checkpoints: Checkpoints, pending: PendingCheckpoint) -> None:
+    def finish(checkpoints: Checkpoints, pending: PendingCheckpoint, now: float) -> None:
         before = len(checkpoints._out)
-        right(checkpoints, pending)
+        right(checkpoints, pending, now)
         if len(checkpoints._out) > before and not pending.is_savepoint:
             checkpoints._out.append(do.Publish(pending.id, (QUERY,)))
 
