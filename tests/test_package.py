@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -83,19 +84,37 @@ def test_what_an_index_shows_of_them_is_in_order(built: Path) -> None:
     assert shown.count("PASSED") == 2
 
 
-def test_an_installed_one_works_without_the_sources(built: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def programs(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs of an environment in which the wheel is installed."""
     # What it depends on is this environment's; the folder of the sources is on no path.
-    venv.create(tmp_path / "env", with_pip=False)
-    python = tmp_path / "env" / "bin" / "python"
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "env", with_pip=False)
+    python = folder / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")
     run(
         *(sys.executable, "-m", "pip", "--python", python, "install"),
         *("--quiet", "--no-deps", "--no-index", wheel),
-        at=tmp_path,
+        at=folder,
     )
-    packages = run(
-        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", at=tmp_path
-    ).strip()
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", at=folder).strip()
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    run(python, "-I", "-c", PROGRAM, at=tmp_path)
-    assert "savepoint" in run(tmp_path / "env" / "bin" / "chandy", "--help", at=tmp_path)
+    return python.parent
+
+
+def test_an_installed_one_works_without_the_sources(programs: Path, tmp_path: Path) -> None:
+    run(programs / "python", "-I", "-c", PROGRAM, at=tmp_path)
+    assert "savepoint" in run(programs / "chandy", "--help", at=tmp_path)
+
+
+@pytest.mark.kills
+def test_the_demo_of_an_installed_one_is_killed_and_right(programs: Path, tmp_path: Path) -> None:
+    said = run(programs / "chandy", "demo", "--keep", at=tmp_path)
+    assert re.search(
+        r"restored checkpoint \d+, and went on with batch \d+\nAfter (\d+) batches, each digit has", said
+    )
+    _, kept = said.rsplit("chandy list ")
+    try:
+        assert "digits" in run(programs / "chandy", "list", kept.strip(), at=tmp_path)
+    finally:
+        shutil.rmtree(Path(kept.strip()).parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     comparing,
     dead_letters,
+    demo,
     history,
     largest,
     listing,
@@ -20,6 +21,7 @@ from .group import main
 __all__ = [
     "comparing",
     "dead_letters",
+    "demo",
     "history",
     "largest",
     "listing",
