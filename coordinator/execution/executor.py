@@ -168,7 +168,8 @@ class CheckpointExecutor:
 
     def statistics(self) -> Statistics:
         """Counts, records and summaries of the checkpoints so far."""
-        return self.machine.read(lambda machine: machine.checkpoints.history.snapshot())
+        # Summaries of thousands of checkpoints are made beside the lock, for which batches wait.
+        return self.machine.read(lambda machine: machine.checkpoints.history.copy()).snapshot()
 
     # --- threads --------------------------------------------------------------------------------------------
 

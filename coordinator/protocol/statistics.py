@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections import deque
@@ -319,6 +320,15 @@ class History:
     def latest_completed(self) -> CheckpointStatistics | None:
         """The completed checkpoint with the highest id; None if none has completed."""
         return self._latest.get(Status.COMPLETED)
+
+    def copy(self) -> History:
+        """Return the history as it is now, which nothing changes any more: much faster than ``snapshot``."""
+        made = copy.copy(self)
+        made._in_progress = dict(self._in_progress)
+        made._latest = dict(self._latest)
+        made._samples = self._samples.copy()
+        made.totals = self.totals.copy()
+        return made
 
     def snapshot(self) -> Statistics:
         """Return the statistics as they are now."""

@@ -183,6 +183,22 @@ def test_the_shards_of_old_checkpoints_are_forgotten_before_there_are_too_many(
         assert found == (count if fits else 0)
 
 
+def test_what_happens_later_changes_no_copy() -> None:
+    history = History()
+    complete(history, 1)
+    fail(history, 2)
+    history.started(3, CheckpointKind.PERIODIC, NOW)
+    before, copied = history.snapshot(), history.copy()
+    totals = attrs.asdict(history.totals.copy())
+    assert copied.snapshot() == before
+    history.completed(3, NOW + 9, size=900, new_bytes=90, phases=PHASES)
+    complete(history, 4, duration=7)
+    fail(history, 5)
+    history.restored(4)
+    assert copied.snapshot() == before != history.snapshot()
+    assert attrs.asdict(copied.totals) == totals
+
+
 def test_the_latest_of_each_outcome_keeps_its_shards() -> None:
     history = History(shard_limit=1)
     history.started(1, CheckpointKind.PERIODIC, NOW)
