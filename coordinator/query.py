@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+from pyspark.errors import PySparkException
 
 from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+_PAUSE: Final = 0.05
+"""Seconds between two looks at whether a query has been started again."""
 
 
 @attrs.frozen
@@ -155,8 +160,22 @@ class CheckpointedQuery:
         return ended if timeout is not None else None
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until the current run has processed all data that is available now; for tests."""
-        self._current.processAllAvailable()
+        """Wait until all data that is available now has been processed, also if the query restarts; for tests.
+
+        Raises:
+            ChandyError: the query failed and does not restart.
+        """
+        while not self._has_taken_all(self._current):
+            if self.awaitTermination(_PAUSE):
+                return
+
+    def _has_taken_all(self, run: StreamingQuery) -> bool:
+        """Return whether a run has processed all data and goes on; not if it fails or is stopped meanwhile."""
+        try:
+            answer(run.processAllAvailable, lambda error: None)
+            return run is self._current and answer(lambda: run.isActive, lambda error: False)
+        except PySparkException:
+            return False
 
     def explain(self, extended: bool = False) -> None:
         """Print the plan of the latest batch."""

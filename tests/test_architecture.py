@@ -17,7 +17,7 @@ ROOT = Path(chandy.storage.__path__[0]).parent
 PACKAGES = ("coordinator", "barrier", "state", "storage")
 """Each may import from those after it."""
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("", "cli", "face"),
+    ("", "cli", "face", "testing"),
     ("coordinator",),
     ("graceful_stop", "keyed_operators", "replication", "supervised_run"),
     ("wiring",),
@@ -46,6 +46,7 @@ PURE = {
     "attrs",
     "bisect",
     "collections",
+    "copy",
     "enum",
     "functools",
     "heapq",

@@ -21,9 +21,9 @@ from ..aggregation.windowing import aggregation_in, key_columns
 from ..aggregation.windows import END, START
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
-from ..format.evolution import evolve, shown
+from ..format.evolution import evolve
 from ..format.keys import KeyCodec
-from ..format.schema import Schemas, arrow_schema, from_json
+from ..format.schema import Schemas, from_json
 from ..format.values import StateName
 from ..operators import engine
 from ..operators.arrow_expiry import Since, TimeToLive
@@ -39,6 +39,7 @@ from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
 from .memory import MemoryShards
+from .rows import Given, table_of, tuples_of
 from .windows import SessionWindow, TimeWindow
 
 _UID: Final = "tested"
@@ -273,7 +274,7 @@ class OperatorTester:
 
     def batch(
         self,
-        rows: Sequence[Sequence[Any] | Mapping[str, Any]] = (),
+        rows: Given = (),
         *,
         time: Time = 0,
         watermark: Time | None = None,
@@ -306,20 +307,13 @@ class OperatorTester:
         row = Row(*from_json(self._spec.output).names)
         return [row(*values.values()) for part in parts for values in part.to_pylist()]
 
-    def _table(self, rows: Sequence[Sequence[Any] | Mapping[str, Any]]) -> pa.Table:
-        names = self._given.names
-        tuples = [tuple(map(row.get, names)) if isinstance(row, Mapping) else tuple(row) for row in rows]
-        for row in tuples:
-            if len(row) != len(names):
-                raise invalid_argument("rows", f"rows of {len(names)} values: {', '.join(names)}", repr(row))
-        schema = arrow_schema(StructType([*self._input.fields]).add(SHARD, IntegerType()), "UTC")
-        placed = [(*row, self._shard_of(row)) for given in tuples for row in self._spread(given)]
-        columns = list(zip(*placed, strict=True)) or [() for _ in schema]
-        try:
-            arrays = [pa.array(values, one.type) for values, one in zip(columns, schema, strict=True)]
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise invalid_argument("rows", f"values of {shown(self._given)}", str(error)) from error
-        return pa.table(arrays, schema)
+    def _table(self, rows: Given) -> pa.Table:
+        placed = [
+            (*row, self._shard_of(row))
+            for given in tuples_of(rows, self._given)
+            for row in self._spread(given)
+        ]
+        return table_of(placed, StructType([*self._input.fields]).add(SHARD, IntegerType()))
 
     def _shard_of(self, row: Sequence[Any]) -> int:
         # Equal keys have equal bytes.
