@@ -211,6 +211,15 @@ class Statistics:
         return table(f"Checkpoints: {counts}", columns, rows)
 
 
+@attrs.frozen
+class _Sample:
+    """What summaries need of a completed checkpoint."""
+
+    duration: float
+    size: int
+    new_bytes: int
+
+
 @attrs.define
 class History:
     """Counts all checkpoints, and remembers the last ones that ended.
@@ -230,8 +239,7 @@ class History:
     _restored: int | None = attrs.field(default=None, init=False)
     totals: Totals = attrs.field(factory=Totals, init=False)
     """Sums over all that have ended."""
-    _samples: deque[CheckpointStatistics] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
-    """Completed checkpoints, without their shards."""
+    _samples: deque[_Sample] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
 
     def started(self, checkpoint: int, kind: CheckpointKind, now: float) -> None:
         """Record that a checkpoint was triggered."""
@@ -271,7 +279,7 @@ class History:
         )
         self._count(in_progress=-1, completed=1)
         self.totals.completed(ended.kind, now - ended.triggered_at, phases, new_bytes)
-        self._samples.append(attrs.evolve(ended, shards=()))
+        self._samples.append(_Sample(now - ended.triggered_at, size, new_bytes))
         self._remember(ended)
         return ended
 
@@ -335,7 +343,7 @@ class History:
         known = (*self._in_progress.values(), *self._ended)
         return Statistics(
             counts=self.counts,
-            duration=Summary.of(one.duration for one in self._samples if one.duration is not None),
+            duration=Summary.of(one.duration for one in self._samples),
             size=Summary.of(one.size for one in self._samples),
             new_bytes=Summary.of(one.new_bytes for one in self._samples),
             latest_completed=self.latest_completed,
