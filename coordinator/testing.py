@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from ..state.errors import invalid_argument
 from ..state.format.schema import Schemas
 from ..state.testing.rows import Given, table_of, tuples_of
 from .batch_aggregate import BatchAggregate
@@ -31,6 +33,8 @@ Build = Callable[[CheckpointCoordinator, DataFrame], DataFrame | BatchAggregate]
 
 PIPELINE: Final = "tested"
 """The name of the pipeline, and of its query."""
+_PAUSE: Final = 0.02
+"""Seconds between two looks at a pipeline that recovers."""
 _OLDEST: Final = 1_600_000_000
 """When the first file was modified, as far as Spark knows: it takes the oldest first."""
 
@@ -38,8 +42,8 @@ _OLDEST: Final = 1_600_000_000
 class PipelineTester:
     """Runs a pipeline of one query, batch by batch, and restarts it as often as a test wants.
 
-    Checkpoints are taken when the test asks for one. Output is seen as in a target that takes each batch once: a batch
-    that runs again replaces what it gave before.
+    Checkpoints are taken when the test asks for one. Output is that of a target which goes back with the pipeline: what
+    batches after the checkpoint have given is replaced by what they give when they run again.
 
     Example::
 
@@ -69,14 +73,15 @@ class PipelineTester:
 
         Args:
             spark: a session, of two local threads for instance.
-            folder: an empty directory for input and checkpoints, which the test deletes.
+            folder: an empty directory for input and checkpoints, or one to be made. The test deletes it.
             input: the schema of the rows.
             build: puts the pipeline together.
             config: how to checkpoint and restart; None: at no interval, with ten quick restarts.
             timeout: how long a batch may take.
 
         Raises:
-            ChandyError: the pipeline cannot be started; a subclass says why.
+            DefinitionError: the directory is not empty.
+            ChandyError: the pipeline cannot be started; another subclass says why.
         """
         self._spark = spark
         self._folder = Path(folder)
@@ -85,8 +90,9 @@ class PipelineTester:
         self._config = config or CheckpointConfig(interval=None, restart=FixedDelay("10 ms", attempts=10))
         self._seconds = seconds(timeout)
         self._files = 0
-        self._returned = -1
         self._batches: dict[int, list[Row]] = {}
+        if self._folder.exists() and any(self._folder.iterdir()):
+            raise invalid_argument("folder", "an empty directory, or none yet", str(folder))
         self._input.mkdir(parents=True)
         self.coordinator, self.query = self._started("latest")
 
@@ -112,7 +118,9 @@ class PipelineTester:
         return coordinator, query
 
     def _take(self, rows: DataFrame, batch: int) -> None:
-        self._batches[batch] = rows.collect()
+        # The pipeline may have gone back. Then later batches are still to come, and may have other input.
+        kept = {number: found for number, found in self._batches.items() if number < batch}
+        self._batches = kept | {batch: rows.collect()}
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -127,11 +135,10 @@ class PipelineTester:
             ChandyError: the query has failed for good; a subclass says why.
             TimeoutError: the batch takes too long.
         """
+        newest = max(self._batches, default=-1)
         self._write(rows)
         self._await_all()
-        new = [batch for batch in sorted(self._batches) if batch > self._returned]
-        self._returned = max(new, default=self._returned)
-        return [row for batch in new for row in self._batches[batch]]
+        return [row for batch in sorted(self._batches) if batch > newest for row in self._batches[batch]]
 
     def output(self) -> list[Row]:
         """Return all that has gone out, in the order of the batches."""
@@ -175,17 +182,25 @@ class PipelineTester:
         return self.coordinator.savepoint(name).result(self._seconds)
 
     def kill_hosts(self) -> None:
-        """Kill the processes that keep state (SIGKILL). The pipeline recovers by itself, as in production."""
-        for pid in self.coordinator._executor.machine.read(
-            lambda machine: {host.pid for host in machine.members.hosts.values()}
-        ):
+        """Kill the processes that keep state (SIGKILL), and wait until the pipeline has recovered by itself.
+
+        Raises:
+            ChandyError: it has failed for good; a subclass says why.
+            TimeoutError: it takes too long.
+        """
+        owned, recoveries, killed = self._owned_shards(), self._recoveries(), self._hosts()
+        for pid in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._await(lambda: not killed & self._hosts(), "the end of the state hosts has not been noticed")
+        if owned - self._owned_shards():
+            self._await(lambda: self._recoveries() > recoveries, "the pipeline has not recovered")
+        self._await_all()
 
     def restart(self, build: Build | None = None, *, restore: str | int = "latest") -> None:
         """Start the pipeline again from a checkpoint, as another driver does once this one has been killed.
 
-        Batches since the checkpoint run again.
+        Batches since the checkpoint run again, and have done so when this returns.
 
         Args:
             build: puts a new version of the pipeline together; None: the same one.
@@ -193,14 +208,34 @@ class PipelineTester:
 
         Raises:
             ChandyError: the pipeline cannot be started, or does not fit the checkpoint; a subclass says why.
+            TimeoutError: the batches take too long.
         """
         self.coordinator.stop(checkpoint=False)
         self._build = build or self._build
         self.coordinator, self.query = self._started(restore)
+        self._await_all()
 
     def state(self, operator: str, *key: Any, name: str | None = None) -> Any:
         """Return what an operator has for a key, as ``CheckpointCoordinator.get``."""
         return self.coordinator.get(operator, key, name)
+
+    def _hosts(self) -> set[int]:
+        return self.coordinator._executor.machine.read(
+            lambda machine: {host.pid for host in machine.members.hosts.values()}
+        )
+
+    def _owned_shards(self) -> set[tuple[str, int]]:
+        return {(one.operator, one.shard) for one in self.coordinator.assignment() if one.machine is not None}
+
+    def _recoveries(self) -> int:
+        return sum(self.coordinator._supervisor.recovered.values())
+
+    def _await(self, holds: Callable[[], bool], trouble: str) -> None:
+        deadline = time.monotonic() + self._seconds
+        while not holds():
+            self.query.awaitTermination(_PAUSE)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{trouble} within {self._seconds:g} s")
 
     def __enter__(self) -> Self:
         return self

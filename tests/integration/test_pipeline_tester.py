@@ -32,12 +32,16 @@ def pipeline(spark: SparkSession, tmp_path: Path) -> Iterator[PipelineTester]:
         yield made
 
 
-def test_rows_go_in_and_out_batch_by_batch_through_kills_and_restarts(pipeline: PipelineTester) -> None:
+def test_rows_go_in_and_out_batch_by_batch_through_kills_and_restarts(
+    spark: SparkSession, tmp_path: Path, pipeline: PipelineTester
+) -> None:
     assert sorted(pipeline.batch([("a", 1), {"k": "b"}, ("a", 2)])) == [
         Row(k="a", n=2, total=3),
         Row(k="b", n=1, total=None),
     ]
     assert pipeline.state("totals", "b") is not None
+    with pytest.raises(DefinitionError, match="argument folder: expected an empty directory"):
+        PipelineTester(spark, tmp_path / "tested", INPUT, totals)
     savepoint = pipeline.savepoint("first")
     assert pipeline.batch([("a", 4)]) == [Row(k="a", n=3, total=7)]
     pipeline.checkpoint()
