@@ -27,6 +27,7 @@ from .coordinator import CheckpointCoordinator
 from .durations import Duration, seconds
 from .query import CheckpointedQuery
 from .recovery.restart import FixedDelay
+from .spark.session import is_local_mode
 
 Build = Callable[[CheckpointCoordinator, DataFrame], DataFrame | BatchAggregate]
 """Returns the output of a pipeline, given the stream of its input. It is called at each start."""
@@ -72,7 +73,7 @@ class PipelineTester:
         """Start the pipeline.
 
         Args:
-            spark: a session, of two local threads for instance.
+            spark: a session in local mode, of two threads for instance.
             folder: an empty directory for input and checkpoints, or one to be made. The test deletes it.
             input: the schema of the rows.
             build: puts the pipeline together.
@@ -80,9 +81,12 @@ class PipelineTester:
             timeout: how long a batch may take.
 
         Raises:
-            DefinitionError: the directory is not empty.
+            DefinitionError: the session is that of a cluster, or the directory is not empty.
             ChandyError: the pipeline cannot be started; another subclass says why.
         """
+        if not is_local_mode(spark):
+            # Its hosts may be on other machines, and their process ids those of anything on this one.
+            raise invalid_argument("spark", "a session in local mode", f"master {spark.sparkContext.master}")
         self._spark = spark
         self._folder = Path(folder)
         self._schema = Schemas().resolve(input, "the input")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,14 @@ def test_rows_go_in_and_out_batch_by_batch_through_kills_and_restarts(
     pipeline.restart(restore=savepoint.uri)
     assert pipeline.batch([("a", 0)]) == [Row(k="a", n=5, total=8)]
     assert len(pipeline.output()) == 7
+
+
+def test_a_session_of_a_cluster_is_refused(tmp_path: Path) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://far:7077"))
+    with pytest.raises(
+        DefinitionError, match="expected a session in local mode, found master spark://far:7077"
+    ):
+        PipelineTester(session, tmp_path / "tested", INPUT, totals)
 
 
 def test_a_new_version_goes_on_or_is_refused(pipeline: PipelineTester) -> None:
