@@ -75,15 +75,15 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
         names = random.permutation(size).astype(np.int64)
         written = 0
         for start in range(0, size, _FILLED):
-            written = _write(files, written, names[start : start + _FILLED])
+            written = write_keys(files, written, names[start : start + _FILLED])
         query.processAllAvailable()
         batches = len(query.recentProgress)
         for _ in range(WARM_UP * keyed.FILES_PER_BATCH):
-            written = _write(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
+            written = write_keys(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
         query.processAllAvailable()
         before = coordinator.metrics("counts")
         for _ in range(BATCHES * keyed.FILES_PER_BATCH):
-            written = _write(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
+            written = write_keys(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
         query.processAllAvailable()
         metrics = coordinator.metrics("counts").minus(before)
         stream = measured("growth", query.recentProgress[batches:], WARM_UP)
@@ -105,7 +105,8 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
     }
 
 
-def _write(files: Path, number: int, keys: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+def write_keys(files: Path, number: int, keys: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """Write a file of rows with these keys, and return the number of the next one."""
     write_file(
         pa.table({"k": keys, "v": np.zeros(len(keys), np.int64)}), files / f"{number:06}.parquet", number
     )

@@ -14,14 +14,13 @@ from statistics import median
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink
 
 from . import keyed
 from .chart import lines
-from .file_source import write_file
+from .growth import write_keys
 from .report import Options, Report, console
 from .stage import stage
 
@@ -83,7 +82,7 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
         query = coordinator.start(counts.writeStream.format("noop").outputMode("append"), name="counts")
         written = 0
         for start in range(0, size, _FILLED):
-            written = _write(files, written, names[start : start + _FILLED])
+            written = write_keys(files, written, names[start : start + _FILLED])
         query.processAllAvailable()
         coordinator.checkpoint().result()
         sink = FilesSink(str(folder / "log"))
@@ -96,7 +95,7 @@ def _measure(spark: SparkSession, size: int, touched: int, folder: Path) -> dict
             nonlocal written
             done = len(query.recentProgress)
             for _ in range(BATCHES * keyed.FILES_PER_BATCH):
-                written = _write(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
+                written = write_keys(files, written, random.choice(names, touched // keyed.FILES_PER_BATCH))
             query.processAllAvailable()
             counted = [one for one in query.recentProgress[done:] if one["numInputRows"]]
             return [one["durationMs"]["triggerExecution"] for one in counted[1:]]
@@ -136,7 +135,7 @@ def _write_by_spark(spark: SparkSession, folder: Path, rows: int) -> float:
     """Return how many rows a second Spark writes, which are as wide as changes and come from files, too."""
     given = folder / "given"
     given.mkdir()
-    _write(given, 0, np.arange(rows))
+    write_keys(given, 0, np.arange(rows))
     seconds = []
     for turn in range(TURNS + 1):
         begun = time.perf_counter()
@@ -146,10 +145,3 @@ def _write_by_spark(spark: SparkSession, folder: Path, rows: int) -> float:
         changes.write.parquet(str(folder / f"plain-{turn}"))
         seconds.append(time.perf_counter() - begun)
     return rows / median(seconds[1:])
-
-
-def _write(files: Path, number: int, keys: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    write_file(
-        pa.table({"k": keys, "v": np.zeros(len(keys), np.int64)}), files / f"{number:06}.parquet", number
-    )
-    return number + 1

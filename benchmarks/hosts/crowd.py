@@ -129,7 +129,7 @@ class Crowd:
             assert manifest is not None
             self._handle(on.Finalized(manifest))
             for instruction in self._carried(do.Discard):
-                self._handle(on.Discarded(tuple(one.id for one in instruction.dropped)))
+                self._handle(on.Discarded(tuple(one.id for one in instruction.dropped), ()))
         return manifest
 
     def lose(self, number: int) -> None:

@@ -91,7 +91,7 @@ class Alone:
             instructions = self._handle(on.Finalized(manifest)).instructions
         for instruction in instructions:
             if isinstance(instruction, Discard):
-                self._handle(on.Discarded(tuple(one.id for one in instruction.dropped)))
+                self._handle(on.Discarded(tuple(one.id for one in instruction.dropped), ()))
         return Handled(acks.total, outcome.total, max(laps.longest, acks.longest, outcome.longest))
 
     def _acks(self, orders: dict[str, SnapshotOrder]) -> Iterator[Ack]:

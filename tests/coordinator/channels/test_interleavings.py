@@ -405,7 +405,7 @@ class Life(SteppedExecutor):
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
         # What was dropped is kept on the disk: a user may go back to it.
-        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
+        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
 
     def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
         manifest = attrs.evolve(manifest, channels=self.runs.channels(manifest))

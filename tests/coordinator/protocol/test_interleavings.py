@@ -1080,7 +1080,7 @@ class Life:
         with contextlib.suppress(FencedError):
             collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
         yield
-        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped)))
+        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
         yield

@@ -213,7 +213,7 @@ class Bench:
 
     def settle_deletions(self) -> None:
         for discard in self.of(do.Discard):
-            self(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
+            self(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
             self.seen.remove(discard)
 
 
@@ -1263,7 +1263,7 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
     for _ in range(5):
         bench.completed()
         for discard in bench.of(do.Discard)[-1:]:
-            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
+            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [4, 5]
     dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
     assert dropped == [[1], [2], [3]]
@@ -1435,7 +1435,7 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
         if number > 2:
             # The deletion before the newest is done: there is never a moment without one.
             discard = bench.of(do.Discard)[-2]
-            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped)))
+            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
     assert len(bench.of(do.Discard)) == 49
     assert bench.machine.checkpoints.retained.deletions == 1
     # The bytes of checkpoint 1 were deleted long ago: now they are there again.
