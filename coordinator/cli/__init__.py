@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    class_archive,
     comparing,
     dead_letters,
     demo,
@@ -19,6 +20,7 @@ from . import (
 from .group import main
 
 __all__ = [
+    "class_archive",
     "comparing",
     "dead_letters",
     "demo",

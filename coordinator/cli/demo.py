@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from .demo_driver import NUMBERS, run, totals_of
-from .group import main
+from .group import check_java, main
 
 _BEFORE: Final = 10
 """The first driver is killed after at least so many batches, and a checkpoint."""
@@ -35,11 +35,7 @@ def demo(keep: bool) -> None:
 
     It needs Java 17 or newer, as Spark does, and writes below the directory for temporary files alone.
     """
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
-    if shutil.which(java) is None:
-        raise click.ClickException(
-            "Spark needs Java 17 or newer, and there is none. Install it, or set JAVA_HOME."
-        )
+    check_java()
     # A short name: the paths of sockets are limited.
     folder = Path(tempfile.mkdtemp(prefix="chandy-"))
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,19 @@ def main() -> None:
 def absolute(context: click.Context, parameter: click.Parameter, uri: str) -> str:
     """Return a place as stores take it: a path below the current directory as an absolute one."""
     return uri if "://" in uri or uri.startswith("/") else str(Path(uri).resolve())
+
+
+def check_java() -> None:
+    """Check that there is a Java for Spark to run on.
+
+    Raises:
+        ClickException: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which(Path(home, "bin", "java") if home else "java") is None:
+        raise click.ClickException(
+            "Spark needs Java 17 or newer, and there is none. Install it, or set JAVA_HOME."
+        )
 
 
 storage_uri = click.argument("uri", metavar="STORAGE_URI", callback=absolute)

@@ -85,6 +85,16 @@ def java_process(spark: SparkSession) -> Process:
     return Process.of(int(_java(spark).lang.ProcessHandle.current().pid()))
 
 
+def end(spark: SparkSession) -> int:
+    """Stop the session and the JVM that this process has started for it; return the JVM's exit code."""
+    java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    spark.stop()
+    # Java ends with what it reads.
+    java.stdin.close()
+    code: int = java.wait()
+    return code
+
+
 def clock_of_java(spark: SparkSession) -> Callable[[], object]:
     """Return a function that asks the JVM for the time, in one request: it answers, or does not."""
     system = _java(spark).lang.System
