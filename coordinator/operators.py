@@ -237,10 +237,11 @@ class Operators:
         uid = self._free(stream.uid)
         check_streaming(stream.df)
         df, window, mode, lag = stream.df, None, TimeMode.NONE, 0
+        # A window alone is a key, too.
+        is_alone = windows.window is not None and isinstance(stream.key, list | tuple) and not stream.key
+        if not is_alone:
+            check_input(df, stream.key, argument="by")
         if windows.window is not None:
-            # A window alone is a key, too.
-            if stream.key not in ([], ()):
-                check_input(df, stream.key, argument="by")
             mode, lag = TimeMode.EVENT, _watermark_lag(df, "window")
             df, window = windowed_stream(df, windows.window, stream.key)
         keyed = attrs.evolve(stream, df=df, key=key_columns(stream.key, window))

@@ -279,6 +279,12 @@ def test_what_cannot_be_windows_is_refused(spark: SparkSession, make: Make, tmp_
         arguments: dict[str, Any] = {"mode": "update"} | more
         with pytest.raises(DefinitionError, match=message):
             windows(coordinator, df, given, arguments.pop("mode"), **arguments)
+    for by in ("k", "", F.col("k"), ["missing"], None):
+        with pytest.raises(DefinitionError, match="invalid argument by: "):
+            coordinator.aggregate(rows, by=by, window=window, uid="w", n=("*", "count"))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="invalid argument by: "):
+        sessions = F.session_window("t", "10 seconds")
+        coordinator.aggregate(rows, by=[], window=sessions, output_mode="append", uid="w", n=("*", "count"))
     with pytest.raises(DefinitionError, match="names other than the arguments"):
         coordinator.aggregate(rows, by=["k"], uid="windows", window=("v", "sum"))  # type: ignore[arg-type]
 
