@@ -40,6 +40,13 @@ _OLDEST: Final = 1_600_000_000
 """When the first file was modified, as far as Spark knows: it takes the oldest first."""
 
 
+def pids(coordinator: CheckpointCoordinator) -> set[int]:
+    """Return the ids of the processes of the state hosts that live."""
+    return coordinator._executor.machine.read(
+        lambda machine: {host.pid for host in machine.members.hosts.values()}
+    )
+
+
 class PipelineTester:
     """Runs a pipeline of one query, batch by batch, and restarts it as often as a test wants.
 
@@ -192,11 +199,13 @@ class PipelineTester:
             ChandyError: it has failed for good; a subclass says why.
             TimeoutError: it takes too long.
         """
-        owned, recoveries, killed = self._owned_shards(), self._recoveries(), self._hosts()
+        owned, recoveries, killed = self._owned_shards(), self._recoveries(), pids(self.coordinator)
         for pid in killed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._await(lambda: not killed & self._hosts(), "the end of the state hosts has not been noticed")
+        self._await(
+            lambda: not killed & pids(self.coordinator), "the end of the state hosts has not been noticed"
+        )
         if owned - self._owned_shards():
             self._await(lambda: self._recoveries() > recoveries, "the pipeline has not recovered")
         self._await_all()
@@ -222,11 +231,6 @@ class PipelineTester:
     def state(self, operator: str, *key: Any, name: str | None = None) -> Any:
         """Return what an operator has for a key, as ``CheckpointCoordinator.get``."""
         return self.coordinator.get(operator, key, name)
-
-    def _hosts(self) -> set[int]:
-        return self.coordinator._executor.machine.read(
-            lambda machine: {host.pid for host in machine.members.hosts.values()}
-        )
 
     def _owned_shards(self) -> set[tuple[str, int]]:
         return {(one.operator, one.shard) for one in self.coordinator.assignment() if one.machine is not None}

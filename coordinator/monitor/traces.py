@@ -18,6 +18,7 @@ from ..protocol.statistics import CheckpointStatistics
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.pipeline_events import CheckpointMeasured, PipelineEvent, Recovered
 from ..version import __version__
+from .documents import OperatorPart
 
 Facts = dict[str, AttributeValue]
 
@@ -41,27 +42,26 @@ class Traces:
                 self._recovered(recovery)
 
     def _checkpoint(self, one: CheckpointStatistics) -> None:
-        ended = one.triggered_at if one.completed_at is None else one.completed_at
         facts: Facts = {"id": one.id, "kind": one.kind.value, "bytes": one.size, "new_bytes": one.new_bytes}
         root = self._span("checkpoint", one.triggered_at, None, _named("checkpoint", facts))
         if one.reason is not None:
             root.set_status(Status(StatusCode.ERROR, one.reason.value))
-        phases = attrs.asdict(one.phases)
-        for name, span in self._follow(root, one.triggered_at, phases.items()).items():
-            if name == "collecting":
-                self._operators(span, one)
-        root.end(_nanoseconds(ended))
+        phases = self._follow(root, one.triggered_at, attrs.asdict(one.phases).items())
+        if "collecting" in phases:
+            self._operators(phases["collecting"], one)
+        root.end(_nanoseconds(one.triggered_at + (one.duration or 0.0)))
 
     def _operators(self, collecting: Span, one: CheckpointStatistics) -> None:
         """Make a span for each operator: from the start of its first snapshot to its last acknowledgement."""
         for uid, shards in one.by_operator.items():
+            part = OperatorPart.of(shards)
             facts: Facts = {
                 "operator": uid,
                 "shards": len(shards),
-                "bytes": sum(shard.bytes for shard in shards),
-                "new_bytes": sum(shard.new_bytes for shard in shards),
-                "slowest_sync": max(shard.sync for shard in shards),
-                "slowest_async": max(shard.async_ for shard in shards),
+                "bytes": part.size,
+                "new_bytes": part.new_bytes,
+                "slowest_sync": part.sync,
+                "slowest_async": part.async_,
             }
             began = min(shard.trigger + shard.start_delay for shard in shards)
             span = self._span(f"snapshot {uid}", began, collecting, _named("snapshot", facts))

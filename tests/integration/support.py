@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator.testing import pids as pids
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -28,13 +29,6 @@ GOES_BACK = pytest.param(False, id="goes back")
 """It keeps none, and goes back to its latest checkpoint."""
 EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
-
-
-def pids(coordinator: CheckpointCoordinator) -> set[int]:
-    """The processes of the state hosts that live."""
-    return coordinator._executor.machine.read(
-        lambda machine: {host.pid for host in machine.members.hosts.values()}
-    )
 
 
 class Totals(StatefulProcessor):

@@ -41,6 +41,7 @@ def test_rows_go_in_and_out_batch_by_batch_through_kills_and_restarts(
         Row(k="b", n=1, total=None),
     ]
     assert pipeline.state("totals", "b") is not None
+    assert pipeline.state("totals", "c") is None
     with pytest.raises(DefinitionError, match="argument folder: expected an empty directory"):
         PipelineTester(spark, tmp_path / "tested", INPUT, totals)
     savepoint = pipeline.savepoint("first")
