@@ -88,15 +88,23 @@ class Lookup:
         """Return the metrics of an operator; see ``CheckpointCoordinator.metrics``."""
         if not operator.query:
             raise QueryNotRunningError(operator.uid, operator.query)
-        places = self._places(operator)
         total = OperatorMetrics()
-        for host in places.hosts:
-            total.add(
-                self._call(
-                    host, "operator_metrics", AskMetrics(places.query_id, operator.uid), OperatorMetrics
-                )
-            )
+        for one in self.metrics_by_host(operator).values():
+            total.add(one)
         return total
+
+    def metrics_by_host(self, operator: OperatorRecord) -> dict[tuple[str, str], OperatorMetrics]:
+        """Return the metrics of an operator of a running query, by Spark's id of the query and by state host.
+
+        Raises:
+            StateLostError, StateUnreachableError: a state host has ended.
+        """
+        places = self._places(operator)
+        ask = AskMetrics(places.query_id, operator.uid)
+        return {
+            (places.query_id, host.host): self._call(host, "operator_metrics", ask, OperatorMetrics)
+            for host in places.hosts
+        }
 
     def largest(self, operator: OperatorRecord, store: Store, limit: int) -> list[KeySize]:
         """Return the keys of an operator that have the most state; see ``CheckpointCoordinator.largest``.

@@ -13,6 +13,7 @@ from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
+from .spark.query_progress import progress_after
 from .spark.session import answer
 from .spark.writer_facts import WriterFacts
 from .state_progress import Batches, StateProgress
@@ -137,6 +138,17 @@ class CheckpointedQuery:
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         """Return progress of the current run, such as a listener is given, with Chandy's operators."""
         return self._state.added_to([progress])[0]
+
+    def progress_after(self, run: str, batch: int) -> list[dict[str, Any]]:
+        """Return Spark's own progress of the current run that says more than is known; see ``query_progress``."""
+        if self._run is None:
+            return []
+        return answer(lambda: progress_after(self._current, run, batch), lambda error: [])
+
+    @property
+    def operators(self) -> tuple[OperatorRecord, ...]:
+        """The query's operators."""
+        return self.definition.operators
 
     def exception(self) -> Exception | None:
         """Return the error that ended the query; None if it is running or was stopped."""

@@ -23,7 +23,7 @@ log = logger(__name__)
 Batches = Mapping[int, BatchMetrics]
 """What an operator did, by batch."""
 _RUN: Final = "addBatch"
-"""Progress of a batch that has run says how long this took."""
+"""Progress of a batch that has run says how long this took. An idle query reports the batch that will be next."""
 
 
 @attrs.frozen
@@ -57,15 +57,26 @@ def with_operators(
 ) -> StreamingQueryProgress:
     """Return progress with operators, each with what it did in the progress's batch."""
     document = json.loads(progress.json)
-    # An idle query is told of by the number of the batch that will be next.
-    has_run = _RUN in document.get("durationMs", {})
-    told = [state_operator(one, batches, document["batchId"], has_run) for one, batches in operators]
+    told = [
+        state_operator(one, batches, document["batchId"], has_run(document)) for one, batches in operators
+    ]
     document["stateOperators"] = [*document["stateOperators"], *filter(None, told)]
     return type(progress).fromJson(document)
 
 
+def has_run(progress: Mapping[str, Any]) -> bool:
+    """Return whether the batch of a progress, in Spark's JSON, has run."""
+    return _RUN in progress.get("durationMs", {})
+
+
+def newest_batch(progress: Mapping[str, Any]) -> int:
+    """Return the newest batch that had run when a progress, in Spark's JSON, was made; -1 if none had."""
+    batch: int = progress["batchId"]
+    return batch if has_run(progress) else batch - 1
+
+
 def state_operator(
-    operator: OperatorRecord, batches: Batches, batch: int, has_run: bool
+    operator: OperatorRecord, batches: Batches, batch: int, is_over: bool
 ) -> dict[str, Any] | None:
     """Return what an operator did in a batch, as Spark's JSON of a stateful operator.
 
@@ -73,36 +84,36 @@ def state_operator(
         operator: the operator.
         batches: what it did in the latest batches.
         batch: the batch.
-        has_run: whether the batch had run when the progress was made. If not, the operator has updated nothing, and
+        is_over: whether the batch had run when the progress was made. If not, the operator has updated nothing, and
             what it holds is what it held after the batch before: so does Spark for its own.
 
     Returns:
         The JSON as a dict; None if nothing is known. Fields that Chandy does not know are null.
     """
-    latest = max((number for number in batches if number < batch + has_run), default=None)
+    latest = max((number for number in batches if number < batch + is_over), default=None)
     if latest is None:
         return None
-    found, has_run = batches[latest], latest == batch
+    found, is_over = batches[latest], latest == batch
     tasks = found.tasks
     own = tasks.seconds - tasks.input_seconds - tasks.output_seconds
     return {
         "operatorName": operator.uid,
         # Counting keys would cost a lookup for each key that changes.
         "numRowsTotal": None,
-        "numRowsUpdated": found.updated if has_run else 0,
+        "numRowsUpdated": found.updated if is_over else 0,
         "allUpdatesTimeMs": _ms(own),
-        "numRowsRemoved": found.removed if has_run else 0,
+        "numRowsRemoved": found.removed if is_over else 0,
         # A processor removes state among its updates.
         "allRemovalsTimeMs": None,
         "commitTimeMs": _ms(found.commit_seconds),
         "memoryUsedBytes": found.memory,
-        "numRowsDroppedByWatermark": tasks.late_rows if has_run else 0,
+        "numRowsDroppedByWatermark": tasks.late_rows if is_over else 0,
         "numShufflePartitions": tasks.tasks,
         "numStateStoreInstances": found.shards,
         "customMetrics": {
-            "chandyInputRows": tasks.rows if has_run else 0,
-            "chandyInputKeys": tasks.keys if has_run else 0,
-            "chandyDeadLetters": tasks.dead_letters if has_run else 0,
+            "chandyInputRows": tasks.rows if is_over else 0,
+            "chandyInputKeys": tasks.keys if is_over else 0,
+            "chandyDeadLetters": tasks.dead_letters if is_over else 0,
             "chandyInputTimeMs": _ms(tasks.input_seconds),
             "chandyStateTimeMs": _ms(tasks.state_seconds),
             "chandyOutputTimeMs": _ms(tasks.output_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -14,6 +15,26 @@ from .transfer import PART, download_in_parts
 
 _UNREACHABLE = 3
 """Failures in passing, one right after the other, after which a store is taken for unreachable."""
+
+
+@attrs.define
+class StoreRequests:
+    """How often this process has asked a store. Several threads count."""
+
+    attempts: int = 0
+    """Attempts of operations, the first ones and the repeated ones."""
+    retries: int = 0
+    """Those that were repeated because the store had failed for a moment."""
+    failures: int = 0
+    """Operations that have failed, whatever was tried."""
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
+
+    def count(self, attempts: int = 0, retries: int = 0, failures: int = 0) -> None:
+        """Add to the counts."""
+        with self._lock:
+            self.attempts += attempts
+            self.retries += retries
+            self.failures += failures
 
 
 @attrs.frozen
@@ -38,6 +59,8 @@ class Store(ABC):
     """Opens the store again, from any process or machine."""
     fenced: bool = True
     """Whether the backend says that ``create`` is exclusive. The module ``probe`` checks it."""
+    asked: StoreRequests | None = None
+    """What was asked of it by way of this object; None if nobody counts, as for the disk of this machine."""
 
     def within(self, seconds: float) -> Store:
         """Return this store with a deadline for all operations together: retries end after so many seconds."""

@@ -126,18 +126,20 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
         f"progress, {overview['checkpoints_queued']} queued; {hosts or 'no shards yet'}"
     )
     yield _table(
-        ("query", "state", "batch", "unpublished", "output"),
+        ("query", "state", "batch", "rows/s", "behind", "unpublished", "output"),
         [
             (
                 name,
                 "runs" if query["is_active"] else "has ended",
                 str(query["committed"]),
+                _rounded(query["activity"]["rows_per_second"]),
+                _rounded(query["activity"]["behind"]),
                 str(overview["unpublished"].get(name, {}).get("checkpoints", 0)),
                 query["guarantee"],
             )
             for name, query in sorted(overview["queries"].items())
         ],
-        ("batch", "unpublished"),
+        ("batch", "rows/s", "behind", "unpublished"),
     )
     yield _table(
         ("operator", "query", "state", "largest shard"),
@@ -180,6 +182,10 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
 
 def _seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.2f}"
+
+
+def _rounded(number: float | None) -> str:
+    return "" if number is None else f"{number:,.0f}"
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]], numbers: tuple[str, ...]) -> RenderableType:

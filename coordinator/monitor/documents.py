@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import attrs
 from pyspark.sql import Row
 
+from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.manifest import CheckpointKind
 from ..checkpoint import Checkpoint
 from ..protocol.reasons import Reason
@@ -61,6 +62,8 @@ class Overview:
     queries: Mapping[str, QueryFacts]
     operators: Mapping[str, OperatorSize]
     """By uid."""
+    work: Mapping[str, OperatorMetrics]
+    """What each operator has done since this driver leads, by uid."""
     hosts: Mapping[str, int]
     """State hosts by machine."""
     shards: Mapping[str, int]
@@ -91,6 +94,7 @@ class Overview:
             last_completed_at=facts.completed_at,
             queries=facts.queries,
             operators=facts.operators,
+            work=facts.work,
             hosts=facts.hosts,
             shards=facts.shards,
             shards_unassigned=facts.unassigned,

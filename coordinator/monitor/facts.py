@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import attrs
 
+from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.journal import JournalEntry
+from ...storage.store import Store, StoreRequests
 from ..assigned_shard import AssignedShard, assigned_shards
 from ..checkpoint import Checkpoint
 from ..durations import Duration
@@ -22,6 +24,7 @@ from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..recovery.supervisor import Supervisor
 from ..replica_status import ReplicaStatus
+from .activity import Activity, QueryActivity
 from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
 
@@ -53,6 +56,8 @@ class QueryFacts:
     """The uids of its operators."""
     reads: tuple[str, ...] = ()
     """The queries whose output it reads."""
+    activity: QueryActivity = attrs.field(factory=QueryActivity)
+    """What it has done."""
 
 
 @attrs.frozen
@@ -111,6 +116,10 @@ class Facts:
     """How long the latest of them took, up to the first commit; None: not known yet."""
     replicas: Mapping[str, ReplicaStatus] = attrs.field(factory=dict)
     """By name."""
+    work: Mapping[str, OperatorMetrics] = attrs.field(factory=dict)
+    """What each operator has done since this driver leads, by uid."""
+    store: StoreRequests | None = None
+    """What the driver has asked of the store with the checkpoints; None: that is a disk of its machine."""
 
 
 class HasStatus(Protocol):
@@ -194,6 +203,8 @@ class Observed:
     clock: Callable[[], float]
     began: float
     interval: float | None
+    activity: Activity
+    store: Store
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
 
     def facts(self) -> Facts:
@@ -224,7 +235,7 @@ class Observed:
     def _read(self, machine: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed
         failed, recoveries = supervisor.failed, supervisor.recoveries
-        owners = _owners(machine)
+        owners, known = _owners(machine), self.activity.of_queries
         shards = sum(len(query.assignment.shards) for query in machine.queries.values())
         return Facts(
             generation=machine.generation,
@@ -241,7 +252,7 @@ class Observed:
             operators=sizes,
             in_progress=len(machine.checkpoints.pending),
             queued=len(machine.admission.queue),
-            queries={query.name: _query(machine, query) for query in supervisor.queries},
+            queries={query.name: _query(machine, query, known) for query in supervisor.queries},
             hosts=Counter(host.machine for host in machine.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),
@@ -250,10 +261,14 @@ class Observed:
             unpublished=_unpublished(machine),
             recoveries=dict(supervisor.recovered),
             recovery_seconds=recoveries[-1].total if recoveries else None,
+            work=self.activity.of_operators,
+            store=self.store.asked,
         )
 
 
-def _query(machine: CheckpointStateMachine, query: CheckpointedQuery) -> QueryFacts:
+def _query(
+    machine: CheckpointStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
+) -> QueryFacts:
     known, definition = machine.queries.get(query.name), query.definition
     return QueryFacts(
         is_active=query.isActive,
@@ -262,6 +277,7 @@ def _query(machine: CheckpointStateMachine, query: CheckpointedQuery) -> QueryFa
         sinks=tuple(definition.sink.uids),
         operators=tuple(operator.uid for operator in definition.operators),
         reads=definition.reads,
+        activity=activity.get(query.name, QueryActivity()),
     )
 
 

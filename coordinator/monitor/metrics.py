@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import attrs
 from prometheus_client import CollectorRegistry
@@ -21,12 +22,43 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from ...state.rpc.metrics import OperatorMetrics
+from ...storage.store import StoreRequests
 from ..protocol.totals import SECONDS, Totals
 from ..version import __version__
+from .activity import QueryActivity
 from .facts import Facts, Life
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The type of what ``exposition`` returns."""
+
+_OF_QUERY: Final[tuple[tuple[str, str, Callable[[QueryActivity], float]], ...]] = (
+    ("batches", "Batches that a query has run.", lambda one: one.batches),
+    ("rows", "Rows that a query has read from its sources.", lambda one: one.rows),
+    ("batch_seconds", "What the batches of a query took.", lambda one: one.seconds),
+)
+"""What a query counts: the name, what it says, and the figure."""
+_OF_OPERATOR: Final[tuple[tuple[str, str, Callable[[OperatorMetrics], float]], ...]] = (
+    ("rows", "Rows that an operator has taken.", lambda one: one.rows),
+    ("late_rows", "Rows that an operator has dropped because they were late.", lambda one: one.late_rows),
+    ("keys", "Keys whose rows an operator has processed, once in each batch.", lambda one: one.keys),
+    ("dead_letters", "Dead letters that an operator has written.", lambda one: one.dead_letters),
+)
+"""What an operator counts."""
+_OF_STORE: Final[tuple[tuple[str, str, Callable[[StoreRequests], int]], ...]] = (
+    (
+        "requests",
+        "Requests of the driver to the store of the checkpoints, with retries.",
+        lambda one: one.attempts,
+    ),
+    (
+        "retries",
+        "Requests that were sent again after the store had failed for a moment.",
+        lambda one: one.retries,
+    ),
+    ("failures", "Operations that have failed, whatever was tried.", lambda one: one.failures),
+)
+"""What is counted of the store."""
 
 
 def exposition(pipeline: str, facts: Facts | None) -> bytes:
@@ -66,7 +98,11 @@ def families(pipeline: str, facts: Facts | None) -> Iterator[Metric]:
         return
     yield from _of_checkpoints(make, facts)
     yield from _of_queries(make, facts)
+    yield from _of_operators(make, facts)
     yield from _of_state(make, facts)
+    if facts.store is not None:
+        for name, says, of in _OF_STORE:
+            yield make.counter(f"chandy_store_{name}", says, {(): float(of(facts.store))}, [])
 
 
 class _Families:
@@ -174,6 +210,26 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
         {(name,): float(query.committed) for name, query in facts.queries.items()},
         ["query"],
     )
+    activities = {name: query.activity for name, query in facts.queries.items()}
+    for name, says, of in _OF_QUERY:
+        yield make.counter(
+            f"chandy_query_{name}",
+            says,
+            {(query,): float(of(one)) for query, one in activities.items()},
+            ["query"],
+        )
+    yield make.gauge(
+        "chandy_query_offsets_behind",
+        "How far the partition of a source that is furthest behind was behind at the latest batch.",
+        {(query,): one.behind for query, one in activities.items()},
+        ["query"],
+    )
+    yield make.gauge(
+        "chandy_query_watermark_timestamp_seconds",
+        "The watermark of a query.",
+        {(query,): one.watermark for query, one in activities.items()},
+        ["query"],
+    )
     yield make.gauge(
         "chandy_unpublished_checkpoints",
         "Completed checkpoints whose output the transactional sinks of a query have not published.",
@@ -209,6 +265,23 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
         "From the detection of the latest failure, or the start, to the first commit after it.",
         {(): facts.recovery_seconds},
         [],
+    )
+
+
+def _of_operators(make: _Families, facts: Facts) -> Iterator[Metric]:
+    work = {(uid,): one for uid, one in facts.work.items()}
+    for name, says, of in _OF_OPERATOR:
+        yield make.counter(
+            f"chandy_operator_{name}",
+            says,
+            {labels: float(of(one)) for labels, one in work.items()},
+            ["operator"],
+        )
+    yield make.counter(
+        "chandy_operator_seconds",
+        "What the tasks of an operator spent their time on. The seconds of parallel tasks add up.",
+        {(*labels, part): seconds for labels, one in work.items() for part, seconds in one.parts.items()},
+        ["operator", "part"],
     )
 
 

@@ -22,6 +22,7 @@ from ...storage.backends.open import pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
+from ...storage.store import Store
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..config import CheckpointConfig
@@ -33,6 +34,7 @@ from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import Standby
 from ..lookup import Lookup
+from ..monitor.activity import Activity
 from ..monitor.announcer import Announcer
 from ..monitor.facts import Observed, Orders
 from ..monitor.journaling import JournalWriter
@@ -174,22 +176,29 @@ def assemble(
         channels=channels,
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
-        observe=partial(_observe, driver, executor, supervisor, journal, driver.clock()),
+        observe=_observing(driver, executor, supervisor, journal, lookup, catalog.store, made),
         abandon=abandon,
     )
 
 
-def _observe(
+def _observing(
     driver: Driver,
     executor: CheckpointExecutor,
     supervisor: Supervisor,
     journal: JournalWriter,
-    began: float,
-    orders: Orders,
-) -> None:
-    if driver.monitor is not None:
-        interval = driver.config.interval_seconds
-        driver.monitor.tell(Observed(orders, executor, supervisor, journal, driver.clock, began, interval))
+    lookup: Lookup,
+    store: Store,
+    made: ExitStack,
+) -> Callable[[Orders], None]:
+    """Return what lets the driver answer for the pipeline; nothing is read if it does not answer."""
+    if (monitor := driver.monitor) is None:
+        return lambda orders: None
+    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host).begin()
+    made.callback(activity.close)
+    interval, began = driver.config.interval_seconds, driver.clock()
+    return lambda orders: monitor.tell(
+        Observed(orders, executor, supervisor, journal, driver.clock, began, interval, activity, store)
+    )
 
 
 def _take_over(

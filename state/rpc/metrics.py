@@ -50,6 +50,16 @@ class OperatorMetrics:
         """The rest: grouping, the processor, and turning stored state into values and back."""
         return self.seconds - self.input_seconds - self.state_seconds - self.output_seconds
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """``seconds`` by what they were spent on; together they are all of it."""
+        return {
+            "input": self.input_seconds,
+            "own": self.own_seconds,
+            "state": self.state_seconds,
+            "output": self.output_seconds,
+        }
+
     def add(self, other: OperatorMetrics) -> None:
         """Add another task's or host's metrics."""
         for field in attrs.fields(OperatorMetrics):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
+from copy import copy
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,7 +21,7 @@ from ..errors import (
     StoreFailedError,
 )
 from ..logs import logger
-from ..store import ObjectStat, Store
+from ..store import ObjectStat, Store, StoreRequests
 
 _log = logger(__name__)
 
@@ -130,6 +131,7 @@ class RetryingStore(Store):
         self.store = store
         self.uri = store.uri
         self.fenced = store.fenced
+        self.asked: StoreRequests = StoreRequests()
         self._policy = policy
         self._until = until
         self._clock = clock
@@ -138,10 +140,9 @@ class RetryingStore(Store):
 
     @override
     def within(self, seconds: float) -> Store:
-        until = self._clock() + seconds
-        if self._until is not None:
-            until = min(until, self._until)
-        return RetryingStore(self.store, self._policy, until, self._clock, self._sleep, self._interrupted)
+        until, limited = self._clock() + seconds, copy(self)
+        limited._until = until if self._until is None else min(until, self._until)
+        return limited
 
     def until_set(self, interrupted: threading.Event) -> RetryingStore:
         """Return the store with operations that end once an event is set."""
@@ -149,7 +150,9 @@ class RetryingStore(Store):
         def pause(seconds: float) -> None:
             interrupted.wait(seconds)
 
-        return RetryingStore(self.store, self._policy, self._until, self._clock, pause, interrupted)
+        ends_early = copy(self)
+        ends_early._interrupted, ends_early._sleep = interrupted, pause
+        return ends_early
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -245,8 +248,7 @@ class RetryingStore(Store):
         self._retry(lambda: self.store.sweep(before))
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        began = self._clock()
-        until = began + self._policy.seconds
+        asked, until = self.asked, self._clock() + self._policy.seconds
         if self._until is not None:
             until = min(until, self._until)
 
@@ -258,17 +260,26 @@ class RetryingStore(Store):
         def unless_interrupted() -> T:
             if self._interrupted is not None and self._interrupted.is_set():
                 raise OperationInterruptedError(self.uri)
+            asked.count(attempts=1)
             return attempt()
+
+        def before_sleep(state: RetryCallState) -> None:
+            asked.count(retries=1)
+            _log_retry(state)
 
         retrying = Retrying(
             retry=retry_if_exception(_is_transient),
             wait=wait_random_exponential(multiplier=self._policy.first, max=self._policy.longest),
             stop=is_over,
             sleep=self._sleep,
-            before_sleep=_log_retry,
+            before_sleep=before_sleep,
             retry_error_callback=_give_up,
         )
-        return retrying(unless_interrupted)
+        try:
+            return retrying(unless_interrupted)
+        except StoreFailedError:
+            asked.count(failures=1)
+            raise
 
 
 def interruptible(store: Store, interrupted: threading.Event) -> Store:

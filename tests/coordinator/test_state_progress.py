@@ -110,7 +110,7 @@ def test_its_json_has_them_as_well() -> None:
 def test_an_idle_query_has_updated_nothing() -> None:
     # Spark tells of it by the number of the batch that will be next, which has run when somebody asks later.
     for known in ({3: metrics(3)}, {3: metrics(3), 4: metrics(4)}):
-        found = state_operator(OPERATORS[0], known, 4, has_run=False)
+        found = state_operator(OPERATORS[0], known, 4, is_over=False)
         assert found is not None
         assert (found["numRowsUpdated"], found["numRowsRemoved"], found["numRowsDroppedByWatermark"]) == (
             0,
@@ -125,8 +125,8 @@ def test_an_operator_of_which_nothing_is_known_is_left_out() -> None:
     def unreachable(operator: OperatorRecord) -> Batches:
         raise StateUnreachableError("grpc+unix://host", "it has ended")
 
-    assert state_operator(OPERATORS[0], {5: metrics(5)}, 4, has_run=True) is None
-    assert state_operator(OPERATORS[0], {0: metrics(0)}, 0, has_run=False) is None
+    assert state_operator(OPERATORS[0], {5: metrics(5)}, 4, is_over=True) is None
+    assert state_operator(OPERATORS[0], {0: metrics(0)}, 0, is_over=False) is None
     assert added(4, {}).stateOperators == progress(4).stateOperators
     assert StateProgress(OPERATORS, unreachable).added_to([progress(4)]) == [progress(4)]
     assert StateProgress(()).added_to([progress(4)]) == [progress(4)]

@@ -22,6 +22,7 @@ from chandy.coordinator import (
     Reason,
 )
 from chandy.coordinator.errors import ProcessorFailedError
+from chandy.coordinator.monitor import activity
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage.backends.open import open_store, pipeline_uri
@@ -287,8 +288,9 @@ def test_a_query_that_ends_by_itself_is_checkpointed_and_goes_on_with_what_came_
 
 
 def test_periodic_checkpoints_complete_while_a_stream_is_idle(
-    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(activity, "_LOOK_SECONDS", 0.1)
     events.add(1)
     coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0", token="secret")
 
@@ -330,6 +332,15 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     assert size["query"] == "totals"
     assert 0 < size["largest_shard"] <= size["bytes"] <= coordinator.statistics().latest_completed.size
     assert overview["queries"]["totals"]["operators"] == ["totals"]
+    rows = sum(count for count, _ in events.totals(spark).values())
+    eventually(
+        lambda: json.loads(ask("/api/v1"))["work"].get("totals", {}).get("rows"), "a look at the operators"
+    )
+    overview = json.loads(ask("/api/v1"))
+    assert overview["queries"]["totals"]["activity"]["rows"] == rows
+    assert overview["queries"]["totals"]["activity"]["batches"] == 1
+    assert overview["work"]["totals"]["rows"] == rows
+    assert overview["work"]["totals"]["keys"] == len(events.totals(spark))
     value = json.loads(ask("/api/v1/state/totals?key=%22k1%22"))["value"]
     assert (value["n"], value["total"]) == events.totals(spark)["k1"]
     page = ask("/").decode()

@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 from rich.filesize import decimal
 
+from ....state.rpc.metrics import OperatorMetrics
 from ....storage.checkpoints.journal import JournalEntry
 from ....storage.times import to_the_second
 from ...assigned_shard import AssignedShard
@@ -72,6 +73,9 @@ class QueryRow:
     name: str
     state: str
     batch: str
+    rate: str
+    """Rows a second in the latest batch."""
+    behind: str
     guarantee: str
     unpublished: str
 
@@ -97,6 +101,10 @@ class OperatorRow:
     """How much larger the largest shard is than the average."""
     cells: tuple[Cell, ...]
     largest: tuple[str, ...]
+    work: str
+    """What it has done since the driver leads; empty if that is not known."""
+    parts: tuple[Part, ...]
+    """What its tasks spent their time on."""
 
 
 @attrs.frozen
@@ -262,6 +270,8 @@ def _queries(facts: Facts) -> Iterator[QueryRow]:
             name,
             "runs" if query.is_active else "has ended",
             "none yet" if query.committed < 0 else str(query.committed),
+            _rounded(query.activity.rows_per_second),
+            _rounded(query.activity.behind),
             query.guarantee,
             f"{_many(left.checkpoints, 'checkpoint')}, the oldest {_ago(facts.now, left.oldest)}"
             if left
@@ -275,7 +285,7 @@ def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[Op
         by_uid[shard.operator].append(shard)
     for uid, shards in sorted(by_uid.items()):
         shards.sort(key=lambda one: one.shard)
-        known = facts.operators.get(uid)
+        known, work = facts.operators.get(uid), facts.work.get(uid, OperatorMetrics())
         sizes = [one.size or 0 for one in shards]
         average = sum(sizes) / len(sizes)
         largest = sorted(shards, key=lambda one: (-(one.size or 0), one.shard))[:LARGEST]
@@ -287,7 +297,15 @@ def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[Op
             skew=f"{max(sizes) / average:.1f} times the average" if average else "",
             cells=tuple(_cells(shards, max(sizes))),
             largest=tuple(map(_named, largest)) if average else (),
+            work=_work(work) if work.tasks else "",
+            parts=_parts(work.parts.items(), work.seconds),
         )
+
+
+def _work(work: OperatorMetrics) -> str:
+    rare = [("late", work.late_rows), ("into dead letters", work.dead_letters)]
+    said = "".join(f", {count:,} {what}" for what, count in rare if count)
+    return f"{_many(work.rows, 'row')}{said}, in {_seconds(work.seconds)} of all its tasks"
 
 
 def _cells(shards: Sequence[AssignedShard], largest: int) -> Iterator[Cell]:
@@ -435,8 +453,12 @@ def _seconds(seconds: float) -> str:
     )
 
 
+def _rounded(number: float | None) -> str:
+    return "" if number is None else f"{number:,.0f}"
+
+
 def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _ago(now: float, then: float) -> str:

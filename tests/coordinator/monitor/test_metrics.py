@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from chandy.coordinator.monitor.activity import QueryActivity
 from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
 from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
@@ -18,8 +19,11 @@ from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
+from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.store import StoreRequests
 
+ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
 FACTS = Facts(
     generation=3,
     life=Life.RUNS,
@@ -34,7 +38,7 @@ FACTS = Facts(
     operators={"delays": OperatorSize("totals", 4000, 900)},
     in_progress=1,
     queued=2,
-    queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), ())},
+    queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)},
     hosts={"near": 1, "far": 2},
     shards={"near": 3, "far": 5},
     unassigned=8,
@@ -43,6 +47,20 @@ FACTS = Facts(
     unpublished={"totals": Unpublished(2, 970.0)},
     recoveries={"start": 1, "in place": 2},
     recovery_seconds=1.5,
+    work={
+        "delays": OperatorMetrics(
+            tasks=2,
+            rows=1100,
+            late_rows=3,
+            keys=50,
+            dead_letters=1,
+            seconds=4.0,
+            input_seconds=1.0,
+            state_seconds=0.5,
+            output_seconds=0.25,
+        )
+    },
+    store=StoreRequests(90, 4, 1),
     replicas={
         "warehouse": ReplicaStatus(
             name="warehouse",
@@ -100,13 +118,34 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_shards_with_standby",] == 4.0
     assert found["chandy_operator_state_bytes", "delays", "totals"] == 4000.0
     assert found["chandy_operator_largest_shard_bytes", "delays", "totals"] == 900.0
+    assert found["chandy_query_batches_total", "totals"] == 8.0
+    assert found["chandy_query_rows_total", "totals"] == 1200.0
+    assert found["chandy_query_batch_seconds_total", "totals"] == 4.5
+    assert found["chandy_query_offsets_behind", "totals"] == 30.0
+    assert found["chandy_query_watermark_timestamp_seconds", "totals"] == 900.0
+    operator = {key[1:]: value for key, value in found.items() if key[0] == "chandy_operator_seconds_total"}
+    assert operator == {
+        ("delays", "input"): 1.0,
+        ("delays", "own"): 2.25,
+        ("delays", "state"): 0.5,
+        ("delays", "output"): 0.25,
+    }
+    counts = [
+        found[f"chandy_operator_{one}_total", "delays"]
+        for one in ("rows", "late_rows", "keys", "dead_letters")
+    ]
+    assert counts == [1100.0, 3.0, 50.0, 1.0]
+    assert [found[f"chandy_store_{one}_total",] for one in ("requests", "retries", "failures")] == [90, 4, 1]
 
 
 def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None:
-    none = attrs.evolve(FACTS, completed_at=None, size=None, recovery_seconds=None)
+    idle = {"totals": QueryFacts(True, -1)}
+    none = attrs.evolve(FACTS, completed_at=None, size=None, recovery_seconds=None, queries=idle, store=None)
     names = {name for name, *_ in read(none)}
     assert "chandy_checkpoint_size_bytes" not in names
     assert "chandy_recovery_last_duration_seconds" not in names
+    assert not {"chandy_query_offsets_behind", "chandy_query_watermark_timestamp_seconds"} & names
+    assert not {name for name in names if name.startswith("chandy_store_")}
     waiting = read(None)
     assert waiting["chandy_driver_state", "stands by"] == 1.0
     assert {name for name, *_ in waiting} == {"chandy_build_info", "chandy_driver_state"}

@@ -114,6 +114,10 @@ def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     assert "shard 0: 100 bytes, near" in page.text
     assert "shard 1: 0 bytes, no machine yet" in page.text
     assert "near 1 3" in page.text
+    assert "totals runs 7 1,234 30 exactly once 2 checkpoints" in page.text
+    worked = page_of(attrs.evolve(FACTS, work={"totals": FACTS.work["delays"]}))
+    assert "1,100 rows, 3 late, 1 into dead letters, in 4.0 s of all its tasks." in worked.text
+    assert "input: 1.0 s own: 2.2 s state: 500 ms output: 250 ms" in worked.text
     assert "in place not yet 1 <b>boom</b>" in page.text
     assert "1970-01-01 00:00:04 UTC 2 goes back <i>bang</i>" in page.text
     often = JournalEntry(

@@ -35,7 +35,7 @@ def test_it_shows_what_the_driver_tells(begin: Begin) -> None:
     assert (
         "checkpoints: 1 completed, 1 failed, 1 in progress, 2 queued; far: 5 shards, near: 3 shards" in lines
     )
-    assert "totals runs 7 2 exactly once" in lines
+    assert "totals runs 7 1,234 30 2 exactly once" in lines
     assert "delays totals 4.0 kB 900 bytes" in lines
     assert "1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.00 200 bytes 14 bytes" in lines
     assert "2 ✗ EXPIRED savepoint 1970-01-01 00:00:20 UTC 1.00 0 bytes 0 bytes" in lines

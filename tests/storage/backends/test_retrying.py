@@ -17,6 +17,7 @@ from chandy.storage import (
 from chandy.storage.backends.probe import probe_exclusive_create
 from chandy.storage.backends.retrying import RetryingStore, RetryPolicy, create_surely, interruptible
 from chandy.storage.errors import OperationInterruptedError
+from chandy.storage.store import StoreRequests
 
 from ...builders import MemoryStore
 
@@ -80,6 +81,23 @@ def test_what_fails_in_passing_is_tried_again_with_growing_waits_by_chance(clock
     assert len(clock.slept) == 6
     assert all(wait <= min(2**number, 8) for number, wait in enumerate(clock.slept))
     assert len(set(clock.slept)) == 6
+
+
+def test_requests_are_counted_also_those_with_a_limit_of_their_own(clock: Clock) -> None:
+    store = Flaky(3)
+    store.objects["x"] = b"1"
+    counted = retrying(store, clock)
+    counted.read("x")
+    counted.within(60.0).read("x")
+    interruptible(counted, threading.Event()).read("x")
+    with pytest.raises(ObjectMissingError):
+        counted.read("none")
+    assert counted.asked == StoreRequests(attempts=7, retries=3)
+    store.failures, store.transient = 1, False
+    with pytest.raises(StoreFailedError):
+        counted.read("x")
+    assert counted.asked == StoreRequests(attempts=8, retries=3, failures=1)
+    assert store.asked is None
 
 
 def test_what_is_not_transient_is_tried_once(clock: Clock) -> None:

@@ -1,0 +1,192 @@
+"""What queries and operators do, read every few seconds on a thread of its own: a scrape asks no JVM and no host.
+
+A query is known by its progress (``StreamingQuery.recentProgress``), an operator by the metrics of its state hosts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol, Self
+
+import attrs
+
+from ...state.rpc.metrics import OperatorMetrics
+from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.errors import ChandyError
+from ...storage.logs import carried, logger
+from ..state_progress import has_run, newest_batch
+
+log = logger(__name__)
+
+_LOOK_SECONDS: Final = 2.0
+"""How often queries are asked. Spark keeps 100 batches of each."""
+_LOOKS_PER_OPERATOR_LOOK: Final = 5
+"""How many looks at queries there are to one at operators, which asks every state host."""
+_END_SECONDS: Final = 2.0
+"""How long closing waits for a look that is being taken."""
+_MAX_BEHIND: Final = "maxOffsetsBehindLatest"
+"""What Spark's Kafka source reports of the partition that is furthest behind."""
+
+Place = tuple[str, str]
+"""Where an operator is measured: Spark's id of its query, and the state host. In each place it counts from zero."""
+
+
+@attrs.frozen
+class QueryActivity:
+    """What a query has done since this driver leads. Rows of a batch that runs again count again."""
+
+    batches: int = 0
+    rows: int = 0
+    """Rows that came from its sources."""
+    seconds: float = 0.0
+    """What its batches took, from the question for new data to the commit."""
+    rows_per_second: float | None = None
+    """Of the latest batch; None if no batch has run."""
+    behind: float | None = None
+    """By how many offsets the furthest partition of a source was behind at the latest batch; None if no source says."""
+    watermark: float | None = None
+    """In seconds since 1970; None if there is none yet."""
+
+
+class Watched(Protocol):
+    """A ``CheckpointedQuery``."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the pipeline."""
+        ...
+
+    @property
+    def operators(self) -> Sequence[OperatorRecord]:
+        """Its operators."""
+        ...
+
+    def progress_after(self, run: str, batch: int) -> list[dict[str, Any]]:
+        """Return the progress of the current run, as Spark's JSON has it, oldest first.
+
+        Args:
+            run: Spark's id of a run.
+            batch: the newest batch of that run whose progress is known.
+        """
+        ...
+
+
+def counted(before: QueryActivity, progress: Mapping[str, Any]) -> QueryActivity:
+    """Return a query's activity after further progress, which is as Spark's JSON has it."""
+    if not has_run(progress):
+        return before
+    watermark = progress.get("eventTime", {}).get("watermark")
+    return QueryActivity(
+        batches=before.batches + 1,
+        rows=before.rows + progress["numInputRows"],
+        seconds=before.seconds + progress["durationMs"].get("triggerExecution", 0) / 1000,
+        rows_per_second=progress.get("processedRowsPerSecond"),
+        behind=_furthest_behind(progress["sources"]),
+        watermark=_seconds(watermark) if watermark else before.watermark,
+    )
+
+
+def _furthest_behind(sources: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the largest distance that the sources of a query report; None if none does."""
+    reported = [(source.get("metrics") or {}).get(_MAX_BEHIND) for source in sources]
+    return max((float(one) for one in reported if one is not None), default=None)
+
+
+def _seconds(watermark: str) -> float | None:
+    """Return a watermark in seconds since 1970; None if it is Spark's first one, of 1970."""
+    return datetime.fromisoformat(watermark).timestamp() or None
+
+
+def advance(total: OperatorMetrics, before: OperatorMetrics, now: OperatorMetrics) -> None:
+    """Add to a total by how much a reading is above the one before.
+
+    A reading that falls, because shards have left its host, adds nothing.
+    """
+    total.add(
+        OperatorMetrics(
+            **{
+                field.name: max(0, getattr(now, field.name) - getattr(before, field.name))
+                for field in attrs.fields(OperatorMetrics)
+            }
+        )
+    )
+
+
+class Activity:
+    """Counts what the queries of a pipeline and their operators do.
+
+    Args:
+        queries: returns the queries.
+        read: returns the metrics of an operator by place.
+    """
+
+    def __init__(
+        self,
+        queries: Callable[[], Iterable[Watched]],
+        read: Callable[[OperatorRecord], Mapping[Place, OperatorMetrics]],
+    ) -> None:
+        self._queries = queries
+        self._read = read
+        self._seen: dict[str, tuple[str, int]] = {}
+        """The run of each query, and its newest batch that was counted."""
+        self._readings: dict[str, Mapping[Place, OperatorMetrics]] = {}
+        self.of_queries: Mapping[str, QueryActivity] = {}
+        """By name; replaced by each look, and never changed."""
+        self.of_operators: Mapping[str, OperatorMetrics] = {}
+        """By uid; likewise."""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=carried(self._run), name="chandy-activity", daemon=True)
+
+    def begin(self) -> Self:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Look no more; a look that waits for a JVM or a host that hangs is left behind."""
+        self._closing.set()
+        self._thread.join(_END_SECONDS)
+
+    def look_at_queries(self) -> None:
+        """Count the batches that have run since the look before."""
+        found = dict(self.of_queries)
+        for query in self._queries():
+            activity = found.get(query.name, QueryActivity())
+            for progress in query.progress_after(*self._seen.get(query.name, ("", -1))):
+                activity = counted(activity, progress)
+                self._seen[query.name] = progress["runId"], newest_batch(progress)
+            found[query.name] = activity
+        self.of_queries = found
+
+    def look_at_operators(self) -> None:
+        """Count what operators have done since the look before."""
+        for operator in [one for query in self._queries() for one in query.operators]:
+            try:
+                now = self._read(operator)
+            except ChandyError as error:
+                # It starts, or one of its hosts has ended: the next look counts what this one does not.
+                log.debug("an operator's activity is not known", operator=operator.uid, error=str(error))
+                continue
+            total = attrs.evolve(self.of_operators.get(operator.uid, OperatorMetrics()))
+            before = self._readings.get(operator.uid, {})
+            for place, reading in now.items():
+                advance(total, before.get(place, OperatorMetrics()), reading)
+            self._readings[operator.uid] = {**before, **now}
+            self.of_operators = {**self.of_operators, operator.uid: total}
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._closing.wait(_LOOK_SECONDS):
+            looks += 1
+            self._try(self.look_at_queries)
+            if looks % _LOOKS_PER_OPERATOR_LOOK == 0:
+                self._try(self.look_at_operators)
+
+    def _try(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - nothing depends on it, and the next look may succeed
+            if not self._closing.is_set():
+                log.warning("the pipeline's activity is not known", error=str(error))
