@@ -17,7 +17,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-servers test-cluster test-yarn test-compat test-all \
-  $(OLDER:%=compat-%) unit lint types docs bench clean
+  $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -84,6 +84,11 @@ types: $(STAMP)
 docs: $(STAMP)
 	$(RUN) docs.configuration
 
+# The site, from the pages and the docstrings; its first page is build/site/index.html. A warning fails it.
+site: $(STAMP)
+	$(RUN) sphinx --quiet --fail-on-warning --jobs 2 -c docs/site -d build/site-pages . build/site
+	cp build/site/README.html build/site/index.html
+
 # All benchmarks, with JSON and charts in benchmarks/results; about three hours. One of them: python -m benchmarks NAME.
 bench: $(STAMP) java
 	$(RUN) benchmarks all
@@ -95,7 +100,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@echo "Installing Chandy, PySpark and what the tests need into $(@D); this takes a minute or more."
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --upgrade pip
-	@$(UNWARNED) $(@D)/bin/python -m pip install --quiet --editable '.[test,examples]'
+	@$(UNWARNED) $(@D)/bin/python -m pip install --quiet --editable '.[test,examples,site]'
 	@touch $@
 
 # Another version of PySpark, and for all else the packages of .venv: a gigabyte and a minute less than a whole

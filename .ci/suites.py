@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 ENVIRONMENT = ".venv/classes.jsa"
 LANES = (
-    # What computes. Types and lint come first, because they say soonest that something is wrong.
-    ("lint", "types", "test", "compat-4.1"),
+    # What computes. What takes seconds comes first, because it says soonest that something is wrong.
+    ("lint", "types", "site", "test", "compat-4.1"),
     # What waits. More lanes would end no sooner, because processors are the limit, and Spark gives a Python worker just
     # ten seconds to start.
     ("test-cluster", "test-servers"),

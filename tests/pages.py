@@ -15,7 +15,10 @@ import attrs
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES: Final = (
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+)
 
 _BLOCK: Final = re.compile(
     r"^(?P<indent> *)"

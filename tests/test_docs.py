@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import configparser
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+import chandy
 from benchmarks.__main__ import BENCHMARKS
 from chandy.coordinator.spark.environment import NEWEST, OLDEST
 from chandy.state.format.evolution import MAX_VERSIONS
@@ -81,6 +83,23 @@ def test_the_page_on_compatibility_names_the_versions_of_the_code() -> None:
     assert f"| PySpark | {OLDEST[0]}.{OLDEST[1]}.x to {NEWEST[0]}.{NEWEST[1]}.x;" in page
     assert "\npandas >=2.2,<3\n" in required
     assert "\npyarrow >=18\n" in required
+
+
+def test_the_reference_has_every_public_name_and_no_other() -> None:
+    page = (ROOT / "docs" / "site" / "reference.rst").read_text()
+    parts = re.split(r"^\.\. currentmodule:: (\S+)$", page, flags=re.MULTILINE)[1:]
+    named = {
+        f"{module}.{name}"
+        for module, text in zip(parts[::2], parts[1::2], strict=True)
+        for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE)
+    }
+    public = {f"chandy.{name}" for name in chandy.__all__ if not name.startswith("__")}
+    packages = {"chandy.barrier", "chandy.coordinator", "chandy.state", "chandy.storage"}
+    others = {name for name in named if not hasattr(chandy, name.removeprefix("chandy."))}
+    assert named - others == public - packages
+    assert all(
+        hasattr(import_module(module), name) for module, _, name in (one.rpartition(".") for one in others)
+    )
 
 
 def test_the_readme_is_short() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -49,8 +53,14 @@ EXPECTED = {
 """What each run prints."""
 
 
-def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+ELSEWHERE = {"kafka_totals"}
+"""It needs a broker: tests/integration/test_kafka.py."""
+
+
+def test_every_example_is_run_and_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*EXPECTED, *ELSEWHERE}
+    listed = set(re.findall(r"\]\(([^)]+)\)", (EXAMPLES / "README.md").read_text()))
+    assert listed == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -65,3 +75,23 @@ def test_an_example_prints_what_it_should(
     for expected in EXPECTED[name]:
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
         assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = json.loads((EXAMPLES / "walk.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code[-1] == "coordinator.stop()\nspark.stop()"
+    # The session is that of other tests, too.
+    code[-1] = "coordinator.stop()"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    level = logging.getLogger("chandy").level
+    try:
+        for cell in code:
+            exec(compile(cell, "walk.ipynb", "exec"), names)
+    finally:
+        logging.getLogger("chandy").setLevel(level)
+        spark.sparkContext.setLogLevel("WARN")
+        names["coordinator"].stop()
+    assert capsys.readouterr().out.count("and the sum is exact") == 2

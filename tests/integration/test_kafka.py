@@ -27,6 +27,7 @@ from .kafka_driver import PIPELINE, QUERY, KafkaDriver
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PAGE = ROOT / "docs" / "kafka.md"
+PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 GROUP = f"chandy-{PIPELINE}-{QUERY}"
 
 
@@ -223,25 +224,41 @@ def test_the_plan_of_a_query_tells_its_kafka_sources_each_once_in_the_order_of_t
         assert second[2]["failondataloss"] == "false"
 
 
-def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir(mode=0o700)
-    code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
-    code = code.replace("localhost:9092", kafka.servers).replace("/tmp/", f"{tmp_path}/")
-    package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-    assert f'"spark.jars.packages", "{package}"' in code
-    code = code.replace(f'"spark.jars.packages", "{package}"', f'"spark.jars", "{",".join(jars)}"')
-    script = tmp_path / "page.py"
-    script.write_text(code)
+def run(code: str, kafka: Broker, jars: list[str], folder: Path) -> str:
+    """Run a program that users read, on the broker and the connector of the tests; return what it prints."""
+    assert code.count('"spark.jars.packages", PACKAGE') == 1
+    code = code.replace('"spark.jars.packages", PACKAGE', f'"spark.jars", "{",".join(jars)}"')
+    (folder / "program.py").write_text(code.replace("localhost:9092", kafka.servers))
     done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=os.environ | {"CHANDY_RUNTIME_DIR": str(tmp_path / "run"), "PYTHONPATH": str(ROOT)},
+        [sys.executable, "program.py", str(folder)],
+        cwd=folder,
+        env=os.environ | {"CHANDY_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    return done.stdout
+
+
+def test_the_example_counts_each_order_once_in_every_run(
+    kafka: Broker, jars: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    code = (ROOT / "examples" / "kafka_totals.py").read_text()
+    assert f'"{PACKAGE}"' in code
+    for begins, times in (("begins", 1), ("goes on from a checkpoint", 2)):
+        sums = [
+            f"customer {at}: {times * 25} orders, {times * sum(range(at, 100, 4))} cents" for at in range(4)
+        ]
+        assert run(code, kafka, jars, tmp_path).splitlines() == [begins, *sums]
+
+
+def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
+    run(code.replace(f'"{PACKAGE}"', "PACKAGE").replace("/tmp/", f"{tmp_path}/"), kafka, jars, tmp_path)
     for block in blocks(PAGE):
         for command in commands(block) if block.language == "sh" else ():
             if command.words[0] == "chandy":
