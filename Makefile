@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-servers test-cluster test-yarn test-compat test-all \
+.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-servers test-cluster test-yarn test-compat test-browser test-all \
   $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
@@ -66,8 +66,13 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/classes.jsa $(CLASSES)
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server and not cluster and not kills" --numprocesses auto --dist worksteal \
+	$(RUN) pytest -m "not spark and not server and not cluster and not kills and not browser" --numprocesses auto --dist worksteal \
 	  $(foreach folder,integration cluster kubernetes yarn,--ignore tests/$(folder))
+
+# The pages of the driver in a real browser, which no package brings: apt-get install chromium. Writes their pictures.
+test-browser: $(STAMP)
+	@$(UNWARNED) $(BIN)/python -m pip install --quiet --editable '.[browser]'
+	$(RUN) pytest -m browser
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -34,6 +34,8 @@ HISTORY: Final = 40
 """How many entries of the journal are shown: the latest."""
 LEVELS: Final = 4
 """Shades of a cell, besides that of an empty shard."""
+NARROWEST: Final = 0.4
+"""The width of the shortest span on the time line, in hundredths of it."""
 SIGNS: Final = {Status.COMPLETED: "✓", Status.FAILED: "✗", Status.IN_PROGRESS: "…"}
 """What tells the outcome of a checkpoint without colour."""
 
@@ -59,8 +61,8 @@ class CheckpointRow:
     kind: str
     triggered: str
     duration: str
-    width: float
-    """Its duration, in hundredths of the longest one's."""
+    parts: tuple[Part, ...]
+    """Its phases, in hundredths of the longest checkpoint; of one that has failed, all of it."""
     size: str
     new_bytes: str
     reason: str
@@ -140,6 +142,23 @@ class HistoryRow:
     says: str
 
 
+@attrs.frozen
+class Lane:
+    """What is drawn beside each other on the time line: things of one kind, each where it was."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+@attrs.frozen
+class TimeLine:
+    """The latest minutes or hours of a pipeline."""
+
+    begins: str
+    ends: str
+    lanes: tuple[Lane, ...]
+
+
 @attrs.frozen(kw_only=True)
 class OverviewPage:
     """All that is known of a pipeline at one moment."""
@@ -154,6 +173,8 @@ class OverviewPage:
     queries: tuple[QueryRow, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     machines: tuple[MachineRow, ...] = ()
+    timeline: TimeLine | None = None
+    """None if nothing has happened yet."""
     checkpoints: tuple[CheckpointRow, ...] = ()
     recoveries: tuple[RecoveryRow, ...] = ()
     history: tuple[HistoryRow, ...] = ()
@@ -223,6 +244,7 @@ def overview(
             MachineRow(name, facts.hosts.get(name, 0), facts.shards.get(name, 0))
             for name in sorted({*facts.hosts, *facts.shards})
         ),
+        timeline=_timeline(facts.now, statistics.checkpoints, recoveries, history),
         checkpoints=_rows(statistics.checkpoints),
         recoveries=_recoveries(recoveries),
         history=tuple(map(_past, history[: -HISTORY - 1 : -1])),
@@ -365,6 +387,51 @@ def _recoveries(recoveries: Sequence[RecoveryMetrics]) -> tuple[RecoveryRow, ...
     )
 
 
+# --- the time line --------------------------------------------------------------------------------------------
+
+
+def _timeline(
+    now: float,
+    checkpoints: Sequence[CheckpointStatistics],
+    recoveries: Sequence[RecoveryMetrics],
+    history: Sequence[JournalEntry],
+) -> TimeLine | None:
+    """Draw what has happened since the oldest checkpoint that the page lists; since the start if it lists none."""
+    times = [one.triggered_at for one in checkpoints] or [one.begun_at for one in recoveries]
+    if not times or min(times) >= now:
+        return None
+    begins = min(times)
+    spans = {
+        "checkpoints": [
+            (_of(one), one.triggered_at, one.duration or now - one.triggered_at, f"checkpoint {one.id}")
+            for one in reversed(checkpoints)
+        ],
+        "recoveries": [
+            ("recovery", one.begun_at - one.waiting, one.total or now - one.begun_at, one.kind)
+            for one in recoveries
+        ],
+        "history": [("event", one.until or one.at, 0.0, one.what) for one in history],
+    }
+    lanes = (
+        Lane(name, tuple(_marks([one for one in some if begins <= one[1] <= now], begins, now - begins)))
+        for name, some in spans.items()
+    )
+    return TimeLine(to_the_second(begins), to_the_second(now), tuple(lane for lane in lanes if lane.parts))
+
+
+def _of(known: CheckpointStatistics) -> str:
+    return "checkpoint" if known.status is Status.COMPLETED else known.status.value
+
+
+def _marks(spans: Iterable[tuple[str, float, float, str]], begins: float, length: float) -> Iterator[Part]:
+    for name, at, seconds, what in spans:
+        start = _share(at - begins, length)
+        # What is short is still to be seen, and nothing ends later than now.
+        width = min(max(_share(seconds, length), NARROWEST), 100.0)
+        took = f", {_seconds(seconds)}" if seconds else ""
+        yield Part(name, round(min(start, 100.0 - width), 2), width, f"{to_the_second(at)}: {what}{took}")
+
+
 # --- one checkpoint -----------------------------------------------------------------------------------------
 
 
@@ -416,13 +483,19 @@ def _rows(known: Sequence[CheckpointStatistics]) -> tuple[CheckpointRow, ...]:
             kind=one.kind.value,
             triggered=to_the_second(one.triggered_at),
             duration="" if one.duration is None else _seconds(one.duration),
-            width=_share(one.duration or 0.0, longest),
+            parts=_parts(_drawn(one), longest),
             size=decimal(one.size) if one.status is Status.COMPLETED else "",
             new_bytes=decimal(one.new_bytes) if one.status is Status.COMPLETED else "",
             reason=one.reason.value if one.reason else "",
         )
         for one in known
     )
+
+
+def _drawn(known: CheckpointStatistics) -> Iterable[tuple[str, float]]:
+    if known.status is Status.COMPLETED:
+        return attrs.asdict(known.phases).items()
+    return [(known.status.value, known.duration or 0.0)]
 
 
 # --- texts and widths ---------------------------------------------------------------------------------------

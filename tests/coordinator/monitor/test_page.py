@@ -102,8 +102,9 @@ def test_it_says_in_a_sentence_whether_all_is_well() -> None:
 
 def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     page = page_of()
-    assert "1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.0 s 200 bytes 14 bytes" in page.text
-    assert "2 ✗ failed: EXPIRED savepoint 1970-01-01 00:00:20 UTC 1.0 s" in page.text
+    phases = "planning: 250 ms collecting: 1.5 s finalizing: 250 ms"
+    assert f"1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.0 s {phases} 200 bytes 14 bytes" in page.text
+    assert "2 ✗ failed: EXPIRED savepoint 1970-01-01 00:00:20 UTC 1.0 s failed: 1.0 s" in page.text
     assert "3 … in progress manual 1970-01-01 00:00:30 UTC" in page.text
     assert {"/checkpoints/1", "/checkpoints/2", "/checkpoints/3"} <= {one["href"] for one in page.of("a")}
     assert (
@@ -242,8 +243,36 @@ def test_no_drawing_leaves_its_place(
         if is_over:
             history.completed(number, begun + took, size=1, new_bytes=1, phases=PhaseSeconds(took))
     known = [RecoveryMetrics("x", 1, True, 5.0, *parts) for parts in recoveries]
-    made = view.overview("p", FACTS, history.snapshot(), (), known)
-    for row in made.recoveries:
-        assert all(part.start + part.width <= 100.1 for part in row.parts)
-    assert all(0 <= row.width <= 100 for row in made.checkpoints)
+    past = [JournalEntry(at=begun, what="goes back", says="") for begun, *_ in checkpoints]
+    made = view.overview("p", FACTS, history.snapshot(), (), known, past)
+    rows = [*made.recoveries, *made.checkpoints, *(made.timeline.lanes if made.timeline else ())]
+    for row in rows:
+        assert all(part.start >= 0 and part.start + part.width <= 100.1 for part in row.parts)
     html(made)
+
+
+def test_the_time_line_has_each_thing_where_it_was() -> None:
+    past = (
+        JournalEntry(at=505.0, what="goes back", says="x"),
+        JournalEntry(at=1.0, what="goes back", says="y"),
+    )
+    recoveries = (
+        RecoveryMetrics("boom", 1, True, 510.0, 4.0, 6.0),
+        RecoveryMetrics("start", None, False, 2.0),
+    )
+    made = view.overview("p", FACTS, statistics(), (), recoveries, past).timeline
+    assert made is not None
+    assert (made.begins, made.ends) == ("1970-01-01 00:00:10 UTC", "1970-01-01 00:16:40 UTC")
+    lanes = {lane.name: [(part.name, part.start, part.width) for part in lane.parts] for lane in made.lanes}
+    # It has 990 seconds, and what was before them is not on it.
+    assert lanes == {
+        "checkpoints": [
+            ("checkpoint", 0.0, view.NARROWEST),
+            ("failed", 1.01, view.NARROWEST),
+            ("in progress", 2.02, 97.98),
+        ],
+        "recoveries": [("recovery", 50.1, 49.49)],
+        "history": [("event", 50.0, view.NARROWEST)],
+    }
+    assert made.lanes[0].parts[0].says == "1970-01-01 00:00:10 UTC: checkpoint 1, 2.0 s"
+    assert view.overview("p", FACTS, History().snapshot(), (), ()).timeline is None

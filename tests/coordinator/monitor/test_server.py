@@ -29,8 +29,8 @@ Answer = tuple[int, str]
 def begin() -> Iterator[Callable[..., Monitor]]:
     made: list[Monitor] = []
 
-    def new(**settings: str) -> Monitor:
-        made.append(Monitor.begin("p", Listening("127.0.0.1", 0, **settings)))
+    def new(pipeline: str = "p", **settings: str) -> Monitor:
+        made.append(Monitor.begin(pipeline, Listening("127.0.0.1", 0, **settings)))
         return made[-1]
 
     yield new

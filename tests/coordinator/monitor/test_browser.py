@@ -1,0 +1,180 @@
+"""The pages in a real Chromium: readable at every width, in light and dark, by keyboard, and refreshed while open.
+
+Pictures of what docs/operations.md shows are written to docs/images.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any, Final
+
+import attrs
+import pytest
+from PIL import Image
+
+from chandy.coordinator.monitor.facts import QueryFacts
+from chandy.coordinator.monitor.page import render
+from chandy.coordinator.monitor.server import Monitor
+
+from ...pages import ROOT
+from .shown_pipeline import BUSY, EVIL, SITUATIONS, ShownPipeline
+from .test_server import begin as begin
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it")
+
+pytestmark = pytest.mark.browser
+
+IMAGES: Final = ROOT / "docs" / "images"
+WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 800}
+
+CONTRAST: Final = """() => {
+  const number = (colour) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    const linear = (one) => one <= 10.31475 ? one / 3294.6 : ((one / 255 + 0.055) / 1.055) ** 2.4;
+    return { a, light: 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) };
+  };
+  const behind = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const found = number(getComputedStyle(at).backgroundColor);
+      if (found.a === 255) return found.light;
+    }
+    return number(getComputedStyle(document.documentElement).backgroundColor).light;
+  };
+  const texts = [...document.body.querySelectorAll("*")].filter((one) =>
+    [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim()) &&
+    one.offsetParent !== null && !one.closest("script, style"));
+  return texts.map((one) => {
+    const [dark, light] = [number(getComputedStyle(one).color).light, behind(one)].sort((a, b) => a - b);
+    return [(light + 0.05) / (dark + 0.05), one.tagName + ": " + one.textContent.trim().slice(0, 40)];
+  });
+}"""
+"""Contrast of each text with what is behind it, as WCAG 2 defines it (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio)."""
+
+BROKEN: Final = """() => [...document.querySelectorAll("td.number, th.number, .time")].filter((one) => {
+  const range = document.createRange();
+  range.selectNodeContents(one);
+  return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1;
+}).map((one) => one.textContent)"""
+"""Numbers and times that do not stand in one line."""
+
+SCROLLED: Final = """() => [...document.querySelectorAll(".wide")].filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.getAttribute("aria-label"))"""
+"""Tables that are wider than the page."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert found, "there is no Chromium: apt-get install chromium"
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, begin: Callable[..., Monitor]) -> Iterator[Open]:
+    """Opens a page of a pipeline. No page may log an error, or ask another server."""
+    errors: list[str] = []
+    contexts = []
+
+    def new(
+        pipeline: ShownPipeline | None, path: str = "/", size: dict[str, int] = WIDE, scheme: str = "light"
+    ) -> Any:
+        monitor = begin("orders")
+        if pipeline is not None:
+            monitor.tell(pipeline)
+        contexts.append(browser.new_context(viewport=size, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda sent: None if sent.url.startswith(monitor.url) else errors.append(sent.url))
+        page.goto(monitor.url + path)
+        page.monitor = monitor
+        return page
+
+    yield new
+    for context in contexts:
+        context.close()
+    # Once a server is gone, it cannot be asked.
+    assert [one for one in errors if "ERR_CONNECTION" not in one] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize(
+    ("situation", "path"),
+    [*((one, "/") for one in SITUATIONS), ("well", "/checkpoints/8639"), ("failed", "/checkpoints/8639")],
+)
+def test_a_page_can_be_read(
+    opened: Open, situation: str, path: str, size: dict[str, int], scheme: str
+) -> None:
+    page = opened(SITUATIONS[situation](), path, size, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert page.evaluate(BROKEN) == []
+    if size == WIDE and situation != "hostile-names":
+        assert page.evaluate(SCROLLED) == []
+    texts = page.evaluate(CONTRAST)
+    assert len(texts) > 3
+    assert [(round(ratio, 2), text) for ratio, text in texts if ratio < 4.5] == []
+    if (size, path) == (WIDE, "/") and scheme == "light" and situation not in ("hostile-names", "stands-by"):
+        IMAGES.mkdir(exist_ok=True)
+        # In few colours, so that the repository stays small.
+        picture = Image.open(BytesIO(page.screenshot(full_page=True))).quantize(32)
+        picture.save(IMAGES / f"page-{situation}.png", optimize=True)
+
+
+def test_the_keyboard_reaches_everything_and_sees_where_it_is(opened: Open) -> None:
+    page = opened(ShownPipeline())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        style = page.evaluate(
+            "(({outlineStyle, outlineWidth}) => [outlineStyle, outlineWidth])(getComputedStyle(document.activeElement))"
+        )
+        if page.evaluate("document.activeElement === document.body"):
+            break
+        assert style == ["solid", "3px"]
+        reached.add(page.evaluate("document.activeElement.outerHTML.slice(0, 120)"))
+    scrollable = page.evaluate(
+        "[...document.querySelectorAll('main .wide, main a, main summary')].map((one) => one.outerHTML.slice(0, 120))"
+    )
+    assert set(scrollable) <= reached
+
+
+def test_an_open_page_follows_the_pipeline_and_says_when_the_driver_is_gone(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "REFRESH_SECONDS", 0.2)
+    render._environment.cache_clear()
+    facts = [BUSY]
+    page = opened(ShownPipeline(read=lambda: facts[0]))
+    render._environment.cache_clear()
+    page.locator("summary").first.click()
+    facts[0] = attrs.evolve(BUSY, queries={"totals": QueryFacts(True, 12345)})
+    page.get_by_text("12345").wait_for()
+    assert page.locator("details").first.get_attribute("open") is not None
+    assert page.locator("#gone").is_hidden()
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.monitor.close()
+    page.locator("#gone").wait_for()
+    assert re.match("The driver has not answered since .+", page.locator("#gone").inner_text())
+
+
+def test_a_hostile_name_runs_nothing(opened: Open) -> None:
+    page = opened(SITUATIONS["hostile-names"]())
+    assert page.locator("main script").count() == 0
+    assert EVIL in page.locator("main").inner_text()
