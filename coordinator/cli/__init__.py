@@ -14,6 +14,7 @@ from . import (
     readers,
     showing,
     top,
+    ui,
     upkeep,
     verifying,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "readers",
     "showing",
     "top",
+    "ui",
     "upkeep",
     "verifying",
 ]

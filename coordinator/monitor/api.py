@@ -193,7 +193,7 @@ class Api:
             source, given, seconds = self._known(), await _body(request), wait or _WAIT_SECONDS
             try:
                 order: Any = from_json(body, given or b"{}")
-                future = await run_in_threadpool(carry, source.orders, order)
+                future = await run_in_threadpool(carry, _running(source), order)
                 # What was ordered goes on, whatever becomes of who waits for it.
                 waiting = asyncio.shield(asyncio.wrap_future(future))
                 found = await asyncio.wait_for(waiting, seconds)
@@ -206,6 +206,12 @@ class Api:
             return _json(200, done(found))
 
         return answered
+
+
+def _running(source: Source) -> Orders:
+    if source.orders is None:
+        raise _Refused(503, "no driver is asked: this is what the storage has")
+    return source.orders
 
 
 def _checkpoints(source: Source, request: Request) -> Checkpoints:
@@ -239,7 +245,7 @@ def _state(source: Source, request: Request) -> StateOfKey:
         raise _Refused(400, "key=... is needed as JSON: a value, or a list or an object of them") from None
     try:
         return StateOfKey.of(
-            operator, key, source.orders.get(operator, key, request.query_params.get("state"))
+            operator, key, _running(source).get(operator, key, request.query_params.get("state"))
         )
     except PipelineNameError as error:
         raise _Refused(404, str(error)) from None

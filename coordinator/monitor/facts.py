@@ -38,6 +38,8 @@ class Life(enum.StrEnum):
     FAILED = "failed"
     """It has given up, or has a successor."""
     STOPPED = "stopped"
+    STORED = "is not asked"
+    """The storage alone was looked at, whether there is a driver or not."""
 
 
 @attrs.frozen
@@ -167,8 +169,8 @@ class Source(Protocol):
     """
 
     @property
-    def orders(self) -> Orders:
-        """What does as it is told."""
+    def orders(self) -> Orders | None:
+        """What does as it is told; None if there is nobody who could."""
         ...
 
     def facts(self) -> Facts:

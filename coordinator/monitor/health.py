@@ -22,6 +22,9 @@ def troubles(facts: Facts | None) -> Iterator[str]:
     if facts is None:
         yield "the driver stands by, or takes the pipeline over"
         return
+    if facts.life is Life.STORED:
+        yield facts.trouble or "no driver was asked: this is what the storage has"
+        return
     if facts.life is Life.FAILED:
         yield f"the pipeline has failed for good: {facts.trouble}"
     if facts.life is Life.STOPPED:

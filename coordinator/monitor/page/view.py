@@ -19,7 +19,7 @@ from ...assigned_shard import AssignedShard
 from ...durations import text
 from ...protocol.statistics import CheckpointStatistics, ShardStatistics, Statistics, Status
 from ...recovery.metrics import RecoveryMetrics
-from ..facts import Facts
+from ..facts import Facts, Life
 from ..health import troubles
 
 CELLS: Final = 64
@@ -164,7 +164,8 @@ class OverviewPage:
     """All that is known of a pipeline at one moment."""
 
     pipeline: str
-    is_well: bool
+    is_well: bool | None
+    """None if nobody knows, because no driver was asked."""
     headline: str
     troubles: tuple[str, ...]
     now: str
@@ -231,9 +232,10 @@ def overview(
 ) -> OverviewPage:
     """Return what is to be said of a pipeline."""
     found = tuple(troubles(facts))
+    is_stored = facts.life is Life.STORED and not facts.trouble
     return OverviewPage(
         pipeline=pipeline,
-        is_well=not found,
+        is_well=None if is_stored else not found,
         headline=found[0] if found else _all_is_well(facts),
         troubles=found[1:],
         now=to_the_second(facts.now),
@@ -259,12 +261,14 @@ def _all_is_well(facts: Facts) -> str:
 
 
 def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
-    yield (
-        "driver",
-        f"{facts.life.value}; leads since {to_the_second(facts.began)} ({text(round(facts.now - facts.began))})",
-    )
+    is_stored = facts.life is Life.STORED
+    since = f"; leads since {to_the_second(facts.began)} ({text(round(facts.now - facts.began))})"
+    yield "driver", f"{facts.life.value}{'' if is_stored else since}"
     yield "generation", str(facts.generation)
-    yield "periodic checkpoints", "none" if facts.interval is None else f"every {text(facts.interval)}"
+    if not is_stored:
+        yield "periodic checkpoints", "none" if facts.interval is None else f"every {text(facts.interval)}"
+    if facts.completed_at is not None:
+        yield "latest checkpoint", f"{facts.completed}, {_ago(facts.now, facts.completed_at)}"
     counts = statistics.counts
     yield (
         "checkpoints",
@@ -290,7 +294,7 @@ def _queries(facts: Facts) -> Iterator[QueryRow]:
         left = facts.unpublished.get(name)
         yield QueryRow(
             name,
-            "runs" if query.is_active else "has ended",
+            "runs" if query.is_active else "stored" if facts.life is Life.STORED else "has ended",
             "none yet" if query.committed < 0 else str(query.committed),
             _rounded(query.activity.rows_per_second),
             _rounded(query.activity.behind),
@@ -493,9 +497,11 @@ def _rows(known: Sequence[CheckpointStatistics]) -> tuple[CheckpointRow, ...]:
 
 
 def _drawn(known: CheckpointStatistics) -> Iterable[tuple[str, float]]:
-    if known.status is Status.COMPLETED:
-        return attrs.asdict(known.phases).items()
-    return [(known.status.value, known.duration or 0.0)]
+    phases = attrs.asdict(known.phases)
+    # A manifest does not know the phases of its checkpoint.
+    if known.status is Status.COMPLETED and any(phases.values()):
+        return phases.items()
+    return [(_of(known), known.duration or 0.0)]
 
 
 # --- texts and widths ---------------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""`chandy ui`: the pages of a pipeline over its storage alone, when no driver runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import click
+
+from ...storage.checkpoints import locate
+from ...storage.checkpoints.catalog import Catalog
+from .group import main, pipeline_option, storage_uri
+
+
+@main.command()
+@storage_uri
+@pipeline_option
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=9464,
+    metavar="PORT",
+    show_default=True,
+    help="Where to answer on this machine; 0: any free one.",
+)
+def ui(uri: str, pipeline: str | None, port: int) -> None:
+    """Serve the page of a pipeline from its storage, for a browser on this machine. No driver is asked.
+
+    It shows the checkpoints that are kept, and what the journal has of failures and recoveries. The page of a driver
+    that runs says more: CheckpointConfig(listen=...). End with Ctrl-C.
+    """
+    found = locate.pipelines(uri, pipeline)
+    if len(found) > 1:
+        raise click.BadParameter(f"choose one by --pipeline: {', '.join(sorted(found))}")
+    ((name, store),) = found.items()
+    try:
+        # Here and not above: the other commands need none of its packages.
+        from ..listening import Listening
+        from ..monitor.server import Monitor
+        from ..monitor.stored import StoredPipeline
+    except ImportError as error:
+        raise click.ClickException(f"{error}: pip install 'chandy[monitor]'") from error
+    monitor = Monitor.begin(name, Listening("127.0.0.1", port))
+    try:
+        monitor.tell(StoredPipeline(Catalog(store), time.time))
+        click.echo(f"{name} is shown at {monitor.url}")
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        monitor.close()
