@@ -28,6 +28,8 @@ LOCAL_FILE_MANAGER = (
 
 ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 """Spark's setting for whether it plans the batches of a query without state of its own adaptively."""
+ANY_ADAPTIVE = "spark.sql.adaptive.enabled"
+"""Spark's setting for whether it plans anything adaptively."""
 
 _BEFORE_SOURCES = ("Initializing StreamExecution", "Initializing sources")
 _SOURCES_DEADLINE = 5.0
@@ -87,7 +89,8 @@ def start(
         # Preparing it may have taken longer than a successor waits.
         proof.check_now()
         try:
-            query = writer.start() if table is None else writer.toTable(table)
+            with _unless_set(spark, _without_warning(spark)):
+                query = writer.start() if table is None else writer.toTable(table)
             _await_sources(query)
             # A fence that came meanwhile has stopped all other queries, and did not know of this one.
             proof.check()
@@ -96,6 +99,11 @@ def start(
             _stop(spark, query_id)
             raise
         return query
+
+
+def _without_warning(spark: SparkSession) -> dict[str, str]:
+    """Return with what settings Spark does not warn, at a start, that it will not plan the query adaptively."""
+    return {ANY_ADAPTIVE: "false"} if spark.conf.get(ADAPTIVE, None) == "false" else {}
 
 
 def _check_free(spark: SparkSession, name: str | None) -> None:

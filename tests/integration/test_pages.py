@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,8 @@ def run(folder: Path, *command: str) -> str:
         timeout=DEADLINE,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    # Nothing looks like trouble where there is none.
+    assert not re.search(r"ERROR|Traceback|Exception|adaptive", done.stderr), done.stderr[-5000:]
     return done.stdout
 
 
