@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from chandy.coordinator import Reason
+
 from .demos import checkpoints, demo_console, demo_folder
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life
@@ -31,6 +34,8 @@ from .screen import Screen
 from .watching import DriverFailedError, Patience, Watch
 
 SHOWN_DIFFERENCES = 20
+_SHOWN: Final = 2
+"""How many checkpoints are shown at each end of many that are alike."""
 STARTING: Final = "starting Python"
 PHASES: Final = {
     "process": "starting Spark",
@@ -91,7 +96,9 @@ class DemoScreen(Screen):
     def checkpoint(self, event: Event) -> None:
         """Show that a checkpoint has ended."""
         what = "savepoint" if event["kind"] == "savepoint" else f"{event['kind']} checkpoint"
-        if event["status"] != "completed":
+        if event["reason"] == Reason.JOB_FAILOVER.value:
+            self.note(f"  {what} {event['id']} is given up, for its batches run again", "yellow")
+        elif event["status"] != "completed":
             self.note(f"  {what} {event['id']} failed: {event['reason']}", "yellow")
         elif event["kind"] != "periodic":
             self.note(f"  {what} {event['id']} completed in {event['seconds']:.2f} s", "cyan")
@@ -319,20 +326,31 @@ def table(
 
 
 def checkpoint_table(taken: Sequence[tuple[str, Event]]) -> Table:
-    """Return a table of checkpoints, each with who has taken it."""
-    rows = [
-        [
-            by,
-            event["kind"],
-            event["status"],
-            str(event["id"]),
-            f"{event['seconds']:.2f} s",
-            decimal(event["size"]),
-            decimal(event["new_bytes"]),
-            str(event["shards"]),
+    """Return a table of checkpoints, each with who has taken it; of many alike in a row, the first and the last."""
+    rows: list[Sequence[str]] = []
+    for (by, kind, status), group in itertools.groupby(
+        taken, lambda one: (one[0], one[1]["kind"], one[1]["status"])
+    ):
+        alike = [event for _, event in group]
+        shown = [
+            [
+                by,
+                kind,
+                status,
+                str(event["id"]),
+                f"{event['seconds']:.2f} s",
+                decimal(event["size"]),
+                decimal(event["new_bytes"]),
+                str(event["shards"]),
+            ]
+            for event in alike
         ]
-        for by, event in taken
-    ]
+        if len(shown) > 2 * _SHOWN + 1:
+            between = alike[_SHOWN:-_SHOWN]
+            median = statistics.median(event["seconds"] for event in between)
+            folded = [by, kind, status, f"{len(between)} more", f"median {median:.2f} s", "", "", ""]
+            shown = [*shown[:_SHOWN], folded, *shown[-_SHOWN:]]
+        rows += shown
     columns = ["taken by", "kind", "status", "id", "trigger to end", "size", "new bytes", "shards"]
     return table("Checkpoints", columns, rows, left=3)
 

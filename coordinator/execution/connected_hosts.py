@@ -248,7 +248,7 @@ class ConnectedHosts:
         killed = end_host(hello)
         log.error(
             "a state host has been silent for too long and is taken for lost"
-            + ("" if killed else "; kill its process, for the driver cannot"),
+            + ("" if killed else "; if its machine still runs, end the process there: the driver cannot"),
             host=hello.host,
             machine=hello.machine,
             pid=hello.pid,

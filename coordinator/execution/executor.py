@@ -261,6 +261,8 @@ class CheckpointExecutor:
                 self._reports.state_lost(why)
             case do.Promoted(why, shards):
                 log.warning("standbys take the place of lost shards", why=why, shards=len(shards))
+            case do.StandbysInSync(shards):
+                log.info("all shards have standbys", shards=shards)
             case do.FailPipeline(error):
                 log.debug("the pipeline fails", events=self.machine.events)
                 self._reports.must_fail(error)

@@ -126,6 +126,13 @@ class Promoted:
 
 
 @attrs.frozen
+class StandbysInSync:
+    """Say that all shards have standbys in sync: the loss of a host would take no state along."""
+
+    shards: int
+
+
+@attrs.frozen
 class FailPipeline:
     """Fail the pipeline: more checkpoints in a row have failed than are tolerable, or an invariant does not hold."""
 
@@ -160,6 +167,7 @@ Instruction = (
     | DiscardAborted
     | GoBack
     | Promoted
+    | StandbysInSync
     | FailPipeline
     | ReportStatistics
     | ReportStatisticsFailure

@@ -6,7 +6,7 @@ because the hand-over of a shard and its snapshot exclude each other (``moves``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import attrs
 
@@ -16,7 +16,7 @@ from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
 from .errors import NotTheOwnerError, StateLostError
-from .instructions import GoBack, Instruction, Promoted, Send
+from .instructions import GoBack, Instruction, Promoted, Send, StandbysInSync
 from .limits import Limits
 from .membership import Membership
 from .moves import Moves, settled
@@ -292,14 +292,23 @@ class Placement:
         """Take in how far the target of a move or of a standby is."""
         match report.step:
             case MoveStep.OPENED:
-                if self.moves.opened(report) is None:
-                    self.standbys.opened(report)
+                if self.moves.opened(report) is None and self.standbys.opened(report) is not None:
+                    self._out.extend(self._all_in_sync())
             case MoveStep.TAKEN:
                 self._taken(report)
             case MoveStep.FAILED:
                 self._end_moves(lambda move: (move.id, move.target) == (report.move, report.host))
                 if self._end_standbys(lambda one: (one.id, one.target) == (report.move, report.host)):
                     self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
+
+    def _all_in_sync(self) -> Iterator[StandbysInSync]:
+        """Yield what says that each shard that a host has has a standby in sync; nothing if one has none."""
+        in_sync = self.standbys.count_in_sync(self.members.hosts)
+        owned = sum(
+            len(some) for query in self.queries.values() for some in query.assignment.by_owner().values()
+        )
+        if in_sync == owned:
+            yield StandbysInSync(owned)
 
     def _taken(self, report: MoveReport) -> None:
         if (move := self.moves.taken(report)) is not None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.cluster_demo import plan
 from benchmarks.cluster_demo.__main__ import Story, act, shard_table
-from benchmarks.demo import Course, DemoScreen
+from benchmarks.demo import Course, DemoScreen, checkpoint_table
 from benchmarks.flights import Day
 from chandy.coordinator import AssignedShard
 
@@ -77,18 +77,42 @@ def screen() -> DemoScreen:
     return DemoScreen(Console(file=io.StringIO(), width=200), COURSE)
 
 
-def test_a_machine_joins_at_a_quarter_and_one_is_lost_at_half_once_the_newcomer_is_there() -> None:
+def test_a_machine_joins_and_one_is_lost_at_half_once_the_newcomer_has_shards() -> None:
     machines: Any = Machines([Machine("m1"), Machine("m2"), Machine("m3")])
-    story, shown = Story(executors=3, shards={"m1": [0], "m3": [1, 2, 3], "m4": [4, 5, 6, 7]}), screen()
+    story, shown = Story(executors=3), screen()
     history = []
-    for days, executors in ((1, 3), (2, 3), (3, 3), (5, 3), (6, 4), (7, 3)):
+    for days, executors, newcomer in ((1, 3, 0), (2, 3, 0), (5, 3, 0), (6, 4, 0), (7, 4, 1), (7, 3, 1)):
         story.days, story.executors = days, executors
+        story.shards = {"m1": [0], "m3": [1, 2, 3], **({"m4": [4, 5, 6, 7]} if newcomer else {})}
         act(story, COURSE, machines, machines, shown)
         history.append((len(machines.machines), story.lost))
-    assert history == [(3, ""), (3, ""), (4, ""), (4, ""), (4, "m3"), (4, "m3")]
+    assert history == [(3, ""), (4, ""), (4, ""), (4, ""), (4, "m3"), (4, "m3")]
     assert machines.workers == ["m4"]
     assert [one.name for one in machines.machines if one.killed] == ["m3"]
     assert list(story.moments) == ["before m4 joined", "before m3 was lost"]
+
+
+def test_a_machine_is_lost_in_time_also_if_the_newcomer_gets_no_shard() -> None:
+    machines: Any = Machines([Machine("m1"), Machine("m4"), Machine("m2"), Machine("m3")])
+    story, shown = Story(executors=4, shards={"m1": [0], "m3": [1, 2]}), screen()
+    for days, lost in ((7, ""), (8, "m3")):
+        story.days = days
+        act(story, COURSE, machines, machines, shown)
+        assert story.lost == lost
+
+
+def test_many_checkpoints_alike_are_shown_by_the_first_and_the_last() -> None:
+    def taken(id: int, status: str = "completed") -> tuple[str, dict[str, Any]]:
+        sizes = {"size": 1, "new_bytes": 1, "shards": 1}
+        return "driver", {"kind": "periodic", "status": status, "id": id, "seconds": float(id), **sizes}
+
+    def ids(*some: tuple[str, dict[str, Any]]) -> list[str]:
+        return list(checkpoint_table(some).columns[3].cells)
+
+    assert ids(*map(taken, range(5))) == ["0", "1", "2", "3", "4"]
+    many = [*map(taken, range(20)), taken(20, "failed"), taken(21)]
+    assert ids(*many) == ["0", "1", "16 more", "18", "19", "20", "21"]
+    assert list(checkpoint_table(many).columns[4].cells)[2] == "median 9.50 s"
 
 
 def test_the_time_of_a_loss_ends_with_the_first_batch_after_it() -> None:

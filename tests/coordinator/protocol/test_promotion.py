@@ -100,6 +100,23 @@ def test_every_shard_gets_a_standby_on_another_machine_with_a_checkpoint() -> No
     assert (order.owner, order.standby_at, order.owner_term) == ("address-a", "address-b", 1)
 
 
+def test_it_is_said_once_that_all_shards_have_standbys_and_again_after_a_loss() -> None:
+    bench = standing_by()
+    assert bench.of(do.StandbysInSync) == [do.StandbysInSync(3)]
+    taken(lost(bench))
+    bench(on.HostJoined(hello("c", "three")))
+    # Nothing moves to it.
+    bench.machine.placement.moves.is_uneven = False
+    assert len(bench.of(do.StandbysInSync)) == 1
+    completed(bench)
+    # They are made a few at a time.
+    for at in (3, 4, 5):
+        assert len(bench.of(do.StandbysInSync)) == 1
+        host, order = bench.orders(OpenAhead)[at]
+        bench(MoveReport(host, order.move, MoveStep.OPENED))
+    assert len(bench.of(do.StandbysInSync)) == 2
+
+
 def test_without_another_machine_or_without_standbys_there_are_none() -> None:
     assert not standing_by(("one", "one")).orders(OpenAhead)
     bench = Bench()
