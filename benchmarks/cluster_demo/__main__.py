@@ -133,7 +133,7 @@ def main(keep: bool, days_per_batch: int) -> None:
 
 
 def run(console: Console, course: Course, machines: Machines, folder: Path) -> Story:
-    """Run the driver to the end of the stream; let a machine join at an eighth of it, and one be lost at half or later.
+    """Run the driver to the end of the stream; let a machine join soon, and one be lost at half of it or later.
 
     Raises:
         DriverFailedError: the driver failed, made no progress, or ended too soon.
@@ -181,12 +181,12 @@ def _settings(folder: Path) -> Mapping[str, str]:
 def act(story: Story, course: Course, workers: Workers, machines: Machines, screen: DemoScreen) -> None:
     """Let a machine join, or lose its power, if it is time."""
     done = course.flights_after(story.days)
-    if len(machines.machines) == len(_MACHINES) and done >= course.flights // 8:
+    if len(machines.machines) == len(_MACHINES) and done >= course.flights // 20:
         story.had(f"before {_NEWCOMER} joined")
         screen.note(f"machine {_NEWCOMER} joins, after {done:,} flights", "bold cyan")
         workers.start_worker(machines.add(_NEWCOMER))
     # The newcomer has taken its part. Where it is slow to, the stream must not end before a machine is lost.
-    is_settled = _NEWCOMER in story.shards or done >= course.flights * 3 // 4
+    is_settled = _NEWCOMER in story.shards or done >= course.flights * 7 // 8
     if not story.lost and done >= course.kill_after and story.executors > len(_MACHINES) and is_settled:
         story.lost = most_loaded(story.shards, spared=_NEWCOMER)
         story.had(f"before {story.lost} was lost")

@@ -1,31 +1,29 @@
-"""What queries and operators do, read every few seconds on a thread of its own: a scrape asks no JVM and no host.
+"""What queries and operators do, read every few seconds in the background: a scrape asks no JVM and no host.
 
 A query is known by its progress (``StreamingQuery.recentProgress``), an operator by the metrics of its state hosts.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import attrs
 
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import ChandyError
-from ...storage.logs import carried, logger
+from ...storage.logs import logger
+from ..execution.looks import Look
 from ..state_progress import has_run, newest_batch
 
 log = logger(__name__)
 
-_LOOK_SECONDS: Final = 2.0
-"""How often queries are asked. Spark keeps 100 batches of each."""
-_LOOKS_PER_OPERATOR_LOOK: Final = 5
-"""How many looks at queries there are to one at operators, which asks every state host."""
-_END_SECONDS: Final = 2.0
-"""How long closing waits for a look that is being taken."""
+_QUERIES_SECONDS: Final = 2.0
+"""How often queries are looked at. Spark keeps 100 batches of each."""
+_OPERATORS_SECONDS: Final = 10.0
+"""How often operators are looked at, which asks every state host."""
 _MAX_BEHIND: Final = "maxOffsetsBehindLatest"
 """What Spark's Kafka source reports of the partition that is furthest behind."""
 
@@ -136,18 +134,13 @@ class Activity:
         """By name; replaced by each look, and never changed."""
         self.of_operators: Mapping[str, OperatorMetrics] = {}
         """By uid; likewise."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=carried(self._run), name="chandy-activity", daemon=True)
 
-    def begin(self) -> Self:
-        """Start the thread."""
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Look no more; a look that waits for a JVM or a host that hangs is left behind."""
-        self._closing.set()
-        self._thread.join(_END_SECONDS)
+    def looks(self) -> dict[str, Look]:
+        """Return what is to be done again and again."""
+        return {
+            "tell what queries do": Look(self.look_at_queries, _QUERIES_SECONDS),
+            "tell what operators do": Look(self.look_at_operators, _OPERATORS_SECONDS),
+        }
 
     def look_at_queries(self) -> None:
         """Count the batches that have run since the look before."""
@@ -175,18 +168,3 @@ class Activity:
                 advance(total, before.get(place, OperatorMetrics()), reading)
             self._readings[operator.uid] = {**before, **now}
             self.of_operators = {**self.of_operators, operator.uid: total}
-
-    def _run(self) -> None:
-        looks = 0
-        while not self._closing.wait(_LOOK_SECONDS):
-            looks += 1
-            self._try(self.look_at_queries)
-            if looks % _LOOKS_PER_OPERATOR_LOOK == 0:
-                self._try(self.look_at_operators)
-
-    def _try(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except Exception as error:  # noqa: BLE001 - nothing depends on it, and the next look may succeed
-            if not self._closing.is_set():
-                log.warning("the pipeline's activity is not known", error=str(error))

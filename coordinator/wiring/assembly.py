@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -27,9 +27,9 @@ from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..config import CheckpointConfig
 from ..execution.executor import CheckpointExecutor
+from ..execution.looks import Look, Looks
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
-from ..hosts.executor_watch import ExecutorWatch
 from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import Standby
@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
+_EXECUTORS_SECONDS: Final = 0.5
+"""How often to look for executors that come or go. One that is decommissioned and has nothing to do is there for one
+more second."""
 StandBy = Callable[[threading.Event], object]
 """Warms this process up while another driver leads, until the event is set."""
 
@@ -143,13 +146,15 @@ def assemble(
     operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
+        remote_hosts = RemoteHosts.of(spark, endpoint, lambda: operators.need_hosts, spread)
+        decommissioning = Decommissioning.of(spark, executor)
         looks = {
-            "take executors in that have joined": RemoteHosts.of(
-                spark, endpoint, lambda: operators.need_hosts, spread
-            ).look,
-            "have shards leave executors that are decommissioned": Decommissioning.of(spark, executor).look,
+            "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),
+            "have shards leave executors that are decommissioned": Look(
+                decommissioning.look, _EXECUTORS_SECONDS
+            ),
         }
-        made.callback(ExecutorWatch.begin(looks).close)
+        made.callback(Looks.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
@@ -193,8 +198,8 @@ def _observing(
     """Return what lets the driver answer for the pipeline; nothing is read if it does not answer."""
     if (monitor := driver.monitor) is None:
         return lambda orders: None
-    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host).begin()
-    made.callback(activity.close)
+    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host)
+    made.callback(Looks.begin(activity.looks()).close)
     interval, began = driver.config.interval_seconds, driver.clock()
     return lambda orders: monitor.tell(
         Observed(orders, executor, supervisor, journal, driver.clock, began, interval, activity, store)

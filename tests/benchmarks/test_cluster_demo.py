@@ -81,7 +81,7 @@ def test_a_machine_joins_and_one_is_lost_at_half_once_the_newcomer_has_shards() 
     machines: Any = Machines([Machine("m1"), Machine("m2"), Machine("m3")])
     story, shown = Story(executors=3), screen()
     history = []
-    for days, executors, newcomer in ((1, 3, 0), (2, 3, 0), (5, 3, 0), (6, 4, 0), (7, 4, 1), (7, 3, 1)):
+    for days, executors, newcomer in ((0, 3, 0), (1, 3, 0), (5, 3, 0), (6, 4, 0), (7, 4, 1), (7, 3, 1)):
         story.days, story.executors = days, executors
         story.shards = {"m1": [0], "m3": [1, 2, 3], **({"m4": [4, 5, 6, 7]} if newcomer else {})}
         act(story, COURSE, machines, machines, shown)
@@ -95,7 +95,7 @@ def test_a_machine_joins_and_one_is_lost_at_half_once_the_newcomer_has_shards() 
 def test_a_machine_is_lost_in_time_also_if_the_newcomer_gets_no_shard() -> None:
     machines: Any = Machines([Machine("m1"), Machine("m4"), Machine("m2"), Machine("m3")])
     story, shown = Story(executors=4, shards={"m1": [0], "m3": [1, 2]}), screen()
-    for days, lost in ((7, ""), (8, "m3")):
+    for days, lost in ((8, ""), (9, "m3")):
         story.days = days
         act(story, COURSE, machines, machines, shown)
         assert story.lost == lost

@@ -14,4 +14,4 @@ from chandy.coordinator.wiring import assembly, driver
 def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are stand-ins here: they have no executors to look at, nor to start state hosts beside."""
     monkeypatch.setattr(driver, "check_executors", lambda spark: None)
-    monkeypatch.setattr(assembly, "ExecutorWatch", SimpleNamespace(begin=lambda looks: ExitStack()))
+    monkeypatch.setattr(assembly, "Looks", SimpleNamespace(begin=lambda looks: ExitStack()))

@@ -290,7 +290,8 @@ def test_a_query_that_ends_by_itself_is_checkpointed_and_goes_on_with_what_came_
 def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activity, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(activity, "_QUERIES_SECONDS", 0.1)
+    monkeypatch.setattr(activity, "_OPERATORS_SECONDS", 0.1)
     events.add(1)
     coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0", token="secret")
 

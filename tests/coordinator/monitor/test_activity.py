@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,20 +130,3 @@ def test_a_total_never_falls(first: list[int], second: list[int]) -> None:
         advance(total, before, now)
         assert total.rows == earlier + max(0, rows - before.rows)
         before = now
-
-
-def test_a_jvm_that_has_died_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
-
-    def fail() -> list[Query]:
-        looks.append("taken")
-        if len(looks) > 2:
-            activity._closing.set()
-        raise OSError("gone")
-
-    monkeypatch.setattr("chandy.coordinator.monitor.activity._LOOK_SECONDS", 0.0)
-    activity = Activity(fail, lambda operator: {})
-    activity.begin()
-    activity._thread.join(60.0)
-    assert len(looks) == 3
-    activity.close()
