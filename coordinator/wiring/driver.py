@@ -40,6 +40,7 @@ from ..spark.executors import check_executors
 from ..spark.hadoop_folder import HadoopFolder
 from ..spark.java_watch import JavaWatch
 from ..spark.local_path import is_local, local_path
+from ..spark.quiet_log import hide_warning_of_stops
 from ..spark.reach import check_reach, for_hadoop
 from .taken_pipeline import is_chosen
 
@@ -107,6 +108,7 @@ class Driver:
         made.callback(directories.close)
         java = JavaWatch.begin(spark, config.java_timeout_seconds)
         made.callback(java.close)
+        made.callback(hide_warning_of_stops(spark))
         monitor = _monitor(pipeline, config)
         if monitor is not None:
             made.callback(monitor.close)

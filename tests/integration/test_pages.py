@@ -69,7 +69,7 @@ def run(folder: Path, *command: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     # Nothing looks like trouble where there is none.
-    assert not re.search(r"ERROR|Traceback|Exception|adaptive", done.stderr), done.stderr[-5000:]
+    assert not re.search(r"ERROR|Traceback|Exception|adaptive|job group", done.stderr), done.stderr[-5000:]
     return done.stdout
 
 
