@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 
@@ -27,7 +28,7 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
     """Serve the page of a pipeline from its storage, for a browser on this machine. No driver is asked.
 
     It shows the checkpoints that are kept, and what the journal has of failures and recoveries. The page of a driver
-    that runs says more: CheckpointConfig(listen=...). End with Ctrl-C.
+    that runs says more: CheckpointConfig(listen=...). End with Ctrl-C or SIGTERM.
     """
     found = locate.pipelines(uri, pipeline)
     if len(found) > 1:
@@ -40,11 +41,12 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
         from ..monitor.stored import StoredPipeline
     except ImportError as error:
         raise click.ClickException(f"{error}: pip install 'chandy[monitor]'") from error
-    monitor = Monitor.begin(name, Listening("127.0.0.1", port))
+    monitor, ended = Monitor.begin(name, Listening("127.0.0.1", port)), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     try:
         monitor.tell(StoredPipeline(Catalog(store), time.time))
         click.echo(f"{name} is shown at {monitor.url}")
-        threading.Event().wait()
+        ended.wait()
     except KeyboardInterrupt:
         pass
     finally:

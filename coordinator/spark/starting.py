@@ -89,7 +89,7 @@ def start(
         # Preparing it may have taken longer than a successor waits.
         proof.check_now()
         try:
-            with _unless_set(spark, _without_warning(spark)):
+            with _unless_set(spark, _without_warning(spark) if stateful else {}):
                 query = writer.start() if table is None else writer.toTable(table)
             _await_sources(query)
             # A fence that came meanwhile has stopped all other queries, and did not know of this one.

@@ -115,7 +115,12 @@ def test_every_request_has_an_answer_and_none_is_an_order(begin: Begin) -> None:
     assert (status, "no driver is asked" in text) == (503, True)
 
 
-def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_it_is_ended(tmp_path: Path, end: signal.Signals) -> None:
     fill(LocalStore(tmp_path / "flights"), 1)
     command = [
         sys.executable,
@@ -126,13 +131,14 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         "--port",
         "0",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+    # As from a terminal: in the background, a shell has its commands ignore SIGINT.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts) as serving:
         assert serving.stdout is not None
         found = re.fullmatch(r"flights is shown at (http://127\.0\.0\.1:\d+)\n", serving.stdout.readline())
         assert found
         with urlopen(found[1], timeout=DEADLINE) as answer:
             assert "Stored:" in answer.read().decode()
-        serving.send_signal(signal.SIGINT)
+        serving.send_signal(end)
         assert serving.wait(DEADLINE) == 0
 
 
