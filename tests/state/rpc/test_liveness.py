@@ -98,10 +98,10 @@ def client(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> TaskClient:
 def test_a_task_does_not_wait_for_ever_for_the_values_of_a_host_that_is_gone(
     frozen: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    access = client(frozen, monkeypatch).begin(BeginTask("q", 0, "op", (0,)))
-    frozen.lives.clear()
-    with pytest.raises(HostLostError):
-        access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES))
+    with client(frozen, monkeypatch).begin(BeginTask("q", 0, "op", (0,))) as access:
+        frozen.lives.clear()
+        with pytest.raises(HostLostError):
+            access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES))
 
 
 def test_a_task_does_not_wait_for_ever_to_begin_on_a_host_that_is_gone(
@@ -126,6 +126,7 @@ def test_a_host_that_takes_long_to_begin_is_waited_for(
 
     monkeypatch.setattr(made, "_lives", lives)
     frozen.control.ask_gate.clear()
-    access = made.begin(BeginTask("q", 0, "op", (0,)))
-    assert asked.is_set()
-    assert access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES)).null_count == 1
+    # Closed, because a server ends when its exchanges have.
+    with made.begin(BeginTask("q", 0, "op", (0,))) as access:
+        assert asked.is_set()
+        assert access.fetch(np.zeros(1, np.int32), pa.array([b"k"], BYTES)).null_count == 1
