@@ -11,7 +11,7 @@ import attrs
 from pyspark.sql import Row
 
 from ...state.rpc.metrics import OperatorMetrics
-from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind
 from ..checkpoint import Checkpoint
 from ..protocol.reasons import Reason
 from ..protocol.statistics import (
@@ -64,6 +64,8 @@ class Overview:
     """By uid."""
     work: Mapping[str, OperatorMetrics]
     """What each operator has done since this driver leads, by uid."""
+    channels: tuple[ChannelRecord, ...]
+    """What was between its queries at the checkpoint that ``operators`` is of."""
     hosts: Mapping[str, int]
     """State hosts by machine."""
     shards: Mapping[str, int]
@@ -95,6 +97,7 @@ class Overview:
             queries=facts.queries,
             operators=facts.operators,
             work=facts.work,
+            channels=facts.channels,
             hosts=facts.hosts,
             shards=facts.shards,
             shards_unassigned=facts.unassigned,

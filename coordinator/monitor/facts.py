@@ -12,6 +12,7 @@ import attrs
 
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.journal import JournalEntry
+from ...storage.checkpoints.manifest import ChannelRecord
 from ...storage.store import Store, StoreRequests
 from ..assigned_shard import AssignedShard, assigned_shards
 from ..checkpoint import Checkpoint
@@ -120,6 +121,8 @@ class Facts:
     """By name."""
     work: Mapping[str, OperatorMetrics] = attrs.field(factory=dict)
     """What each operator has done since this driver leads, by uid."""
+    channels: tuple[ChannelRecord, ...] = ()
+    """What was between its queries at the checkpoint that ``operators`` is of."""
     store: StoreRequests | None = None
     """What the driver has asked of the store with the checkpoints; None: that is a disk of its machine."""
 
@@ -216,7 +219,11 @@ class Observed:
         sizes = self._sizes.of(base)
         statuses = [replica.status for replica in self.orders.replicas]
         facts = self.executor.machine.read(lambda machine: self._read(machine, sizes))
-        return attrs.evolve(facts, replicas={status.name: status for status in statuses})
+        return attrs.evolve(
+            facts,
+            replicas={status.name: status for status in statuses},
+            channels=base.channels if base else (),
+        )
 
     def statistics(self) -> Statistics:
         """Return the statistics of its checkpoints."""

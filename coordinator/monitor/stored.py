@@ -71,6 +71,7 @@ class StoredPipeline:
             unpublished={},
             recoveries={},
             recovery_seconds=None,
+            channels=newest.channels if newest else (),
         )
 
     def statistics(self) -> Statistics:

@@ -70,6 +70,9 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
     assert len(answers) == 7
     overview = answers["/api/v1"]
     assert (overview["pipeline"], overview["is_ready"], overview["troubles"]) == ("p", True, [])
+    files, topic = overview["channels"]
+    assert (files["writer"], files["reader"], files["rows_to_publish"]) == ("totals", "alerts", 5)
+    assert (files["files"]["files"], topic["partitions"][0]["read"]) == (2, 70)
     query = overview["queries"]["totals"]
     assert (query["is_active"], query["committed"], query["sinks"]) == (True, 7, ["files"])
     checkpoints = answers["/api/v1/checkpoints"]

@@ -20,7 +20,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
 from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, TopicPartition, UnreadFiles
 from chandy.storage.store import StoreRequests
 
 ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
@@ -60,6 +60,12 @@ FACTS = Facts(
             output_seconds=0.25,
         )
     },
+    channels=(
+        ChannelRecord("totals", "files", "alerts", "/out", 39, 5, UnreadFiles(2, 300, 12)),
+        ChannelRecord(
+            "totals", "kafka", "audit", "topic", 39, 0, None, (TopicPartition("topic", 0, 90, 70),)
+        ),
+    ),
     store=StoreRequests(90, 4, 1),
     replicas={
         "warehouse": ReplicaStatus(
