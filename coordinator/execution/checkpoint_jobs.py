@@ -31,6 +31,7 @@ from ...storage.errors import (
 )
 from ...storage.logs import logger
 from ...storage.store import Store
+from ...storage.times import rounded
 from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.reasons import Reason
@@ -265,7 +266,9 @@ class CheckpointJobs:
             self._tell_of(manifest, order.root)
             self._machine.handle(on.Finalized(manifest))
             seconds = manifest.completed_at - manifest.triggered_at
-            log.info("checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=seconds)
+            log.info(
+                "checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=rounded(seconds)
+            )
 
     def _tell_of(self, manifest: Manifest, root: str) -> None:
         try:

@@ -35,10 +35,9 @@ def test_a_look_that_takes_long_holds_up_no_other_and_is_not_begun_again(begin: 
         hangs.append(None)
         assert go_on.wait(DEADLINE)
 
-    watch = begin({"start hosts": hang, "empty hosts": lambda: looks.append(None)})
+    begin({"start hosts": hang, "empty hosts": lambda: looks.append(None)})
     eventually(lambda: len(looks) > 3)
     assert len(hangs) == 1
-    assert not watch._workers["start hosts"]._waiting
     go_on.set()
     eventually(lambda: len(hangs) > 1)
 
@@ -78,6 +77,6 @@ def test_no_look_is_taken_after_the_end(begin: Begin) -> None:
     watch = begin({"start hosts": lambda: looks.append(None)})
     eventually(lambda: bool(looks))
     watch.close()
-    watch._thread.join(DEADLINE)
-    assert not watch._thread.is_alive()
-    eventually(lambda: all(workers.is_idle for workers in watch._workers.values()))
+    (thread,) = watch._threads
+    thread.join(DEADLINE)
+    assert not thread.is_alive()

@@ -28,12 +28,13 @@ def test_modules_are_left_alone_from_the_second_task_on():
     code = """
 import gc
 from chandy.state.operators.garbage_collection import spare_loaded_modules
-counts = []
+# Python 3.12 begins with some.
+begun, counts = gc.get_freeze_count(), []
 for _ in range(3):
     spare_loaded_modules()
     counts.append(gc.get_freeze_count())
     kept = [[] for _ in range(100)]
     gc.collect()
-assert counts[0] == 0 < 1000 < counts[1] and counts[2] <= counts[1], counts
+assert counts[0] == begun < 1000 < counts[1] and counts[2] <= counts[1], counts
 """
     subprocess.run([sys.executable, "-c", code], check=True)
