@@ -290,18 +290,21 @@ def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
 
 
 def _queries(facts: Facts) -> Iterator[QueryRow]:
+    is_stored = facts.life is Life.STORED
     for name, query in sorted(facts.queries.items()):
         left = facts.unpublished.get(name)
+        # A checkpoint has what was still to be published at its cut, and not what has been since.
+        otherwise = "not known" if is_stored else "nothing"
         yield QueryRow(
             name,
-            "runs" if query.is_active else "stored" if facts.life is Life.STORED else "has ended",
+            "runs" if query.is_active else "stored" if is_stored else "has ended",
             "none yet" if query.committed < 0 else str(query.committed),
             _rounded(query.activity.rows_per_second),
             _rounded(query.activity.behind),
             query.guarantee,
             f"{_many(left.checkpoints, 'checkpoint')}, the oldest {_ago(facts.now, left.oldest)}"
             if left
-            else "nothing",
+            else otherwise,
         )
 
 
