@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
@@ -27,6 +27,7 @@ _OPERATORS_SECONDS: Final = 10.0
 _MAX_BEHIND: Final = "maxOffsetsBehindLatest"
 """What Spark's Kafka source reports of the partition that is furthest behind."""
 
+T = TypeVar("T")
 Place = tuple[str, str]
 """Where an operator is measured: Spark's id of its query, and the state host. In each place it counts from zero."""
 
@@ -144,27 +145,43 @@ class Activity:
 
     def look_at_queries(self) -> None:
         """Count the batches that have run since the look before."""
-        found = dict(self.of_queries)
-        for query in self._queries():
-            activity = found.get(query.name, QueryActivity())
-            for progress in query.progress_after(*self._seen.get(query.name, ("", -1))):
-                activity = counted(activity, progress)
-                self._seen[query.name] = progress["runId"], newest_batch(progress)
-            found[query.name] = activity
-        self.of_queries = found
+        _each(self._queries(), self._look_at_query)
 
     def look_at_operators(self) -> None:
         """Count what operators have done since the look before."""
-        for operator in [one for query in self._queries() for one in query.operators]:
-            try:
-                now = self._read(operator)
-            except ChandyError as error:
-                # It starts, or one of its hosts has ended: the next look counts what this one does not.
-                log.debug("an operator's activity is not known", operator=operator.uid, error=str(error))
-                continue
-            total = attrs.evolve(self.of_operators.get(operator.uid, OperatorMetrics()))
-            before = self._readings.get(operator.uid, {})
-            for place, reading in now.items():
-                advance(total, before.get(place, OperatorMetrics()), reading)
-            self._readings[operator.uid] = {**before, **now}
-            self.of_operators = {**self.of_operators, operator.uid: total}
+        _each([one for query in self._queries() for one in query.operators], self._look_at_operator)
+
+    def _look_at_query(self, query: Watched) -> None:
+        activity = self.of_queries.get(query.name, QueryActivity())
+        seen = self._seen.get(query.name, ("", -1))
+        for progress in query.progress_after(*seen):
+            activity, seen = counted(activity, progress), (progress["runId"], newest_batch(progress))
+        # Both, or none if it has raised.
+        self._seen[query.name] = seen
+        self.of_queries = {**self.of_queries, query.name: activity}
+
+    def _look_at_operator(self, operator: OperatorRecord) -> None:
+        try:
+            now = self._read(operator)
+        except ChandyError as error:
+            # It starts, or one of its hosts has ended: the next look counts what this one does not.
+            log.debug("an operator's activity is not known", operator=operator.uid, error=str(error))
+            return
+        total = attrs.evolve(self.of_operators.get(operator.uid, OperatorMetrics()))
+        before = self._readings.get(operator.uid, {})
+        for place, reading in now.items():
+            advance(total, before.get(place, OperatorMetrics()), reading)
+        self._readings[operator.uid] = {**before, **now}
+        self.of_operators = {**self.of_operators, operator.uid: total}
+
+
+def _each(some: Iterable[T], look: Callable[[T], None]) -> None:
+    """Look at each; raise what the last one that failed has raised, once all have been looked at."""
+    failed: Exception | None = None
+    for one in some:
+        try:
+            look(one)
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            failed = error
+    if failed is not None:
+        raise failed

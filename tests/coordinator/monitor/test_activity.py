@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,25 @@ def test_every_batch_of_every_run_counts_once(steps: list[tuple[str, int]]) -> N
     activity.look_at_queries()
     assert activity.of_queries == {"q": expected}
     assert expected.rows == sum(rows for step, rows in steps if step == "batch")
+
+
+def test_a_query_whose_progress_cannot_be_read_hides_no_other_and_is_counted_later() -> None:
+    class Broken(Query):
+        is_broken = True
+
+        def progress_after(self, run: str, batch: int) -> list[dict[str, Any]]:
+            if self.is_broken:
+                raise KeyError("runId")
+            return super().progress_after(run, batch)
+
+    broken, sound = Broken([progress("r", 0)], name="broken"), Query([progress("r", 0)])
+    activity = Activity(lambda: [broken, sound], lambda operator: {})
+    with pytest.raises(KeyError):
+        activity.look_at_queries()
+    assert {name: one.batches for name, one in activity.of_queries.items()} == {"q": 1}
+    broken.is_broken = False
+    activity.look_at_queries()
+    assert {name: one.batches for name, one in activity.of_queries.items()} == {"q": 1, "broken": 1}
 
 
 def test_a_batch_says_how_far_behind_the_sources_it_was() -> None:
