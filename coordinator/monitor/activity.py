@@ -103,14 +103,7 @@ def advance(total: OperatorMetrics, before: OperatorMetrics, now: OperatorMetric
 
     A reading that falls, because shards have left its host, adds nothing.
     """
-    total.add(
-        OperatorMetrics(
-            **{
-                field.name: max(0, getattr(now, field.name) - getattr(before, field.name))
-                for field in attrs.fields(OperatorMetrics)
-            }
-        )
-    )
+    total.add(OperatorMetrics(*(max(0, risen) for risen in attrs.astuple(now.minus(before)))))
 
 
 class Activity:

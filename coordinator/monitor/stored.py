@@ -16,7 +16,7 @@ from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from .facts import Facts, Life, QueryFacts
-from .state_sizes import sizes_in
+from .state_sizes import StateSizes
 
 
 @attrs.define
@@ -30,6 +30,7 @@ class StoredPipeline:
     """Those of the checkpoints, oldest first."""
     _trouble: str = attrs.field(default="", init=False)
     """Why the store could not be read; empty if it could."""
+    _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
     _reading: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     @property
@@ -40,10 +41,7 @@ class StoredPipeline:
         """Return what the newest checkpoint says."""
         found = self._read()
         newest = found[-1] if found else None
-        sizes = sizes_in(newest) if newest else {}
-        uids = {
-            query: [uid for uid, one in sizes.items() if one.query == query] for query in _queries(newest)
-        }
+        sizes = self._sizes.of(newest)
         return Facts(
             generation=newest.generation if newest else 0,
             life=Life.STORED,
@@ -60,8 +58,12 @@ class StoredPipeline:
             in_progress=0,
             queued=0,
             queries={
-                name: QueryFacts(is_active=False, committed=batch, operators=tuple(uids[name]))
-                for name, batch in _queries(newest).items()
+                query.name: QueryFacts(
+                    is_active=False,
+                    committed=query.batch,
+                    operators=tuple(uid for uid, one in sizes.items() if one.query == query.name),
+                )
+                for query in (newest.queries if newest else ())
             },
             hosts={},
             shards={},
@@ -111,10 +113,6 @@ class StoredPipeline:
                 # A store that is away for a moment: what was read before is shown with it.
                 self._trouble = str(error)
             return self._manifests
-
-
-def _queries(manifest: Manifest | None) -> dict[str, int]:
-    return {query.name: query.batch for query in manifest.queries} if manifest else {}
 
 
 def _history(manifests: Sequence[Manifest]) -> History:
