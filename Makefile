@@ -91,7 +91,7 @@ docs: $(STAMP)
 
 # The site, from the pages and the docstrings; its first page is build/site/index.html. A warning fails it.
 site: $(STAMP)
-	$(RUN) sphinx --quiet --fail-on-warning --jobs 2 -c docs/site -d build/site-pages . build/site
+	$(RUN) sphinx --quiet --fail-on-warning --fresh-env --jobs 2 -c docs/site -d build/site-pages . build/site
 	cp build/site/README.html build/site/index.html
 
 # All benchmarks, with JSON and charts in benchmarks/results; about three hours. One of them: python -m benchmarks NAME.

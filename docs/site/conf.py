@@ -87,7 +87,7 @@ def as_sections(
     if what not in ("attribute", "data"):
         # Napoleon would take the text before the first colon of a property for its type.
         kind: Any = "method" if what == "property" else what
-        lines[:] = GoogleDocstring(lines, None, app, kind, name, documented).lines()
+        lines[:] = GoogleDocstring(lines, what=kind, name=name, obj=documented).lines()
 
 
 def setup(app: Sphinx) -> None:
