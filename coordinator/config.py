@@ -36,6 +36,16 @@ class CheckpointConfig:
     If ``min_pause`` is longer, it is used instead. None: take no periodic checkpoints, only those that are
     requested.
     """
+    interval_during_backlog: Duration | None = attrs.field(
+        default=None, validator=fields.optional(fields.no_shorter_than("interval"))
+    )
+    """Time from one periodic checkpoint to the next while the pipeline is behind its sources, ``interval`` at least.
+
+    With fewer checkpoints, a pipeline catches up sooner. Once it has, a checkpoint that is overdue by ``interval``
+    begins at once. The pipeline is behind if the latest batch of a query has left something that a source had when the
+    batch was planned, because of a limit such as ``maxOffsetsPerTrigger``. Kafka reports that, and so do Python data
+    sources with ``reportLatestOffset``; Spark's file sources do not. None: always ``interval``.
+    """
     min_pause: Duration = attrs.field(default="0 s", validator=fields.duration)
     """Least time from the completion of a checkpoint to the start of the next periodic one.
 
@@ -274,6 +284,13 @@ class CheckpointConfig:
         return None if self.interval is None else max(seconds(self.interval), self.min_pause_seconds)
 
     @property
+    def interval_during_backlog_seconds(self) -> float | None:
+        """``interval_during_backlog`` in seconds, or ``interval_seconds`` if that is longer; None if not given."""
+        if self.interval_during_backlog is None or (usual := self.interval_seconds) is None:
+            return None
+        return max(seconds(self.interval_during_backlog), usual)
+
+    @property
     def min_pause_seconds(self) -> float:
         """``min_pause`` in seconds."""
         return seconds(self.min_pause)
@@ -349,6 +366,7 @@ class CheckpointConfig:
         """What the checkpoint protocol needs of it."""
         return Limits(
             interval=self.interval_seconds,
+            interval_during_backlog=self.interval_during_backlog_seconds,
             min_pause=self.min_pause_seconds,
             initial_delay=self.initial_delay_seconds,
             timeout=self.timeout_seconds,

@@ -41,6 +41,20 @@ def positive_duration(owner: object, field: attrs.Attribute[Any], value: Duratio
         refuse(owner, field.name, value, "a duration above 0")
 
 
+def no_shorter_than(other: str) -> Validator:
+    """Return a validator that accepts durations from that of another field on, which comes before this one."""
+
+    def check(owner: object, field: attrs.Attribute[Any], value: Duration) -> None:
+        duration(owner, field, value)
+        least: Duration | None = getattr(owner, other)
+        if least is None:
+            refuse(owner, field.name, value, f"None, as {other} is None")
+        if seconds(value) < seconds(least):
+            refuse(owner, field.name, value, f"a duration no shorter than {other}, {least!r}")
+
+    return check
+
+
 def function(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     """Accept what can be called."""
     if not callable(value):

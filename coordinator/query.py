@@ -13,10 +13,10 @@ from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
-from .spark.query_progress import progress_after
+from .spark.query_progress import latest_progress, progress_after
 from .spark.session import answer
 from .spark.writer_facts import WriterFacts
-from .state_progress import Batches, StateProgress
+from .state_progress import Batches, StateProgress, is_behind
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -144,6 +144,13 @@ class CheckpointedQuery:
         if self._run is None:
             return []
         return answer(lambda: progress_after(self._current, run, batch), lambda error: [])
+
+    def is_behind(self) -> bool:
+        """Return whether a source had more than the latest batch of the current run has taken, if sources tell."""
+        if self._run is None or not self.isActive:
+            return False
+        progress = answer(lambda: latest_progress(self._current), lambda error: None)
+        return progress is not None and is_behind(progress)
 
     @property
     def operators(self) -> tuple[OperatorRecord, ...]:

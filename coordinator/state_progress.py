@@ -75,6 +75,17 @@ def newest_batch(progress: Mapping[str, Any]) -> int:
     return batch if has_run(progress) else batch - 1
 
 
+def is_behind(progress: Mapping[str, Any]) -> bool:
+    """Return whether a source had more than the batch of a progress, in Spark's JSON, has taken.
+
+    A source that does not report its latest offset is taken to have had no more, and a query that waits for data to
+    have read all of it.
+    """
+    return has_run(progress) and any(
+        source.get("latestOffset") not in (None, source["endOffset"]) for source in progress["sources"]
+    )
+
+
 def state_operator(
     operator: OperatorRecord, batches: Batches, batch: int, is_over: bool
 ) -> dict[str, Any] | None:

@@ -86,6 +86,8 @@ class Facts:
     """When the driver took the pipeline over."""
     interval: float | None
     """Seconds from one periodic checkpoint to the next; None if there are no periodic checkpoints."""
+    longest_interval: float | None
+    """The same while the pipeline is behind its sources, and never shorter."""
     totals: Totals
     restored: int
     """How often a checkpoint was restored."""
@@ -207,7 +209,6 @@ class Observed:
     journal: JournalWriter
     clock: Callable[[], float]
     began: float
-    interval: float | None
     activity: Activity
     store: Store
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
@@ -252,7 +253,8 @@ class Observed:
             trouble=str(failed).partition("\n")[0] if failed else "",
             now=self.clock(),
             began=self.began,
-            interval=self.interval,
+            interval=machine.admission.schedule.current,
+            longest_interval=machine.limits.longest_interval,
             totals=machine.checkpoints.history.totals.copy(),
             restored=machine.checkpoints.history.counts.restored,
             completed_at=latest.completed_at if latest else None,

@@ -34,8 +34,8 @@ def troubles(facts: Facts | None) -> Iterator[str]:
     for name, query in facts.queries.items():
         if not query.is_active:
             yield f"query {name!r} does not run"
-    if facts.interval is not None:
-        bound = max(_INTERVALS * facts.interval, _LEAST_SECONDS)
+    if facts.longest_interval is not None:
+        bound = max(_INTERVALS * facts.longest_interval, _LEAST_SECONDS)
         age = facts.now - max(facts.began, facts.completed_at or facts.began)
         if age > bound:
             yield f"no checkpoint has completed for {age:.0f} s, more than {bound:.0f} s"

@@ -49,6 +49,7 @@ class StoredPipeline:
             now=self.clock(),
             began=0.0,
             interval=None,
+            longest_interval=None,
             totals=_history(found).totals,
             restored=0,
             completed_at=newest.completed_at if newest else None,

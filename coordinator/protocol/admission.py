@@ -75,7 +75,12 @@ class Admission:
             limits,
             out,
             RequestQueue(limits.max_queued),
-            Schedule(limits.interval, limits.min_pause, limits.initial_delay),
+            Schedule(
+                limits.interval,
+                limits.min_pause,
+                limits.initial_delay,
+                interval_during_backlog=limits.interval_during_backlog,
+            ),
             FailureCounter(limits.tolerable_failures),
         )
 

@@ -116,6 +116,13 @@ class ScheduleStarted(Event[None]):
 
 
 @attrs.frozen
+class BacklogChanged(Event[None]):
+    """The pipeline has fallen behind its sources, or has caught up with them."""
+
+    is_behind: bool
+
+
+@attrs.frozen
 class Tick(Event[None]):
     """Time has passed."""
 

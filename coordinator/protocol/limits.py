@@ -11,6 +11,8 @@ class Limits:
 
     interval: float | None = None
     """From one periodic checkpoint to the next; None if there are no periodic checkpoints."""
+    interval_during_backlog: float | None = None
+    """The same while the pipeline is behind its sources, and no shorter; None: ``interval``."""
     min_pause: float = 0.0
     """The least time from the completion of a checkpoint to the next periodic one; no longer than the interval."""
     initial_delay: float | None = None
@@ -33,3 +35,8 @@ class Limits:
     """How many standbys each shard has."""
     history: int
     """How many ended checkpoints the statistics show one by one."""
+
+    @property
+    def longest_interval(self) -> float | None:
+        """The longest time from one periodic checkpoint to the next; None if there are no periodic checkpoints."""
+        return self.interval if self.interval_during_backlog is None else self.interval_during_backlog

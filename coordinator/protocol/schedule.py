@@ -17,6 +17,8 @@ class Schedule:
 
     interval: float | None
     """From one tick to the next; None if there are no periodic checkpoints."""
+    interval_during_backlog: float | None = attrs.field(default=None, kw_only=True)
+    """From one tick to the next while the pipeline is behind its sources; None: the same as otherwise."""
     min_pause: float = 0.0
     """The least random first delay; no longer than the interval."""
     initial_delay: float | None = None
@@ -25,6 +27,8 @@ class Schedule:
     """When the next tick is due; None if the schedule is stopped."""
     ticked_at: float = attrs.field(default=-math.inf, init=False)
     """The time of the last tick."""
+    is_behind: bool = attrs.field(default=False, init=False)
+    """Whether the pipeline is behind its sources."""
 
     def start(self, now: float, chance: float) -> None:
         """Start or restart.
@@ -50,16 +54,34 @@ class Schedule:
 
     def ticked(self, now: float) -> None:
         """Record that the tick that was due has been taken. The next comes a whole number of intervals later."""
-        if self.interval is None or self.next_at is None:
+        interval = self.current
+        if interval is None or self.next_at is None:
             return
         self.ticked_at = now
-        missed = math.floor((now - self.next_at) / self.interval)
-        self.next_at += (missed + 1) * self.interval
+        missed = math.floor((now - self.next_at) / interval)
+        self.next_at += (missed + 1) * interval
         if self.next_at <= now:
             # The product was rounded down, onto the tick itself.
-            self.next_at += self.interval
+            self.next_at += interval
+
+    def falls_behind(self, is_behind: bool) -> None:
+        """Go on with the interval for a pipeline that is behind its sources, or with the one for all other times.
+
+        The next tick comes that much later or sooner. Once the pipeline has caught up, it is often due at once.
+        """
+        before, self.is_behind = self.current, is_behind
+        now = self.current
+        if self.next_at is not None and before is not None and now is not None:
+            self.next_at = max(self.next_at + (now - before), self.ticked_at)
 
     def postpone(self, until: float) -> None:
         """Tick at ``until`` instead, because the last tick came too early, and go on from there."""
         if self.next_at is not None:
             self.next_at = max(until, self.ticked_at)
+
+    @property
+    def current(self) -> float | None:
+        """The interval that holds now; None if there are no periodic checkpoints."""
+        if self.is_behind and self.interval_during_backlog is not None:
+            return self.interval_during_backlog
+        return self.interval

@@ -34,6 +34,7 @@ from .checkpoints import Checkpoints
 from .events import (
     Acked,
     Answer,
+    BacklogChanged,
     BatchAsked,
     BatchCommitted,
     CheckpointFailed,
@@ -189,6 +190,8 @@ class CheckpointStateMachine:
                 answer = self._request(event, now)
             case ScheduleStarted(chance):
                 self.admission.start_schedule(chance, now)
+            case BacklogChanged(is_behind):
+                self.admission.schedule.falls_behind(is_behind)
             case Tick():
                 self._tick(now)
             case CutChosen(checkpoint, query, planned, current_batch):

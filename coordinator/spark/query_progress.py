@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+def latest_progress(query: StreamingQuery) -> dict[str, Any] | None:
+    """Return the newest progress of a query, as Spark's JSON has it; None if there is none."""
+    latest: Any = query._jsq.lastProgress()
+    return None if latest is None else json.loads(latest.json())
+
+
 def progress_after(query: StreamingQuery, run: str, batch: int) -> list[dict[str, Any]]:
     """Return the progress of a query that says more than is known, as Spark's JSON has it, oldest first.
 

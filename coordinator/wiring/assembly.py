@@ -26,6 +26,7 @@ from ...storage.store import Store
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..config import CheckpointConfig
+from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
 from ..execution.looks import Look, Looks
 from ..execution.service import Service
@@ -68,6 +69,8 @@ log = logger(__name__)
 _EXECUTORS_SECONDS: Final = 0.5
 """How often to look for executors that come or go. One that is decommissioned and has nothing to do is there for one
 more second."""
+_BACKLOG_SECONDS: Final = 1.0
+"""How often to ask whether queries are behind their sources."""
 StandBy = Callable[[threading.Event], object]
 """Warms this process up while another driver leads, until the event is set."""
 
@@ -144,17 +147,21 @@ def assemble(
         made.callback(anchors.close)
     partitioning = anchors.partition if anchors else by_id
     operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
+    looks: dict[str, Look] = {}
+    if config.interval_during_backlog is not None:
+        backlog = Backlog(executor.machine, lambda: supervisor.queries)
+        looks["tell whether queries are behind their sources"] = Look(backlog.look, _BACKLOG_SECONDS)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
         remote_hosts = RemoteHosts.of(spark, endpoint, lambda: operators.need_hosts, spread)
         decommissioning = Decommissioning.of(spark, executor)
-        looks = {
+        looks |= {
             "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),
             "have shards leave executors that are decommissioned": Look(
                 decommissioning.look, _EXECUTORS_SECONDS
             ),
         }
-        made.callback(Looks.begin(looks).close)
+    made.callback(Looks.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
@@ -200,9 +207,9 @@ def _observing(
         return lambda orders: None
     activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host)
     made.callback(Looks.begin(activity.looks()).close)
-    interval, began = driver.config.interval_seconds, driver.clock()
+    began = driver.clock()
     return lambda orders: monitor.tell(
-        Observed(orders, executor, supervisor, journal, driver.clock, began, interval, activity, store)
+        Observed(orders, executor, supervisor, journal, driver.clock, began, activity, store)
     )
 
 

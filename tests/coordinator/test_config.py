@@ -38,6 +38,14 @@ def test_without_an_interval_there_is_none_whatever_the_pause() -> None:
     assert CheckpointConfig(interval=None, min_pause="8 s").interval_seconds is None
 
 
+def test_the_interval_during_a_backlog_is_at_least_the_usual_one() -> None:
+    assert CheckpointConfig().limits.longest_interval == 10
+    assert CheckpointConfig(interval_during_backlog="1 min").limits.longest_interval == 60
+    assert CheckpointConfig(interval_during_backlog="1 min", min_pause="2 min").limits.longest_interval == 120
+    with pytest.raises(ConfigError, match="expected None, as interval is None"):
+        CheckpointConfig(interval=None, interval_during_backlog="1 min")
+
+
 def test_durations_may_be_timedeltas() -> None:
     config = CheckpointConfig(interval=timedelta(minutes=1), initial_delay=timedelta(0))
     assert config.interval_seconds == 60
@@ -67,6 +75,8 @@ def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str
         ("interval", "0 s"),
         ("interval", "often"),
         ("interval", 10),
+        ("interval_during_backlog", "9 s"),
+        ("interval_during_backlog", "often"),
         ("min_pause", "-1 s"),
         ("min_pause", None),
         ("initial_delay", "x"),

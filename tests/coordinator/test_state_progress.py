@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from chandy.coordinator.errors import StateUnreachableError
-from chandy.coordinator.state_progress import Batches, StateProgress, state_operator, variables
+from chandy.coordinator.state_progress import Batches, StateProgress, is_behind, state_operator, variables
 from chandy.state.rpc.metrics import BatchMetrics, OperatorMetrics
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
@@ -135,3 +136,22 @@ def test_an_operator_of_which_nothing_is_known_is_left_out() -> None:
 def test_the_parts_of_several_hosts_are_one() -> None:
     both = BatchMetrics.sum([metrics(3), metrics(3)])
     assert (both.batch, both.updated, both.shards, both.tasks.rows, both.memory) == (3, 14, 8, 20, 2000)
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        ([], False),
+        # A source of files reports none.
+        ([{"endOffset": {"logOffset": 4}, "latestOffset": None}], False),
+        ([{"endOffset": {"t": {"0": 4, "1": 7}}, "latestOffset": {"t": {"1": 7, "0": 4}}}], False),
+        ([{"endOffset": {"t": {"0": 4, "1": 7}}, "latestOffset": {"t": {"0": 4, "1": 8}}}], True),
+        ([{"endOffset": 4, "latestOffset": 4}, {"endOffset": 4, "latestOffset": 5}], True),
+    ],
+)
+def test_a_query_is_behind_if_its_latest_batch_left_what_a_source_had(
+    sources: list[dict[str, Any]], behind: bool
+) -> None:
+    assert is_behind({"durationMs": {"addBatch": 8}, "sources": sources}) is behind
+    # A query that waits is not behind: with minOffsetsPerTrigger it leaves what is too little.
+    assert not is_behind({"durationMs": {"latestOffset": 1}, "sources": sources})

@@ -30,6 +30,7 @@ FACTS = Facts(
     now=1000.0,
     began=100.0,
     interval=10.0,
+    longest_interval=10.0,
     totals=Totals(phases=PhaseSeconds(1.0, 2.0, 0.5)),
     restored=1,
     completed_at=990.0,
@@ -222,9 +223,12 @@ def test_names_are_only_names(name: str) -> None:
         ({"completed_at": 899.0}, ["no checkpoint has completed for 101 s, more than 100 s"]),
         ({"completed_at": None, "began": 950.0}, []),
         ({"completed_at": None, "began": 890.0}, ["no checkpoint has completed for 110 s, more than 100 s"]),
-        ({"completed_at": 945.0, "interval": 1.0}, []),
-        ({"completed_at": 939.0, "interval": 1.0}, ["no checkpoint has completed for 61 s, more than 60 s"]),
-        ({"completed_at": None, "interval": None, "began": 0.0}, []),
+        ({"completed_at": 945.0, "longest_interval": 1.0}, []),
+        (
+            {"completed_at": 939.0, "longest_interval": 1.0},
+            ["no checkpoint has completed for 61 s, more than 60 s"],
+        ),
+        ({"completed_at": None, "longest_interval": None, "began": 0.0}, []),
     ],
 )
 def test_a_pipeline_is_ready_unless_something_keeps_it(change: dict[str, object], words: list[str]) -> None:

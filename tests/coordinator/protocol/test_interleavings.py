@@ -815,6 +815,7 @@ class Life:
         self.found = {manifest.id for manifest in self.catalog.completed()}
         limits = CheckpointConfig(
             interval="10 s",
+            interval_during_backlog="30 s",
             initial_delay="10 s",
             retained=2,
             max_concurrent=3,
@@ -1770,6 +1771,11 @@ class Machine(RuleBasedStateMachine):
         for life in self.world.lives:
             life.handle(on.ScheduleStarted(0.5))
             life.handle(on.Tick())
+
+    @rule(is_behind=st.booleans())
+    def sources_have_more(self, is_behind: bool) -> None:
+        for life in self.world.lives:
+            life.handle(on.BacklogChanged(is_behind))
 
     @rule(which=SMALL, number=SMALL, steps=st.integers(1, 4))
     def the_driver_works(self, which: int, number: int, steps: int) -> None:

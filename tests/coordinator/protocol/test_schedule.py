@@ -132,11 +132,16 @@ def test_a_refusal_does_not_move_the_next_tick_before_one_that_was_taken() -> No
 # A11
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["start", "stop", "tick", "postpone"]), st.floats(-100, 100)), max_size=40
+        st.tuples(
+            st.sampled_from(["start", "stop", "tick", "postpone", "behind", "caught up"]),
+            st.floats(-100, 100),
+        ),
+        max_size=40,
     )
 )
 def test_the_times_of_ticks_never_decrease_across_restarts(steps: list[tuple[str, float]]) -> None:
-    schedule = running()
+    schedule = Schedule(10.0, initial_delay=10.0, interval_during_backlog=60.0)
+    schedule.start(NOW, 0.0)
     now, ticks = NOW, []
     for step, passed in steps:
         now += passed
@@ -146,6 +151,8 @@ def test_the_times_of_ticks_never_decrease_across_restarts(steps: list[tuple[str
             schedule.stop()
         elif step == "postpone":
             schedule.postpone(now + 5)
+        elif step in ("behind", "caught up"):
+            schedule.falls_behind(step == "behind")
         elif schedule.due(now):
             schedule.ticked(now)
             ticks.append(schedule.ticked_at)
@@ -153,10 +160,47 @@ def test_the_times_of_ticks_never_decrease_across_restarts(steps: list[tuple[str
     assert ticks == sorted(ticks)
 
 
+def test_while_the_pipeline_is_behind_ticks_come_at_the_other_interval() -> None:
+    schedule = Schedule(10.0, initial_delay=10.0, interval_during_backlog=60.0)
+    schedule.start(NOW, 0.0)
+    schedule.ticked(NOW + 10)
+    schedule.falls_behind(True)
+    assert (schedule.current, schedule.next_at) == (60.0, NOW + 70)
+    schedule.ticked(NOW + 70)
+    assert schedule.next_at == NOW + 130
+    # It has caught up 30 s after a tick: the tick that would have come after 10 s is due at once.
+    schedule.falls_behind(False)
+    assert schedule.due(NOW + 100)
+    schedule.ticked(NOW + 100)
+    assert schedule.next_at == NOW + 110
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 300)), max_size=30),
+    st.sampled_from([10.0, 60.0, None]),
+)
+def test_ticks_are_never_further_away_than_the_interval_that_holds(
+    steps: list[tuple[bool, float]], other: float | None
+) -> None:
+    schedule, now = Schedule(10.0, initial_delay=10.0, interval_during_backlog=other), NOW
+    schedule.start(now, 0.0)
+    for is_behind, passed in steps:
+        schedule.falls_behind(is_behind)
+        now += passed
+        if schedule.due(now):
+            schedule.ticked(now)
+        assert schedule.next_at is not None
+        assert now < schedule.next_at <= now + (other or 10.0) * 1.001
+    schedule.falls_behind(False)
+    assert schedule.next_at is not None
+    assert schedule.next_at <= now + 10.01
+
+
 @pytest.mark.parametrize("initial_delay", [None, 5.0])
 def test_without_an_interval_nothing_is_ever_due(initial_delay: float | None) -> None:
     schedule = Schedule(None, initial_delay=initial_delay)
     schedule.start(NOW, 0.0)
     schedule.postpone(NOW)
+    schedule.falls_behind(True)
     assert schedule.next_at is None
     assert not schedule.due(NOW + 1_000_000)

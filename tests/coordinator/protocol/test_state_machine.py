@@ -380,6 +380,18 @@ def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once(
     assert len(bench.machine.admission.queue) == 1
 
 
+def test_while_the_pipeline_is_behind_periodic_checkpoints_come_at_the_other_interval() -> None:
+    bench = Bench(interval_during_backlog="60 s")
+    bench(on.ScheduleStarted(0.0))
+    bench(on.BacklogChanged(True))
+    bench.now += 59
+    bench(on.Tick())
+    assert bench.seen == []
+    bench(on.BacklogChanged(False))
+    bench(on.Tick())
+    assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
+
+
 # --- the cut ------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,45 @@
+"""Watches whether queries are behind their sources: checkpoints then keep to another interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ...storage.logs import logger
+from ..protocol import events as on
+from .locked_machine import LockedMachine
+
+log = logger(__name__)
+
+
+class Reading(Protocol):
+    """A ``CheckpointedQuery``."""
+
+    def is_behind(self) -> bool:
+        """Return whether a source had more than the latest batch has taken."""
+        ...
+
+
+class Backlog:
+    """Tells the checkpoint protocol when a pipeline falls behind its sources and when it has caught up, look by look.
+
+    Args:
+        machine: the protocol.
+        queries: returns the queries of the pipeline.
+    """
+
+    def __init__(self, machine: LockedMachine, queries: Callable[[], Iterable[Reading]]) -> None:
+        self._machine = machine
+        self._queries = queries
+        self._is_behind = False
+
+    def look(self) -> None:
+        """Look at the latest batch of each query."""
+        is_behind = any(query.is_behind() for query in self._queries())
+        if is_behind == self._is_behind:
+            return
+        self._machine.handle(on.BacklogChanged(is_behind))
+        self._is_behind = is_behind
+        seconds = self._machine.read(lambda machine: machine.admission.schedule.current)
+        what = "is behind" if is_behind else "has caught up with"
+        log.info(f"the pipeline {what} its sources", checkpoints_every=seconds)
