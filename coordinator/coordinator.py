@@ -307,7 +307,7 @@ class CheckpointCoordinator(KeyedOperators):
             operator: uid of an operator of this pipeline.
             to: a transactional sink, or several that get the same rows.
             name: of the replica. Keep it across restarts, and after ``Replica.stop`` to go on.
-            state: name of the state variable; None: the only one. Of an aggregate, the results are replicated.
+            state: its name; None: the only one; "$dead_letters": dead letters. Of an aggregate, results are replicated.
             format: "table", "upsert", "debezium" or "changes", see the page on replication. None: what fits the sink:
                 "upsert" for Kafka, "table" for a sink that upserts, and else "changes".
             before: whether "debezium" and "changes" have the value before, too.

@@ -83,16 +83,17 @@ def _latest(found: Located, uid: str, limit: int) -> tuple[int, list[dict[str, A
 def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
     # They load PySpark, which the other commands need not wait for.
     from ...state.format.keyspace import LETTERS
-    from ...state.operators.dead_letters import STORED, rows_of
+    from ...state.format.schema import from_json
+    from ...state.operators.dead_letters import rows_of
     from ...state.reader.selection import selected
 
     selection = selected(found, uid, LETTERS)
     names = selection.state.schema.names
-    own = len(names) - len(STORED) - 2
+    own = len(from_json(selection.state.key_schema))
     for shard in filter(None, selection.shards):
         for batch in selection.batches(shard):
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                time, number, place, error, traceback, rows = values[own:]
+                time, number, _, place, error, traceback, rows = values[own:]
                 yield {
                     "key": dict(zip(names[:own], values[:own], strict=True)),
                     "time": time,

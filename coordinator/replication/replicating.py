@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...state.aggregation.aggregates import Aggregates
-from ...state.reader.changes import StateChanges
+from ...state.format.keyspace import LETTERS
 from ...state.reader.finished import finished
 from ...state.reader.reading import stream_declared
 from ...state.reader.stored import StoredState
+from ...storage.checkpoints.layout import replica_pipeline
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.keys import validate_name
 from ..config import CheckpointConfig
@@ -58,7 +59,9 @@ class Replicated:
         names = list(operator.states)
         if state is None and len(names) == 1:
             (state,) = names
-        if state not in names:
+        if state == LETTERS:
+            aggregates = None
+        elif state not in names:
             raise PipelineNameError(
                 f"a state of operator {operator.uid!r} cannot be replicated",
                 f"one of its states: {', '.join(map(repr, names)) or 'it has none'}",
@@ -87,8 +90,7 @@ class Replicated:
             shards_per_batch=shards_per_batch,
             cache_dir=cache_dir,
         )
-        record = self.operator.states[self.state]
-        own = StateChanges(StoredState(self.operator.uid, self.state, self.operator.key_schema, record))
+        own = StoredState.of(self.operator, self.state)
         value = own.value_columns
         if self.aggregates is None:
             return Changes(rows, own.key_columns, tuple(value.values()))
@@ -149,7 +151,7 @@ class Replicating:
             _check_tables(to, changes.key)
         rows = changes.written_as(wanted, Origin(self.pipeline, operator.uid, replicated.state))
         # No two queries of a session may have one name.
-        unique = f"{self.pipeline}.replica.{name}"
+        unique = replica_pipeline(self.pipeline, name)
         pipeline = self.coordinators(
             self.spark,
             pipeline=unique,

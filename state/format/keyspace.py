@@ -92,11 +92,11 @@ def letter_key(time_ms: int, batch: int, number: int, key: bytes) -> bytes:
     return timed_key(DEAD_LETTERS, time_ms, _LETTER.pack(batch, number) + key)
 
 
-def split_letter(data: bytes) -> tuple[int, int, bytes]:
-    """Return the time, the batch and the key that ``letter_key`` was given."""
+def split_letter(data: bytes) -> tuple[int, int, int, bytes]:
+    """Return the time, the batch, the number and the key that ``letter_key`` was given."""
     time, rest = split_timed(data)
-    batch, _ = _LETTER.unpack_from(rest)
-    return time, batch, rest[_LETTER.size :]
+    batch, number = _LETTER.unpack_from(rest)
+    return time, batch, number, rest[_LETTER.size :]
 
 
 def named_by(timed: pa.Array) -> pa.Array:
@@ -140,7 +140,7 @@ def owner_of(entry_key: bytes) -> tuple[str, bytes]:
     The key of a variable that the operator keeps for itself, such as its timers, begins with ``HIDDEN``.
     """
     if entry_key.startswith(DEAD_LETTERS):
-        return LETTERS, split_letter(entry_key)[2]
+        return LETTERS, split_letter(entry_key)[3]
     if entry_key[0] == _TIMED:
         _, rest = split_timed(entry_key)
         if entry_key[:2] == EXPIRY:

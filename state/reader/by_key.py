@@ -108,8 +108,8 @@ class StoredKeys:
     def _items(self, db: Rdict) -> Iterator[_Item]:
         """Yield everything that is stored, by key."""
         found: list[Iterable[_Item]] = [
-            _numbered(at, StoredState(self.operator.uid, name, self.operator.key_schema, record).items(db))
-            for at, (name, record) in enumerate(self.states.items())
+            _numbered(at, StoredState.of(self.operator, name).items(db))
+            for at, name in enumerate(self.states)
         ]
         # They are stored by time.
         timers = [keyspace.split_timed(where) for prefix in _TIMERS_OF for where, _ in scan(db, prefix)]

@@ -100,8 +100,8 @@ class StateChanges:
         if self.state.record is None:
             raise DefinitionError(
                 f"changes of {self.state.name!r} of operator {self.state.operator!r} cannot be read",
-                "a state variable",
-                "timers or dead letters",
+                "a state variable, or the dead letters",
+                "timers",
                 "read_state returns them as they are in one checkpoint",
             )
         if taken := sorted(set(self.state.schema.names) & {CHANGE, CHECKPOINT, COMPLETED_AT, SHARD, BEFORE}):
@@ -121,18 +121,6 @@ class StateChanges:
         if self.before:
             fields.append(StructField(BEFORE, self._value_schema))
         return StructType(fields)
-
-    @property
-    def value_columns(self) -> dict[str, str]:
-        """The columns of the value, by the names of its fields."""
-        fields = self._value_schema.names
-        # They are the last ones but for the expiry.
-        return dict(zip(fields, self.state.schema.names[-1 - len(fields) : -1], strict=True))
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The columns that say which item a row is about: of the key, the map's key or the position in a list."""
-        return tuple(self.state.schema.names[: -1 - len(self._value_schema)])
 
     def parts(
         self, old: Located | None, new: Located, shards: tuple[int, int | None] = (0, None)

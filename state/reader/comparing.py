@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 Shards = Sequence[Handle | None]
 
+_TIMED: Final = {TIMERS: sorted(MODES), keyspace.LETTERS: [keyspace.DEAD_LETTERS]}
+"""What is stored by time, each with the prefixes of its entries. Each entry is an item."""
 _PIECE: Final = 1024
 """The number of items that are decoded at a time."""
 _VERSION: Final = 0x7F
@@ -115,7 +117,7 @@ class Item:
 
     key: bytes
     place: int | bytes
-    """As ``StoredState.items`` says; of a timer the bytes of its mode and time."""
+    """As ``StoredState.items`` says; of a timer the bytes of its mode and time, of a letter all but its key."""
     old: bytes | None
     """The packed value, None if there was no such item; of a timer, which has no value, no bytes."""
     new: bytes | None
@@ -151,10 +153,10 @@ class StateComparison:
 
         Args:
             uid: of the operator.
-            name: of the state; ``TIMERS``: the timers.
+            name: of the state; ``TIMERS``: the timers; ``keyspace.LETTERS``: the dead letters.
             old, new: what the checkpoints say of the operator; None if they do not have it.
         """
-        states = tuple(_stored(uid, name, record) for record in (old, new))
+        states = tuple(_stored(name, record) for record in (old, new))
         comparable = _is_comparable(*states)
         versions = [list(state.record.versions) if state and state.record else [] for state in states]
         same_bytes = comparable and _extends(*versions)
@@ -203,20 +205,20 @@ class StateComparison:
         return heapq.merge(*(self._scan(db) for db in databases), key=_entry_key)
 
     def _scan(self, db: Rdict) -> Iterator[_Entry]:
-        if self.name == TIMERS:
-            for prefix in sorted(MODES):
-                yield from ((key, b"", db) for key, _ in scan(db, prefix))
+        if self.name in _TIMED:
+            for prefix in _TIMED[self.name]:
+                yield from ((key, data, db) for key, data in scan(db, prefix))
         else:
             prefix = keyspace.value_prefix(self.name)
             yield from ((key[len(prefix) :], data, db) for key, data in scan(db, prefix))
 
     def _aligned(self, old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Item]:
         for key, one, other in _merged(old, new):
-            if self.name == TIMERS:
-                if one is None or other is None:
-                    _, whose = keyspace.split_timed(key)
-                    place = key[: len(key) - len(whose)]
-                    yield Item(whose, place, None if one is None else b"", None if other is None else b"")
+            if self.name in _TIMED:
+                _, whose = keyspace.owner_of(key)
+                item = Item(whose, key[: len(key) - len(whose)], one and one[1], other and other[1])
+                if item.old != item.new:
+                    yield item
             elif not (
                 self.same_bytes and one and other and _is_whole(one[1], self.kind) and one[1] == other[1]
             ):
@@ -302,11 +304,11 @@ def same_schema(old: str, new: str) -> bool:
     return old == new or bare(from_json(old)) == bare(from_json(new))
 
 
-def _stored(uid: str, name: str, operator: OperatorRecord | None) -> StoredState | None:
+def _stored(name: str, operator: OperatorRecord | None) -> StoredState | None:
     """Return a state as a checkpoint has it; None if it does not."""
-    if operator is None or (name != TIMERS and name not in operator.states):
+    if operator is None or (name not in _TIMED and name not in operator.states):
         return None
-    return StoredState(uid, name, operator.key_schema, operator.states.get(name))
+    return StoredState.of(operator, name)
 
 
 def _is_comparable(old: StoredState | None, new: StoredState | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import attrs
 import pyarrow as pa
@@ -11,28 +11,41 @@ from pyspark.sql.types import StructType
 
 from ..errors import invalid_argument
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
+from ..operators.dataframe import quoted
 from ..operators.dead_letters import rows_of
 
 
-def dead_letter_rows(letters: DataFrame, schema: StructType | str) -> DataFrame:
+def dead_letter_rows(
+    letters: DataFrame, schema: StructType | str, *, keep: Collection[str] = ()
+) -> DataFrame:
     """Return the rows of dead letters, as the operator was given them.
 
     Args:
-        letters: what ``read_state(..., state="$dead_letters")`` has returned, or a part of it.
+        letters: what ``read_state(..., state="$dead_letters")`` has returned, or a part of it, or what
+            ``stream_changes`` has. A letter that is deleted there, because it is old, has no rows.
         schema: of the rows: of the DataFrame that the operator runs over, as StructType or DDL. A row of an older
             schema is null in a column that it does not have, and loses one that ``schema`` does not have.
+        keep: columns of ``letters`` to have before those of the rows, such as "time" and "error".
 
     Raises:
-        DefinitionError: ``letters`` has no column ``rows``, or ``schema`` is none.
+        DefinitionError: ``letters`` has no column ``rows`` or lacks one to keep, ``schema`` is none, or has such a
+            column, too.
     """
     # A key column may have the name, see ``stored``.
     name = next((name for name in ("state_rows", "rows") if name in letters.columns), None)
     if name is None:
         expected = "what read_state(..., state='$dead_letters') returns"
         raise invalid_argument("letters", expected, f"columns {', '.join(letters.columns)}")
+    if unknown := [kept for kept in keep if kept not in letters.columns]:
+        raise invalid_argument("keep", f"some of {', '.join(letters.columns)}", ", ".join(unknown))
     resolved = Schemas().resolve(schema, "dead letters")
-    rows = letters.select(letters[name].alias("rows"))
-    return rows.mapInArrow(_Unpack(to_json(resolved)), resolved)
+    own = {field.lower() for field in resolved.names}
+    if taken := [kept for kept in keep if kept.lower() in own]:
+        raise invalid_argument("keep", "columns that the rows do not have", ", ".join(taken))
+    kept = [letters[quoted(column)] for column in keep]
+    wanted = StructType([*letters.select(kept).schema.fields, *resolved.fields])
+    # The last column is decoded.
+    return letters.select(*kept, letters[quoted(name)]).mapInArrow(_Unpack(to_json(resolved)), wanted)
 
 
 @attrs.frozen
@@ -44,8 +57,18 @@ class _Unpack:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(from_json(self.schema))
         for batch in batches:
-            for data in batch.column("rows").drop_null().to_pylist():
-                yield from _fitted(rows_of(data), types).to_batches()
+            for number, data in enumerate(batch.column(batch.num_columns - 1).to_pylist()):
+                if data is not None:
+                    rows = _fitted(rows_of(data), types)
+                    kept = [_repeated(column[number], len(rows)) for column in batch.columns[:-1]]
+                    columns = [*kept, *rows.columns]
+                    yield from pa.Table.from_arrays(
+                        columns, names=[*batch.schema.names[:-1], *types.names]
+                    ).to_batches()
+
+
+def _repeated(value: pa.Scalar, times: int) -> pa.Array:
+    return pa.repeat(value, times) if value.is_valid else pa.nulls(times, value.type)
 
 
 def _fitted(rows: pa.Table, types: pa.Schema) -> pa.Table:

@@ -98,8 +98,7 @@ def _followed(given: Mapping[str, str]) -> tuple[str, StoredState]:
     """Return the URI of the pipeline's store, and the state to follow."""
     if "declared" in given:
         operator = from_json_of_any_version(OperatorRecord, given["declared"].encode())
-        record = operator.states[given["state"]]
-        return given["path"], StoredState(operator.uid, given["state"], operator.key_schema, record)
+        return given["path"], StoredState.of(operator, given["state"])
     found = selected(locate(given["path"]), given.get("operator"), given.get("state"))
     if found.is_savepoint:
         raise invalid_argument("path", "a pipeline's folder, which gets new checkpoints", "a savepoint's")

@@ -107,7 +107,7 @@ def read_changes(
         uri: as for ``read_state``.
         start: "latest", the id of a completed checkpoint, or the URI of a savepoint.
         end: the same. It may be older than ``start``: then the changes are those that lead back.
-        operator, state: as for ``read_state``.
+        operator, state: as for ``read_state``, but for timers, of which there are no changes.
         before: whether rows have the value at ``start``, in a column ``_before``.
 
     Raises:
@@ -149,7 +149,7 @@ def stream_changes(
         spark: the session.
         uri: a pipeline's folder, or a storage with one pipeline. Spark's driver must be able to write to it.
         reader: a name, unique in the pipeline and the same in each life of the query.
-        operator, state: as for ``read_state``.
+        operator, state: as for ``read_state``, but for timers, of which there are no changes.
         before: whether rows have the value before, in a column ``_before``.
         shards_per_batch: how many shards of the first checkpoint a batch reads at most, so that a large state comes in
             several batches; None: all at once.
@@ -190,7 +190,7 @@ def stream_declared(
         root: URI of the pipeline's store.
         reader: as for ``stream_changes``.
         operator: as the running program has it.
-        state: the name of one of its states.
+        state: the name of one of its states, or that of its dead letters.
         before, shards_per_batch: as for ``stream_changes``.
         cache_dir: where machines keep the files that are read; None: where state hosts do by default.
 

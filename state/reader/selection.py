@@ -80,7 +80,7 @@ def selected(found: Located, operator: str | None, state: str | None) -> Selecti
         checkpoint=found.manifest.id,
         is_savepoint=found.manifest.kind is CheckpointKind.SAVEPOINT,
         shards=record.shards,
-        state=StoredState(record.uid, name, record.key_schema, record.states.get(name)),
+        state=StoredState.of(record, name),
     )
 
 

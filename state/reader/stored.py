@@ -6,9 +6,9 @@
 | list | ``position`` (int, from 0), the fields of the element; one row for each element, in order |
 | map | the fields of the map's key, the fields of the value; one row for each entry |
 | ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row for each timer |
-| ``keyspace.LETTERS`` | ``time`` (timestamp of the batch), ``batch``, ``place``, ``error``, ``traceback``, ``rows`` |
+| ``LETTERS`` | ``time`` (of the batch), ``batch``, ``number``; ``place``, ``error``, ``traceback``, ``rows`` |
 
-All states have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
+State variables have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
 until their shard has removed them, because the time at which a query goes on from the checkpoint, which decides what
 has expired, is not known. If an earlier column has the same name, a column gets the prefix ``map_key_``, ``value_`` or
 ``state_``. The ``rows`` of dead letters are as ``dead_letters.rows_of`` reads them.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -35,12 +35,12 @@ from pyspark.sql.types import (
 )
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
-from ...storage.checkpoints.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 from ..format import keyspace, parts
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.packing import Packing, expiries
-from ..format.schema import arrow_schema, from_json, plain_strings
+from ..format.schema import arrow_schema, from_json, plain_strings, to_json
 from ..format.values import StateName
 from ..operators import dead_letters
 
@@ -53,6 +53,10 @@ ROWS: Final = 10_000
 """The most rows of a batch."""
 _BYTES: Final = 8 << 20
 """The number of bytes of keys and values after which a batch ends."""
+_LETTERS: Final = StateRecord((to_json(dead_letters.STORED),))
+"""What a manifest would say of dead letters."""
+Column = tuple[str, str, DataType]
+"""A prefix to use if the name is taken, the name, and the type."""
 MODES: Final = {keyspace.PROCESSING_TIMERS: "processing", keyspace.EVENT_TIMERS: "event"}
 """The names of the timers' time modes, by the prefix of their keys."""
 _LATEST: Final = (1 << 63) // 1000 - 1
@@ -68,30 +72,54 @@ class StoredState:
     key_schema: str
     """Schema of the key columns as Spark's JSON."""
     record: StateRecord | None
-    """None: the operator's timers, or its dead letters."""
+    """None: the operator's timers. Dead letters have one, though no manifest has it."""
+
+    @classmethod
+    def of(cls, operator: OperatorRecord, name: str) -> Self:
+        """Return a state of an operator, its ``TIMERS`` or its ``LETTERS``."""
+        record = _LETTERS if name == keyspace.LETTERS else operator.states.get(name)
+        return cls(operator.uid, name, operator.key_schema, record)
 
     @property
     def schema(self) -> StructType:
         """Schema of the rows; every column is nullable."""
-        keys = from_json(self.key_schema)
-        columns = [("", field.name, field.dataType) for field in keys.fields]
+        expiry = [] if self._is_timed else [("state_", "expires_at", TimestampType())]
+        return distinct([*self._identity, *self._value, *expiry])
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that say which item a row is about: of the key, the map's key or the position in a list."""
+        return tuple(self.schema.names[: len(self._identity)])
+
+    @property
+    def value_columns(self) -> dict[str, str]:
+        """The columns of the value, by the names of its fields."""
+        fields = [name for _, name, _ in self._value]
+        return dict(zip(fields, self.schema.names[len(self._identity) :], strict=False))
+
+    @property
+    def _identity(self) -> list[Column]:
+        columns = _columns("", self.key_schema)
+        if self.name == TIMERS:
+            return [*columns, ("state_", "mode", StringType()), ("state_", "timer", TimestampType())]
         if self.name == keyspace.LETTERS:
-            columns += [("state_", "time", TimestampType()), ("state_", "batch", LongType())]
-            return distinct(
-                [*columns, *(("state_", field.name, field.dataType) for field in dead_letters.STORED)]
-            )
-        if self.record is None:
-            columns += [("state_", "mode", StringType()), ("state_", "timer", TimestampType())]
-            return distinct(columns)
-        if self.record.kind is StateKind.LIST:
+            own = [("time", TimestampType()), ("batch", LongType()), ("number", IntegerType())]
+            return [*columns, *(("state_", *column) for column in own)]
+        if self._record.kind is StateKind.LIST:
             columns.append(("state_", "position", IntegerType()))
-        if self.record.map_key is not None:
-            fields = from_json(self.record.map_key).fields
-            columns += [("map_key_", field.name, field.dataType) for field in fields]
-        columns += [
-            ("value_", field.name, field.dataType) for field in from_json(self.record.versions[-1]).fields
-        ]
-        return distinct([*columns, ("state_", "expires_at", TimestampType())])
+        return (
+            columns if self._record.map_key is None else columns + _columns("map_key_", self._record.map_key)
+        )
+
+    @property
+    def _value(self) -> list[Column]:
+        if self.record is None:
+            return []
+        return _columns("state_" if self._is_timed else "value_", self.record.versions[-1])
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.name in (TIMERS, keyspace.LETTERS)
 
     def batches(self, directory: Path, key: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the state in a shard.
@@ -104,15 +132,13 @@ class StoredState:
             StateTypeError: the stored bytes do not fit the state's record.
         """
         with opened(directory) as db:
-            if self.name == keyspace.LETTERS:
-                yield from self._letters(db, key)
-            else:
-                yield from self._timers(db, key) if self.record is None else self._rows(db, key)
+            yield from self._timers(db, key) if self.record is None else self._rows(db, key)
 
     def items_of(self, db: Rdict, key: bytes, data: bytes) -> Iterator[tuple[int | bytes, bytes]]:
         """Yield the packed items of a key, given what the shard has under the state's prefix and the key.
 
         With each item comes its place: 0 in a value state, its position in a list, its packed key in a map.
+        Each dead letter has an entry of its own, see ``items``.
 
         Raises:
             StateTypeError: a part of a list is missing.
@@ -135,15 +161,6 @@ class StoredState:
                 columns = codec.decode_columns(pa.array(keys, BYTES)).columns
                 yield self._batch([*columns, pa.array([mode] * len(times)), timestamps(pa.array(times))])
 
-    def _letters(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
-        codec, stored = KeyCodec(from_json(self.key_schema)), dead_letters.packing()
-        found = ((*keyspace.split_letter(key), value) for key, value in scan(db, keyspace.DEAD_LETTERS))
-        for piece in pieces(one for one in found if only is None or one[2] == only):
-            times, batches, keys, values = zip(*piece, strict=True)
-            columns = codec.decode_columns(pa.array(keys, BYTES)).columns
-            own = [timestamps(pa.array(times)), pa.array(batches)]
-            yield self._batch([*columns, *own, *stored.unpack(pa.array(values, BYTES)).flatten()])
-
     def _rows(self, db: Rdict, only: bytes | None) -> Iterator[pa.RecordBatch]:
         for piece in pieces(self.items(db, only)):
             yield self.rows(*zip(*piece, strict=True))
@@ -165,14 +182,22 @@ class StoredState:
             StateTypeError: the stored bytes do not fit the state's record.
         """
         columns = list(KeyCodec(from_json(self.key_schema)).decode_columns(pa.array(keys, BYTES)).columns)
+        columns += self._places(places)
+        packed = pa.array(values, BYTES)
+        expiry = [] if self._is_timed else [timestamps(expiries(packed))]
+        return self._batch([*columns, *self.unpack(packed).flatten(), *expiry])
+
+    def _places(self, places: Sequence[int | bytes]) -> list[pa.Array]:
         record = self._record
+        if self.name == keyspace.LETTERS:
+            found = [keyspace.split_letter(place) for place in places if isinstance(place, bytes)]
+            times, batches, numbers, _ = zip(*found, strict=True)
+            return [timestamps(pa.array(times)), pa.array(batches), pa.array(numbers, pa.int32())]
         if record.map_key is not None:
             map_keys = Packing([from_json(record.map_key)], self._name)
-            columns += map_keys.unpack(pa.array(places, BYTES)).flatten()
-        elif record.kind is StateKind.LIST:
-            columns.append(pa.array(places, pa.int32()))
-        packed = pa.array(values, BYTES)
-        return self._batch([*columns, *self.unpack(packed).flatten(), timestamps(expiries(packed))])
+            unpacked: list[pa.Array] = map_keys.unpack(pa.array(places, BYTES)).flatten()
+            return unpacked
+        return [pa.array(places, pa.int32())] if record.kind is StateKind.LIST else []
 
     def unpack(self, packed: pa.Array) -> pa.StructArray:
         """Return packed values, which may be null, as the newest schema has them."""
@@ -184,16 +209,24 @@ class StoredState:
 
     @property
     def _record(self) -> StateRecord:
-        assert self.record is not None, "timers and dead letters have no items"
+        assert self.record is not None, "timers have no items"
         return self.record
 
     def items(self, db: Rdict, only: bytes | None = None) -> Iterator[tuple[bytes, int | bytes, bytes]]:
         """Yield for each item its key, its place as ``items_of`` says, and its packed value.
 
+        The place of a dead letter is what its entry's key has before the key: its time, its batch and its number.
+
         Args:
             db: the shard.
             only: the key whose items are wanted; None: all keys.
         """
+        if self.name == keyspace.LETTERS:
+            for where, data in scan(db, keyspace.DEAD_LETTERS):
+                _, key = keyspace.owner_of(where)
+                if only in (None, key):
+                    yield key, where[: len(where) - len(key)], data
+            return
         prefix = keyspace.value_prefix(self.name)
         for where, data in scan(db, prefix) if only is None else entry(db, prefix + only):
             key = where[len(prefix) :]
@@ -235,8 +268,12 @@ class StoredState:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def distinct(columns: list[tuple[str, str, DataType]]) -> StructType:
-    """Return a schema without duplicate names; each column is given as a prefix to use if needed, name and type."""
+def _columns(prefix: str, schema: str) -> list[Column]:
+    return [(prefix, field.name, field.dataType) for field in from_json(schema).fields]
+
+
+def distinct(columns: list[Column]) -> StructType:
+    """Return a schema without duplicate names."""
     fields: list[StructField] = []
     taken: set[str] = set()
     for prefix, name, dtype in columns:

@@ -364,7 +364,7 @@ class OperatorTester:
         return [self._letter(where, value) for where, value in stored]
 
     def _letter(self, where: bytes, value: bytes) -> DeadLetter:
-        time, batch, key = keyspace.split_letter(where)
+        time, batch, _, key = keyspace.split_letter(where)
         place, error, traceback, rows = packing().unpack_row(value)
         row = Row(*self._input.names)
         given = [] if rows is None else rows_of(rows).to_pylist()

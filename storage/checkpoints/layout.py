@@ -24,6 +24,7 @@ PINS = "pins/"
 """Records of the checkpoints that readers of the pipeline's changes need."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
+_REPLICA = ".replica."
 CLAIM = "claim"
 """Key in a savepoint's folder of the record who writes it or wrote it."""
 
@@ -66,6 +67,17 @@ def journal_of(key: str) -> int | None:
     """Return the generation whose journal has this key; None if it is another object."""
     match = _JOURNAL.fullmatch(key)
     return int(match[1]) if match else None
+
+
+def replica_pipeline(pipeline: str, replica: str) -> str:
+    """Return the name of the pipeline that writes a replica of another pipeline's state."""
+    return f"{pipeline}{_REPLICA}{replica}"
+
+
+def replicated_by(name: str) -> str | None:
+    """Return the pipeline whose state the pipeline ``name`` replicates; None if it is no replica's."""
+    pipeline, found, _ = name.rpartition(_REPLICA)
+    return pipeline if found else None
 
 
 def pin_key(reader: str, checkpoint: int) -> str:

@@ -12,7 +12,15 @@ from ..store import Store
 from ..uri import join_uri
 from .catalog import Catalog
 from .fencing import voided_by
-from .layout import CHECKPOINTS, GENERATIONS, MANIFEST, SAVEPOINTS, checkpoint_of, savepoint_key
+from .layout import (
+    CHECKPOINTS,
+    GENERATIONS,
+    MANIFEST,
+    SAVEPOINTS,
+    checkpoint_of,
+    replicated_by,
+    savepoint_key,
+)
 from .manifest import Manifest
 from .savepoint import read_savepoint
 
@@ -63,13 +71,14 @@ def pipelines(uri: str, name: str | None = None) -> dict[str, Store]:
 
 
 def pipeline(uri: str, name: str | None = None) -> Store:
-    """Return the store of the only pipeline at a URI, or of the one with this name.
+    """Return the store of the only pipeline at a URI besides its replicas, or of the one with this name.
 
     Raises:
         NothingHereError: there is no such pipeline, or there are several and no name.
         InvalidPlaceError: the URI names no store.
     """
-    stores = pipelines(uri, name)
+    found = pipelines(uri, name)
+    stores = {one: store for one, store in found.items() if replicated_by(one) not in found}
     if len(stores) > 1:
         raise NothingHereError(
             f"there are several pipelines in {uri}",

@@ -18,7 +18,14 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 
-from chandy import DeadLetters, FilesSink, ProcessorFailedError, dead_letter_rows, read_state
+from chandy import (
+    DeadLetters,
+    FilesSink,
+    ProcessorFailedError,
+    dead_letter_rows,
+    read_state,
+    stream_changes,
+)
 from chandy.coordinator import FixedDelay
 from chandy.coordinator.cli import main
 from chandy.state.errors import DefinitionError
@@ -76,13 +83,17 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     coordinator.checkpoint().result(DEADLINE)
     events.add(1)
     query.processAllAvailable()
+    copied = FilesSink(str(tmp_path / "letters"), "json")
+    replica = coordinator.replicate("totals", state="$dead_letters", to=copied, name="letters")
     # The pipeline goes on in a new process, or from its checkpoint, and the third batch may run again.
     (host,) = pids(coordinator)
     os.kill(host, signal.SIGKILL)
     events.add(1)
     # Between two runs there is none.
     eventually(lambda: getattr(query.lastProgress, "batchId", None) == 3, "the last batch")
-    coordinator.checkpoint().result(DEADLINE)
+    last = coordinator.checkpoint().result(DEADLINE)
+    eventually(lambda: replica.status.checkpoint == last.id, "a copy of all letters")
+    replica.stop()
     largest = coordinator.largest("totals", 3)
     assert len(largest) == 3
     assert largest[0].bytes == sum(largest[0].states.values()) >= largest[2].bytes > 0
@@ -91,7 +102,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
 
     lost = failing(events.folder)
     letters = read_state(spark, uri, operator="totals", state="$dead_letters")
-    assert letters.columns == ["k", "time", "batch", "place", "error", "traceback", "rows"]
+    assert letters.columns == ["k", "time", "batch", "number", "place", "error", "traceback", "rows"]
     found = sorted(letters.collect(), key=lambda row: row.batch)
     assert [(row.batch, row.k) for row in found] == [
         (at, rows[0][0]) for at, rows in enumerate(lost.values())
@@ -103,12 +114,28 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     assert {(row.more, type(row.v)) for row in wider} == {(None, float)}
     assert sum(row.v for row in wider) == sum(v for some in lost.values() for _, v in some)
 
+    copies = spark.read.json(str(tmp_path / "letters")).collect()
+    assert sorted((row.batch, row.k, row.error) for row in copies) == sorted(
+        (row.batch, row.k, row.error) for row in found
+    )
+    stream = stream_changes(spark, uri, reader="again", operator="totals", state="$dead_letters")
+    again = dead_letter_rows(stream, EVENTS, keep=["batch", "error"]).writeStream.format("parquet")
+    again = again.option("checkpointLocation", str(tmp_path / "spark")).trigger(availableNow=True)
+    again.start(str(tmp_path / "again")).awaitTermination()
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "again")).collect())) == sorted(
+        (row.batch, row.error, *given) for row in found for given in list(lost.values())[row.batch]
+    )
+
     with pytest.raises(
         PythonException, match="expected types that the rows of dead letters fit: column 'k' is string"
     ):
         dead_letter_rows(letters, "k int").collect()
     with pytest.raises(DefinitionError, match="argument letters"):
         dead_letter_rows(letters.select("k"), EVENTS)
+    with pytest.raises(DefinitionError, match="argument keep: expected some of k, time"):
+        dead_letter_rows(letters, EVENTS, keep=["reason"])
+    with pytest.raises(DefinitionError, match="columns that the rows do not have, found k"):
+        dead_letter_rows(letters, EVENTS, keep=["k"])
 
     told = CliRunner().invoke(main, ["dead-letters", str(tmp_path / "store"), "--limit", "3"])
     assert told.exit_code == 0, told.output

@@ -133,4 +133,4 @@ def test_a_key_of_the_initial_state_that_fails_is_given_up_alone(tmp_path, style
     letters = [
         keyspace.split_letter(key) for _, key in pipeline.shards.held if key.startswith(keyspace.DEAD_LETTERS)
     ]
-    assert [(time, batch) for time, batch, _ in letters] == [(0, 0)]
+    assert [(time, batch, number) for time, batch, number, _ in letters] == [(0, 0, 0)]

@@ -12,10 +12,11 @@ from pyspark.sql.types import LongType, StringType, StructType
 from chandy.state.errors import DefinitionError, NoSuchStateError, StateSchemaError
 from chandy.state.format import parts
 from chandy.state.format.keys import KeyCodec
-from chandy.state.format.keyspace import value_prefix
+from chandy.state.format.keyspace import LETTERS, letter_key, value_prefix
 from chandy.state.format.packing import Packing
 from chandy.state.format.schema import to_json
 from chandy.state.format.values import StateName
+from chandy.state.operators.dead_letters import packing
 from chandy.state.reader.changes import StateChanges
 from chandy.state.reader.options import ChangesBetween, chosen
 from chandy.state.reader.selection import selected
@@ -126,6 +127,38 @@ def test_an_operator_that_is_in_no_checkpoint_yet_is_empty(made: Checkpoints) ->
     assert changes(None, nothing, of=new) == changes(nothing, nothing, of=new) == []
     without = commit(made, 3, {}, states={})
     assert changes(None, without, of=new) == changes(nothing, without, of=new) == []
+
+
+def test_a_dead_letter_is_known_by_its_time_batch_number_and_key(made: Checkpoints) -> None:
+    def letters(*some: tuple[str, int, int]) -> dict[bytes, bytes]:
+        packed = packing().pack_row(("in a test", "ValueError: no", "at line 1", b"rows"))
+        return {
+            letter_key(1000, batch, number, KeyCodec(KEY).encode((k,))): packed for k, batch, number in some
+        }
+
+    # The key's rows did not fit into one letter.
+    old = commit(made, 1, letters(("a", 1, 0), ("a", 1, 1)) | values(a=1), states={})
+    new = commit(made, 2, letters(("a", 1, 1), ("b", 2, 0)) | values(a=2), states={})
+    state = selected(new, "op", LETTERS).state
+    assert state.key_columns == ("k", "time", "batch", "number")
+    found = StateChanges(state)
+
+    def told(old: Located | None, new: Located) -> list[tuple[Any, ...]]:
+        rows = [
+            row
+            for part in found.parts(old, new)
+            for batch in found.batches(part)
+            for row in batch.to_pylist()
+        ]
+        return [
+            (row["_change"], *(row[name] for name in ("k", "batch", "number", "error", "rows")))
+            for row in rows
+        ]
+
+    error = ("ValueError: no", b"rows")
+    assert told(None, old) == [("read", "a", 1, 0, *error), ("read", "a", 1, 1, *error)]
+    assert told(old, new) == [("delete", "a", 1, 0, None, None), ("insert", "b", 2, 0, *error)]
+    assert told(new, new) == []
 
 
 def test_a_map_has_a_row_for_each_entry(made: Checkpoints) -> None:

@@ -9,8 +9,8 @@ import pytest
 from chandy.storage import DamagedError, NothingHereError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import savepoint_key
-from chandy.storage.checkpoints.locate import find, locate, pipelines, savepoint
+from chandy.storage.checkpoints.layout import replica_pipeline, savepoint_key
+from chandy.storage.checkpoints.locate import find, locate, pipeline, pipelines, savepoint
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
 
@@ -60,6 +60,16 @@ def test_of_several_pipelines_one_has_to_be_named(storage: Path) -> None:
     assert list(pipelines(str(storage), "p")) == ["p"]
     with pytest.raises(NothingHereError, match=r"'q'.*other, p"):
         pipelines(str(storage), "q")
+
+
+def test_a_pipeline_is_the_only_one_although_its_state_is_replicated(storage: Path) -> None:
+    Catalog(LocalStore(storage / replica_pipeline("p", "letters"))).take_over("driver", 1.0)
+    assert locate(str(storage)).store.uri == (storage / "p").as_uri()
+    assert pipeline(str(storage), "p.replica.letters").uri == (storage / "p.replica.letters").as_uri()
+    # That of another one is a pipeline like any.
+    Catalog(LocalStore(storage / replica_pipeline("gone", "totals"))).take_over("driver", 1.0)
+    with pytest.raises(NothingHereError, match=r"found gone\.replica\.totals, p\b"):
+        locate(str(storage))
 
 
 def test_what_is_not_there_is_named(storage: Path) -> None:
