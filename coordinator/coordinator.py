@@ -43,7 +43,7 @@ from .sinks.two_phase.query_sink import TransactionalSink
 from .sinks.two_phase.together import check_together
 from .spark import plan
 from .spark.environment import check_pyspark, check_session
-from .spark.writer_facts import check
+from .spark.writer_facts import check, check_duration
 from .supervised_run import Exit, run
 from .wiring.assembly import assemble
 from .wiring.query_reach import check_query_reach
@@ -224,6 +224,7 @@ class CheckpointCoordinator(KeyedOperators):
             # It is not in the plan of the stream.
             facts = attrs.evolve(facts, operators=(*facts.operators, batches.uid))
         check(facts)
+        check_duration(facts, self._config.timeout_seconds)
         if transactional is not None:
             transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(writer, facts)

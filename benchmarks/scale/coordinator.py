@@ -50,7 +50,7 @@ class CommittingQuery:
         self._offsets = folder / "offsets"
         self._offsets.write_text("v1\n{}\n0")
 
-    def planned(self, query: str) -> int:
+    def begun(self, query: str) -> int:
         """Return the newest batch."""
         self.planned_at = time.monotonic()
         return self.newest

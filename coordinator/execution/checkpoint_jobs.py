@@ -115,8 +115,8 @@ class CheckpointJobs:
             self.discard_aborted(do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint))
             return
         for query in choose.queries:
-            planned, current_batch = self._progress.planned(query), self._progress.current_batch(query)
-            self._machine.handle(on.CutChosen(choose.checkpoint, query, planned, current_batch))
+            begun, current_batch = self._progress.begun(query), self._progress.current_batch(query)
+            self._machine.handle(on.CutChosen(choose.checkpoint, query, begun, current_batch))
         self._machine.handle(on.PlanningDone(choose.checkpoint))
         for query in choose.queries:
             # A query that was stopped since its cut was chosen never commits what it had planned.

@@ -14,8 +14,8 @@ from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecor
 class Progress(Protocol):
     """The queries, by their names."""
 
-    def planned(self, query: str) -> int:
-        """The newest batch that Spark has planned; -1 if none."""
+    def begun(self, query: str) -> int:
+        """The newest batch that Spark has begun; -1 if none."""
         ...
 
     def current_batch(self, query: str) -> int | None:

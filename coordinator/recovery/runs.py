@@ -86,6 +86,24 @@ class Run:
         self.planned = max(self.planned, newest)
         return newest
 
+    def newest_begun(self) -> int:
+        """Return the newest batch that Spark has begun; -1 if none.
+
+        Spark plans a batch before it runs it, but for those of a real-time query: these are logged when they end, each
+        begins when the one before has committed, and they need no data.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        self.newest_planned()
+        return self._begun(self.logs())
+
+    def _begun(self, logs: Path) -> int:
+        planned = progress.newest_planned(logs)
+        if self.definition.facts.real_time_seconds is None or self.ended:
+            return planned
+        return max(planned, progress.newest_committed(logs) + 1)
+
     def check_directory(self) -> int:
         """Return the newest planned batch, once the working directory is known to have the query and its batches still.
 
@@ -126,6 +144,14 @@ class Run:
             return self.is_committed(batch)
         except WorkingDirectoryError:
             return False
+
+    def await_running_batch(self, deadline: float) -> None:
+        """Wait until the newest batch that has begun has committed, the run has ended, or the time has come.
+
+        Args:
+            deadline: in monotonic seconds.
+        """
+        self.await_commit(self._begun(self.logs_as_known()), deadline)
 
     def await_commit(self, batch: int, deadline: float) -> None:
         """Wait until a batch has committed, the run has ended, or the time has come.
@@ -201,9 +227,9 @@ class Runs:
 
     # --- what the executor asks -----------------------------------------------------------------------------
 
-    def planned(self, query: str) -> int:
-        """Return the newest batch that Spark has planned; -1 if none."""
-        return self._current[query].newest_planned()
+    def begun(self, query: str) -> int:
+        """Return the newest batch that Spark has begun; -1 if none."""
+        return self._current[query].newest_begun()
 
     def current_batch(self, query: str) -> int | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""

@@ -340,7 +340,7 @@ class Supervisor:
                 if run is None or run.ended:
                     continue
                 try:
-                    run.await_commit(progress.newest_planned(run.logs_as_known()), deadline)
+                    run.await_running_batch(deadline)
                     self._stop(run)
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))

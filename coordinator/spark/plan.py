@@ -79,10 +79,12 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
     spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
     options = field(writer._jwrite, "extraOptions")
     nodes = list(_nodes(plan))
+    trigger = field(writer._jwrite, "trigger")
+    kind = _TRIGGERS[trigger.getClass().getSimpleName()]
     return WriterFacts(
         sink=_sink(spark, str(field(writer._jwrite, "source")), _get(options, "path"), table),
         output_mode=field(writer._jwrite, "outputMode").toString().lower(),
-        trigger=_TRIGGERS[field(writer._jwrite, "trigger").getClass().getSimpleName()],
+        trigger=kind,
         checkpoint_location=_get(options, "checkpointLocation"),
         query_name=_get(options, "queryName"),
         async_progress=(_get(options, "asyncProgressTrackingEnabled") or "false").lower() == "true",
@@ -94,6 +96,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
         ignores_sink_log=spark.conf.get(_IGNORES_SINK_LOG, "false") == "true",
+        real_time_seconds=trigger.batchDurationMs() / 1000 if kind is Trigger.REAL_TIME else None,
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
 

@@ -97,6 +97,8 @@ class WriterFacts:
     """The same for a file sink."""
     ignores_sink_log: bool = False
     """Whether file sources list a directory although it has the log of a file sink."""
+    real_time_seconds: float | None = None
+    """How long a batch of a real-time query lasts; None: it runs micro-batches."""
     single_watermark: bool = False
     """Whether a row is late by the batch's own watermark instead of the one before (``batch_log.batch_times``)."""
 
@@ -114,12 +116,14 @@ def check(facts: WriterFacts) -> None:
             repr(facts.checkpoint_location),
             "remove the option: the coordinator gives the query a new directory after each restore",
         )
-    if facts.trigger in (Trigger.CONTINUOUS, Trigger.REAL_TIME):
+    if facts.trigger is Trigger.CONTINUOUS:
         raise _refused(
-            "a trigger that runs micro-batches, because barriers are placed between them",
+            "a trigger that runs batches, because barriers are placed between them",
             f"trigger({facts.trigger.value}=...)",
-            "use processingTime, availableNow or once",
+            "use processingTime, availableNow or once; realTime is as fast",
         )
+    if facts.trigger is Trigger.REAL_TIME:
+        _check_real_time(facts)
     if facts.async_progress:
         raise _refused(
             "a log entry for each batch before it runs, because a barrier is placed behind the newest one",
@@ -134,6 +138,42 @@ def check(facts: WriterFacts) -> None:
             "partitions by which the operator's tasks know their shards",
             "none",
             "call .repartition(n) on the operator's output first",
+        )
+
+
+def check_duration(facts: WriterFacts, timeout: float) -> None:
+    """Refuse real-time batches that outlast a checkpoint, which waits for the end of one.
+
+    Args:
+        facts: of the query.
+        timeout: how many seconds a checkpoint may take.
+
+    Raises:
+        WriterError: they do.
+    """
+    if facts.real_time_seconds is not None and facts.real_time_seconds >= timeout:
+        raise _refused(
+            f"real-time batches of less than {timeout:g} s, the timeout of checkpoints, which wait for the end of one",
+            f"batches of {facts.real_time_seconds:g} s",
+            "give trigger(realTime=...) a shorter time, or CheckpointConfig a longer timeout",
+        )
+
+
+def _check_real_time(facts: WriterFacts) -> None:
+    """Refuse what needs micro-batches."""
+    if facts.operators:
+        # Measured: 3 s in the median with a row at a time.
+        raise _refused(
+            f"a trigger that runs micro-batches for operator {facts.operators[0]!r}, because Spark hands rows "
+            "to Python many at a time, which takes seconds in real-time mode",
+            "trigger(realTime=...)",
+            "use processingTime, or state of Spark's own in this query",
+        )
+    if facts.sink.format.lower() == "foreachbatch":
+        raise _refused(
+            "a sink that takes rows one by one, because a real-time batch is open for long",
+            "trigger(realTime=...) and a sink that takes whole batches",
+            "use Spark's sink for Kafka, or foreach; or use processingTime",
         )
 
 

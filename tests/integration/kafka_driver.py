@@ -33,6 +33,12 @@ from .support import TOTALS, Totals
 
 PIPELINE, QUERY = "fromkafka", "totals"
 RECORD = "k string, v long"
+REAL_TIME = {
+    "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
+    "RocksDBStateStoreProvider",
+}
+"""What a real-time query with state of Spark's own needs."""
 
 
 # --- the parent's side --------------------------------------------------------------------------------------
@@ -109,10 +115,11 @@ class KafkaDriver:
 # --- the driver's side --------------------------------------------------------------------------------------
 
 
-def session(jars: Sequence[str], folder: Path) -> SparkSession:
+def session(jars: Sequence[str], folder: Path, threads: int) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(f"local[{threads}]")
+        .config(map=REAL_TIME)
         .config("spark.jars", ",".join(jars))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -139,6 +146,14 @@ def begin(
     coordinator: CheckpointCoordinator, spark: SparkSession, options: dict[str, Any]
 ) -> CheckpointedQuery:
     """Kafka, keyed state, Kafka, or nothing if there is no topic for the output."""
+    if options.get("real_time"):
+        counts = records(spark, options).groupBy("k").count()
+        rows = counts.selectExpr("k AS key", "to_json(struct(count AS n)) AS value").writeStream
+        rows = rows.format("kafka").option(
+            "kafka.bootstrap.servers", options["reader"]["kafka.bootstrap.servers"]
+        )
+        rows = rows.option("topic", options["out"]).outputMode("update").trigger(realTime="1 second")
+        return coordinator.start(rows, name=QUERY)
     totals = coordinator.transform_with_state(
         records(spark, options),
         key=["k"],
@@ -160,7 +175,8 @@ def run(options: dict[str, Any]) -> None:
     cloudpickle.register_pickle_by_value(support)
     logging.basicConfig(level="INFO", stream=sys.stderr)
     folder = Path(options["folder"])
-    spark = session(options["jars"], folder)
+    # All tasks of a real-time query run at the same time.
+    spark = session(options["jars"], folder, 4 if options.get("real_time") else 2)
     coordinator = CheckpointCoordinator(
         spark,
         pipeline=PIPELINE,

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from chandy import FilesSink
 from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import (
     ArgumentError,
@@ -72,16 +73,21 @@ def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goe
     stream = events.stream(spark)
     socket = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", 1).load()
     cleaning = spark.readStream.schema(EVENTS).option("cleanSource", "delete").json(str(events.folder))
+    keyed = totals(coordinator, stream)
     refused = [
         (stream.writeStream.format("noop").option("checkpointLocation", "/tmp/mine"), "checkpointLocation"),
         (stream.writeStream.format("noop").trigger(continuous="1 second"), "continuous"),
-        (stream.writeStream.format("noop").trigger(realTime="5 minutes"), "realTime"),
+        (stream.writeStream.format("noop").trigger(realTime="10 minutes"), "less than 600 s, the timeout"),
+        (keyed.writeStream.format("noop").trigger(realTime="5 seconds"), "for operator 'totals'"),
         (socket.writeStream.format("noop"), "socket"),
         (cleaning.writeStream.format("noop"), "cleanSource"),
     ]
     for writer, why in refused:
         with pytest.raises(WriterError, match=why):
             coordinator.start(writer, name="q")
+    rows = stream.writeStream.trigger(realTime="5 seconds")
+    with pytest.raises(WriterError, match="a sink that takes rows one by one"):
+        coordinator.start(rows, name="q", sink=FilesSink(str(events.folder.with_name("out"))))
     wrong: list[tuple[Any, str]] = [
         (stream, "found a DataFrame"),
         (spark.range(1).write, "found a DataFrameWriter"),

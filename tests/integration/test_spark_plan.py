@@ -144,7 +144,8 @@ def test_a_default_location_of_the_session_is_no_option_of_the_writer(
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("continuous", "1 second"),
+        ("once", True),
+        ("processingTime", "1 second"),
         pytest.param(
             "realTime",
             "5 seconds",
@@ -152,14 +153,15 @@ def test_a_default_location_of_the_session_is_no_option_of_the_writer(
         ),
     ],
 )
-def test_triggers_without_micro_batches_are_refused(numbers: DataFrame, argument: str, value: str) -> None:
-    with pytest.raises(WriterError, match=argument):
-        check(facts(numbers.writeStream.trigger(**{argument: value})))
+def test_triggers_with_batches_are_taken(numbers: DataFrame, argument: str, value: object) -> None:
+    found = facts(numbers.writeStream.trigger(**{argument: value}))
+    check(found)
+    assert found.real_time_seconds == (5.0 if argument == "realTime" else None)
 
 
-@pytest.mark.parametrize(("argument", "value"), [("once", True), ("processingTime", "1 second")])
-def test_triggers_with_micro_batches_are_taken(numbers: DataFrame, argument: str, value: object) -> None:
-    check(facts(numbers.writeStream.trigger(**{argument: value})))
+def test_a_trigger_without_batches_is_refused(numbers: DataFrame) -> None:
+    with pytest.raises(WriterError, match="continuous"):
+        check(facts(numbers.writeStream.trigger(continuous="1 second")))
 
 
 def test_a_file_source_that_cleans_up_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ class Life(SteppedExecutor):
         return open_store(uri)
 
     def planned(self, query: str) -> int:
-        return self.runs.planned(query)
+        return self.runs.begun(query)
 
     def is_committed(self, query: str, batch: int) -> bool:
         return self.runs.is_committed(query, batch)

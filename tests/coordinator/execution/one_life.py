@@ -83,7 +83,7 @@ class Queries:
         self.may_plan = threading.Event()
         self.may_plan.set()
 
-    def planned(self, query: str) -> int:
+    def begun(self, query: str) -> int:
         assert self.may_plan.wait(DEADLINE)
         return self.newest
 

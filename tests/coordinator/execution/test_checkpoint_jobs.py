@@ -181,7 +181,7 @@ def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
         raise RuntimeError("offset log unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup.queries, "planned", broken)
+        patch.setattr(setup.queries, "begun", broken)
         error = setup.error(setup.request())
     assert (error.reason, error.detail) == (Reason.TRIGGER_CHECKPOINT_FAILURE, "offset log unreadable")
     assert setup.completed().id == 2

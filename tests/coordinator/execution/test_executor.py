@@ -186,7 +186,7 @@ def test_closing_comes_to_an_end_although_something_on_the_driver_hangs_and_says
         assert go_on.wait(DEADLINE)
         return 4
 
-    monkeypatch.setattr(setup.queries, "planned", hangs)
+    monkeypatch.setattr(setup.queries, "begun", hangs)
     future = setup.request()
     assert hanging.wait(DEADLINE)
     setup.executor.close()

@@ -21,13 +21,15 @@ from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFact
 class Query:
     """A query with Spark's file sink, as its files show it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, real_time_seconds: float | None = None) -> None:
         self.directory, self.output = folder / "work" / "run", folder / "out"
         (self.output / LOG).mkdir(parents=True)
         for log in ("offsets", "commits"):
             (self.directory / log).mkdir(parents=True)
         (self.directory / "metadata").write_text('{"id":"x"}')
-        facts = WriterFacts(SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME)
+        facts = WriterFacts(
+            SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
+        )
         definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
         self.runs = Runs()
         self.runs.put(Run(1, definition, self.directory, "x"))
@@ -67,6 +69,20 @@ def test_a_checkpoint_has_the_files_of_its_cut_while_the_next_batch_is_under_way
         assert {name for name in files if name.startswith("sink/")} == {"sink/0", "sink/1"}
 
 
+def test_a_batch_of_a_real_time_query_has_begun_once_the_one_before_has_committed(tmp_path: Path) -> None:
+    query = Query(tmp_path, real_time_seconds=5.0)
+    assert query.runs.begun("q") == 0
+    query.commit(0)
+    assert query.runs.begun("q") == 1
+    # Spark logs it when it ends.
+    query.plan(1)
+    assert query.runs.begun("q") == 1
+    query.commit(1)
+    assert query.runs.begun("q") == 2
+    query.runs.all()[0].ended = True
+    assert query.runs.begun("q") == 1
+
+
 def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(query: Query) -> None:
     query.write(2)
     with pytest.raises(SinkTakenError, match="no batch after 1 in its output"), query.runs.hold("q", 1):
@@ -75,7 +91,7 @@ def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(que
 
 @pytest.mark.parametrize("lost", ["metadata", "offsets", "all", "newest", "replaced"])
 def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(query: Query, lost: str) -> None:
-    assert query.runs.planned("q") == 1
+    assert query.runs.begun("q") == 1
     match lost:
         case "metadata":
             (query.directory / "metadata").unlink()
@@ -95,7 +111,7 @@ def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(quer
 
 
 def test_what_spark_deletes_itself_is_not_missed(query: Query) -> None:
-    assert query.runs.planned("q") == 1
+    assert query.runs.begun("q") == 1
     (query.directory / "offsets" / "0").unlink()
     (query.directory / "commits" / "0").unlink()
     query.runs.all()[0].check_directory()

@@ -6,7 +6,14 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import WriterError
-from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts, check
+from chandy.coordinator.spark.writer_facts import (
+    SinkFacts,
+    SourceFacts,
+    Trigger,
+    WriterFacts,
+    check,
+    check_duration,
+)
 
 GOOD = WriterFacts(
     sink=SinkFacts("noop"),
@@ -16,14 +23,27 @@ GOOD = WriterFacts(
 )
 
 
-def test_a_plain_query_is_taken() -> None:
+def test_a_plain_query_is_taken_in_batches_of_either_kind() -> None:
     check(GOOD)
+    check(attrs.evolve(GOOD, trigger=Trigger.REAL_TIME))
+
+
+def test_real_time_batches_may_not_outlast_a_checkpoint() -> None:
+    check_duration(attrs.evolve(GOOD, real_time_seconds=None), 1.0)
+    check_duration(attrs.evolve(GOOD, real_time_seconds=5.0), 6.0)
+    with pytest.raises(WriterError, match=r"less than 300 s, .*found batches of 300 s"):
+        check_duration(attrs.evolve(GOOD, real_time_seconds=300.0), 300.0)
 
 
 REFUSED: list[tuple[dict[str, object], str, str]] = [
     ({"checkpoint_location": "/c"}, "checkpointLocation", "'/c'"),
-    ({"trigger": Trigger.CONTINUOUS}, "micro-batches", "trigger(continuous=...)"),
-    ({"trigger": Trigger.REAL_TIME}, "micro-batches", "trigger(realTime=...)"),
+    ({"trigger": Trigger.CONTINUOUS}, "runs batches", "trigger(continuous=...)"),
+    ({"trigger": Trigger.REAL_TIME, "operators": ("o",)}, "for operator 'o'", "trigger(realTime=...)"),
+    (
+        {"trigger": Trigger.REAL_TIME, "sink": SinkFacts("foreachBatch")},
+        "one by one",
+        "trigger(realTime=...) and a sink that takes whole batches",
+    ),
     ({"async_progress": True}, "log entry", "the option asyncProgressTrackingEnabled"),
     (
         {"sources": (*GOOD.sources, SourceFacts("csv", True, clean_source="archive"))},
