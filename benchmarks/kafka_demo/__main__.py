@@ -1,8 +1,9 @@
 """The demo of Kafka, ``python -m benchmarks.kafka_demo``: everything is killed once, and every flight is counted once.
 
-A driver reads flights from Kafka, keeps totals by aircraft, and publishes them to Kafka and PostgreSQL. On its way,
-the database, the broker and the driver are killed with SIGKILL, and started again. At the end, the rows of both targets
-are compared with the input. This process starts the servers, watches, kills and compares: it starts no Spark.
+A driver reads flights from Kafka, keeps totals by aircraft, publishes each change of them to Kafka and PostgreSQL, and
+replicates the totals themselves into a compacted topic and a table. On its way, the database, the broker and the driver
+are killed with SIGKILL, and started again. At the end, all four are compared with the input. This process starts the
+servers, watches, kills and compares: it starts no Spark.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ..servers import kafka as kafka_server
 from ..servers import postgres as postgres_server
 from ..servers.maven import NoJavaServerError
 from ..watching import DriverFailedError, Patience, Watch
-from .check import Finding, check, differing_rows
-from .flow import FLIGHTS, GROUP, PARTITIONS, TOTALS, Places, answer, records
+from .check import Copy, Finding, check, check_copy, differing_rows
+from .flow import COPY, FLIGHTS, GROUP, PARTITIONS, TOTALS, Places, answer, newest_values, records
 
 _DRIVER: Final = "benchmarks.kafka_demo.driver"
 _BATCHES: Final = 30
@@ -42,6 +43,7 @@ _PHASES: Final = {
     "session": "starting the coordinator",
     "coordinator": "starting the query",
     "query": "streaming",
+    "copies": "waiting for the copies of the state",
     "stopped": "stopping",
 }
 
@@ -114,6 +116,8 @@ class Outcome:
 
     findings: tuple[Finding, ...]
     """What readers of each target see."""
+    copies: tuple[Copy, ...]
+    """What they see of each copy of the state."""
     differing: int
     """Rows that are in one target and not in the other."""
     lag: int
@@ -124,8 +128,9 @@ class Outcome:
     @property
     def is_right(self) -> bool:
         """Whether everything was killed, and every flight counted once."""
-        right = all(finding.is_right for finding in self.findings)
-        return right and not self.differing and not self.lag and not self.spared
+        are_exact = all(finding.is_right for finding in self.findings)
+        are_copies = all(copy.is_right for copy in self.copies)
+        return are_exact and are_copies and not self.differing and not self.lag and not self.spared
 
 
 @click.command()
@@ -165,7 +170,9 @@ def _run(console: Console, folder: Path, limit: int | None) -> Outcome:
         for topic in (FLIGHTS, TOTALS):
             kafka_server.create_topic(broker.servers, topic, PARTITIONS)
         kafka_server.produce(broker.servers, FLIGHTS, records(flights))
+        kafka_server.create_topic(broker.servers, COPY, PARTITIONS, **{"cleanup.policy": "compact"})
         database.execute(f"CREATE TABLE {TOTALS} (key text, value text)")
+        database.execute(f"CREATE TABLE {COPY} (aircraft text PRIMARY KEY, flights bigint, delay bigint)")
         places = Places(
             str(folder), broker.servers, database.conninfo(), jars, max(1, total // _BATCHES), total
         )
@@ -179,14 +186,19 @@ def _run(console: Console, folder: Path, limit: int | None) -> Outcome:
             "Kafka topic": [(one.value or b"").decode() for one in kafka_server.read(broker.servers, TOTALS)],
             "PostgreSQL table": [row[0] for row in database.execute(f"SELECT value FROM {TOTALS}")],
         }
+        copies = {
+            "compacted topic": newest_values(kafka_server.read(broker.servers, COPY)),
+            "table": {row[0]: (row[1], row[2]) for row in database.execute(f"SELECT * FROM {COPY}")},
+        }
         lag = total - sum(kafka_server.group_offsets(broker.servers, GROUP, FLIGHTS).values())
     outcome = Outcome(
         tuple(check(target, found, expected) for target, found in rows.items()),
+        tuple(check_copy(target, found, expected) for target, found in copies.items()),
         differing_rows(*rows.values()),
         lag,
         tuple(kill.what for kill in kills if not kill.at),
     )
-    for table in (_kills(kills), _findings(outcome.findings)):
+    for table in (_kills(kills), _findings(outcome.findings), _copies(outcome.copies)):
         console.print()
         console.print(table)
     console.print()
@@ -305,6 +317,16 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
     return table
 
 
+def _copies(copies: tuple[Copy, ...]) -> Table:
+    table = Table(title="Copies of the state", title_justify="left", title_style="bold")
+    table.add_column("target")
+    for column in ("aircraft", "that differ"):
+        table.add_column(column, justify="right")
+    for copy in copies:
+        table.add_row(copy.target, f"{copy.keys:,}", f"{len(copy.differing):,}")
+    return table
+
+
 def _verdict(console: Console, outcome: Outcome, flights: int, story: Story) -> None:
     for finding in outcome.findings:
         if finding.is_right:
@@ -313,6 +335,12 @@ def _verdict(console: Console, outcome: Outcome, flights: int, story: Story) -> 
         else:
             some = ", ".join(finding.differing[:_SHOWN])
             console.print(Text(f"  the {finding.target} is wrong: {some}", "bold red"))
+    for copy in outcome.copies:
+        if copy.is_right:
+            console.print(Text(f"  the {copy.target} is a copy of the state", "bold green"))
+        else:
+            some = ", ".join(copy.differing[:_SHOWN])
+            console.print(Text(f"  the {copy.target} is no copy of the state: {some}", "bold red"))
     if outcome.differing:
         text = f"{outcome.differing:,} rows are in one target and not in the other"
         console.print(Text(f"  {text}", "bold red"))

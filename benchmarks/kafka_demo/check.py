@@ -1,4 +1,4 @@
-"""Whether a target has every flight counted once, by its rows alone. Pure."""
+"""Whether a target has every flight counted once, by its rows alone, and whether a copy is the state. Pure."""
 
 from __future__ import annotations
 
@@ -54,6 +54,27 @@ def check(target: str, rows: Iterable[str], expected: Totals) -> Finding:
     }
     twice = sum(times - 1 for times in counts.values())
     return Finding(target, counts.total(), twice, new.total(), tuple(sorted(wrong)))
+
+
+@attrs.frozen
+class Copy:
+    """What was found in a copy of the state."""
+
+    target: str
+    keys: int
+    differing: tuple[str, ...]
+    """Aircraft that it has and should not have, lacks, or has with other totals."""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is the state."""
+        return not self.differing
+
+
+def check_copy(target: str, found: Totals, expected: Totals) -> Copy:
+    """Compare a copy of the state with what is right after all flights."""
+    wrong = (one for one in found.keys() | expected.keys() if found.get(one) != expected.get(one))
+    return Copy(target, len(found), tuple(sorted(wrong)))
 
 
 def differing_rows(first: Iterable[str], second: Iterable[str]) -> int:

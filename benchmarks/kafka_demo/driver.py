@@ -22,7 +22,7 @@ from chandy.storage import codec
 
 from ..lives import say
 from ..watching import FAILED
-from .flow import OUTPUT, PIPELINE, QUERY, TOTALS, Count, Places, stream
+from .flow import COPY, OUTPUT, PIPELINE, QUERY, TOTALS, Count, Places, stream
 
 _POLL_SECONDS: Final = 0.1
 _STOP: Final = "3 min"
@@ -85,15 +85,35 @@ def _run(places: Places) -> None:
     )
     query = coordinator.start(rows.writeStream, sink=sinks, name=QUERY)
     say("query", guarantee=str(query.guarantee), in_place=coordinator.recoveries[0].in_place)
+    _replicate(coordinator, places)
     told: set[int] = set()
     for done in _positions(query, places.flights):
         if done is not None:
             say("batch", flights=done)
         _tell_checkpoints(coordinator, told)
+    coordinator.checkpoint().result()
+    say("copies")
+    for replica in coordinator.replicas:
+        replica.catch_up(_STOP)
     last = coordinator.stop(timeout=_STOP)
     _tell_checkpoints(coordinator, told)
     say("stopped", checkpoint=last.id if last else None)
     spark.stop()
+
+
+def _replicate(coordinator: CheckpointCoordinator, places: Places) -> None:
+    """Keep copies of the state in a compacted topic and in a table."""
+    topic = KafkaSink(bootstrap_servers=places.kafka, topic=COPY, uid="kafka-copy")
+    coordinator.replicate(QUERY, to=topic, name="topic")
+    table = PostgresSink(
+        conninfo=places.postgres,
+        table=COPY,
+        mode="upsert",
+        key=("aircraft",),
+        deleted="_deleted",
+        uid="postgres-copy",
+    )
+    coordinator.replicate(QUERY, to=table, name="table")
 
 
 def _positions(query: CheckpointedQuery, flights: int) -> Iterator[int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +12,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from ..servers.kafka import Record
 from .check import Totals
 
 FLIGHTS: Final = "flights"
 """The topic of the input."""
 TOTALS: Final = "totals"
 """The topic and the table of the output."""
+COPY: Final = "aircraft"
+"""The topic and the table that have a copy of the state."""
 PARTITIONS: Final = 4
 PIPELINE: Final = "kafka-demo"
 QUERY: Final = "totals"
@@ -95,6 +98,18 @@ def answer(flights: pa.Table) -> Totals:
         aircraft = number or NO_NUMBER
         count, total = found.get(aircraft, (0, 0))
         found[aircraft] = count + 1, total + (delay or 0)
+    return found
+
+
+def newest_values(changes: Iterable[Record]) -> Totals:
+    """Return what a topic of changes makes: of each key the value that came last; none if that is null."""
+    found: Totals = {}
+    for change in changes:
+        aircraft = json.loads(change.key or b"")["aircraft"]
+        found.pop(aircraft, None)
+        if change.value is not None:
+            fields = json.loads(change.value)
+            found[aircraft] = (fields["flights"], fields["delay"])
     return found
 
 

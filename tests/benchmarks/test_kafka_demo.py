@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from benchmarks.kafka_demo import __main__ as demo
 from benchmarks.kafka_demo.__main__ import Kill, Outcome
-from benchmarks.kafka_demo.check import check, differing_rows
+from benchmarks.kafka_demo.check import check, check_copy, differing_rows
 from benchmarks.kafka_demo.driver import flights_read
-from benchmarks.kafka_demo.flow import Places, answer, records
+from benchmarks.kafka_demo.flow import Places, answer, newest_values, records
+from benchmarks.servers.kafka import Record
 from chandy.storage import codec
 
 EXPECTED = {"a": (3, 30), "b": (1, -5)}
@@ -62,6 +63,16 @@ def test_rows_of_one_target_alone_are_counted() -> None:
     assert differing_rows([RIGHT[0]] * 2, RIGHT[:1]) == 1
 
 
+def test_the_newest_value_of_each_key_makes_the_copy() -> None:
+    def change(aircraft: str, value: tuple[int, int] | None) -> Record:
+        fields = None if value is None else json.dumps(dict(zip(("flights", "delay"), value, strict=True)))
+        key = json.dumps({"aircraft": aircraft}).encode()
+        return Record("t", 0, 0, key, None if fields is None else fields.encode(), None)
+
+    changes = [change("a", (1, 5)), change("b", (1, 1)), change("a", (2, 7)), change("b", None)]
+    assert newest_values(changes) == {"a": (2, 7)}
+
+
 def test_what_is_right_is_computed_from_the_records_that_are_sent() -> None:
     flights = pa.table({"tailnum": ["x", None, "x"], "dep_delay": [5, 7, None]})
     assert answer(flights) == {"x": (2, 5), "unknown": (1, 7)}
@@ -95,11 +106,15 @@ def test_a_kill_is_followed_by_what_comes_after_it_alone() -> None:
 
 def test_all_must_be_killed_and_every_flight_counted_once() -> None:
     right, wrong = check("t", RIGHT, EXPECTED), check("t", RIGHT[1:], EXPECTED)
-    assert Outcome((right, right), differing=0, lag=0, spared=()).is_right
-    assert not Outcome((right, wrong), differing=0, lag=0, spared=()).is_right
-    assert not Outcome((right, right), differing=1, lag=0, spared=()).is_right
-    assert not Outcome((right, right), differing=0, lag=3, spared=()).is_right
-    assert not Outcome((right, right), differing=0, lag=0, spared=("Kafka",)).is_right
+    copy = check_copy("c", EXPECTED, EXPECTED)
+    other = check_copy("c", {"a": (3, 30), "c": (1, 1)}, EXPECTED)
+    assert other.differing == ("b", "c")
+    assert Outcome((right, right), (copy,), differing=0, lag=0, spared=()).is_right
+    assert not Outcome((right, right), (copy, other), differing=0, lag=0, spared=()).is_right
+    assert not Outcome((right, wrong), (copy,), differing=0, lag=0, spared=()).is_right
+    assert not Outcome((right, right), (copy,), differing=1, lag=0, spared=()).is_right
+    assert not Outcome((right, right), (copy,), differing=0, lag=3, spared=()).is_right
+    assert not Outcome((right, right), (copy,), differing=0, lag=0, spared=("Kafka",)).is_right
 
 
 def test_a_driver_is_told_all_places() -> None:
