@@ -165,7 +165,7 @@ class Crowd:
             self._now += LOOK_SECONDS
             for host in self._names:
                 for _ in range(round(LOOK_SECONDS / PULSE_SECONDS)):
-                    pulse = self._receive(HostPulse(host))
+                    pulse = self._receive(HostPulse(host, None))
                     with self._locked:
                         self._watch.heard(pulse.host, self._now)
                     self._send(None)

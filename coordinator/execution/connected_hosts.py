@@ -35,6 +35,7 @@ from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import host_watch
 from ..protocol.copies import HAND_OVER_SECONDS
+from .disk_watch import DiskWatch
 from .host_process import end_host
 from .locked_machine import LockedMachine
 from .order_streams import OrderStreams
@@ -77,6 +78,8 @@ class ConnectedHosts:
         self._lock = threading.Lock()
         """Held while the machine hears that a host comes or goes, so that it hears so in the right order."""
         self._watch = host_watch.HostWatch(timeout)
+        self.disks = DiskWatch()
+        """What is free on their disks."""
         self._streams: dict[str, object] = {}
         self._hellos: dict[str, HostHello] = {}
         self._dismissed: set[str] = set()
@@ -149,9 +152,20 @@ class ConnectedHosts:
 
     def pulse(self, pulse: HostPulse) -> None:
         """Record that a host lives."""
+        now = self._clock()
         with self._lock:
-            if pulse.host in self._hellos:
-                self._watch.heard(pulse.host, self._clock())
+            if (hello := self._hellos.get(pulse.host)) is None:
+                return
+            self._watch.heard(pulse.host, now)
+            full_in = None if pulse.disk is None else self.disks.heard(hello, pulse.disk, now)
+        if full_in is not None:
+            log.warning(
+                "the disk of a state host fills up; give it more room, or states a time to live, or drain the machine",
+                machine=hello.machine,
+                host=hello.host,
+                disk=pulse.disk,
+                full_in_minutes=round(full_in / 60),
+            )
 
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
@@ -215,6 +229,7 @@ class ConnectedHosts:
         self._streams.pop(hello.host, None)
         self._hellos.pop(hello.host, None)
         self._watch.forget(hello.host)
+        self.disks.left(hello.host)
         self._machine.handle(on.HostLeft(hello))
 
     # --- hosts that have gone silent ------------------------------------------------------------------------

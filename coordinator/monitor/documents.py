@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import attrs
 from pyspark.sql import Row
 
+from ...state.rpc.messages import DiskSpace
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind
 from ..checkpoint import Checkpoint
@@ -68,6 +69,8 @@ class Overview:
     """What was between its queries at the checkpoint that ``operators`` is of."""
     hosts: Mapping[str, int]
     """State hosts by machine."""
+    disks: Mapping[str, DiskSpace]
+    """Where they keep their files, by machine."""
     shards: Mapping[str, int]
     """Shards by the machine that has them."""
     shards_unassigned: int
@@ -99,6 +102,7 @@ class Overview:
             work=facts.work,
             channels=facts.channels,
             hosts=facts.hosts,
+            disks=facts.disks,
             shards=facts.shards,
             shards_unassigned=facts.unassigned,
             shards_moving=facts.moving,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from ...state.rpc.messages import DiskSpace
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.journal import JournalEntry
 from ...storage.checkpoints.manifest import ChannelRecord
@@ -105,6 +106,8 @@ class Facts:
     queries: Mapping[str, QueryFacts]
     hosts: Mapping[str, int]
     """State hosts by machine."""
+    disks: Mapping[str, DiskSpace]
+    """Where they keep their files, by machine."""
     shards: Mapping[str, int]
     """Shards by the machine that has them."""
     unassigned: int
@@ -264,6 +267,7 @@ class Observed:
             in_progress=len(machine.checkpoints.pending),
             queued=len(machine.admission.queue),
             queries={query.name: _query(machine, query, known) for query in supervisor.queries},
+            disks=self.executor.hosts.disks.by_machine(),
             hosts=Counter(host.machine for host in machine.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),

@@ -305,6 +305,24 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         {(machine,): float(count) for machine, count in facts.hosts.items()},
         ["machine"],
     )
+    for name, says, disks in (
+        (
+            "free",
+            "Bytes that state hosts of a machine can still write.",
+            {one: d.free for one, d in facts.disks.items()},
+        ),
+        (
+            "size",
+            "Bytes of the disk of state hosts of a machine.",
+            {one: d.size for one, d in facts.disks.items()},
+        ),
+    ):
+        yield make.gauge(
+            f"chandy_disk_{name}_bytes",
+            says,
+            {(one,): float(number) for one, number in disks.items()},
+            ["machine"],
+        )
     yield make.gauge(
         "chandy_shards",
         "Shards of state that a machine has.",

@@ -67,6 +67,7 @@ class StoredPipeline:
                 for query in (newest.queries if newest else ())
             },
             hosts={},
+            disks={},
             shards={},
             unassigned=newest.shard_count if newest else 0,
             moving=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import CoordinatorLostError
 from ..rpc.calls import ActionClient
-from ..rpc.messages import Endpoint, HostHello, HostPulse, Message, Order, Reply, reply_of
+from ..rpc.messages import DiskSpace, Endpoint, HostHello, HostPulse, Message, Order, Reply, reply_of
 
 _log = logger(__name__)
 _RETRY_SECONDS: Final = 0.2
@@ -93,7 +94,14 @@ class Pulse:
             with contextlib.suppress(OSError):
                 (self.directory / "pulse").write_bytes(b"")
             with contextlib.suppress(ChandyError, flight.FlightError):
-                self.control.send(HostPulse(self.host))
+                self.control.send(HostPulse(self.host, self._disk()))
+
+    def _disk(self) -> DiskSpace | None:
+        try:
+            found = shutil.disk_usage(self.directory)
+        except OSError:
+            return None
+        return DiskSpace(found.free, found.total)
 
 
 @attrs.define

@@ -351,10 +351,22 @@ class HostName:
 
 
 @attrs.frozen
+class DiskSpace:
+    """The file system that a state host keeps its files on."""
+
+    free: int
+    """Bytes that the host can still write."""
+    size: int
+    """Bytes in all."""
+
+
+@attrs.frozen
 class HostPulse(Message[None]):
     """A state host lives: its threads run and its disk answers."""
 
     host: str
+    disk: DiskSpace | None
+    """None if the disk does not say."""
 
 
 @attrs.frozen

@@ -116,6 +116,8 @@ class MachineRow:
     name: str
     hosts: int
     shards: int
+    disk: str
+    """What is free on its disk; empty if that is not known."""
 
 
 @attrs.frozen
@@ -243,7 +245,12 @@ def overview(
         queries=tuple(_queries(facts)),
         operators=tuple(_operators(facts, assignment)),
         machines=tuple(
-            MachineRow(name, facts.hosts.get(name, 0), facts.shards.get(name, 0))
+            MachineRow(
+                name,
+                facts.hosts.get(name, 0),
+                facts.shards.get(name, 0),
+                f"{decimal(disk.free)} of {decimal(disk.size)}" if (disk := facts.disks.get(name)) else "",
+            )
             for name in sorted({*facts.hosts, *facts.shards})
         ),
         timeline=_timeline(facts.now, statistics.checkpoints, recoveries, history),

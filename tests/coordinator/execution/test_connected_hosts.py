@@ -20,6 +20,7 @@ from chandy.state.rpc.messages import (
     AskBatch,
     BatchTimes,
     ClaimShards,
+    DiskSpace,
     HostHello,
     HostPulse,
     StopOrder,
@@ -134,7 +135,7 @@ def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, 
     ):
         with pytest.raises(HostDismissedError, match="host_timeout"):
             call()
-    setup.executor.hosts.pulse(HostPulse("host"))
+    setup.executor.hosts.pulse(HostPulse("host", None))
     again = setup.executor.hosts.orders(HostHello("host", "address", "machine", "executor", 1))
     assert list(again) == [StopOrder()]
     assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == []
@@ -142,7 +143,7 @@ def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, 
 
 def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
     while setup.now < 1200:
-        setup.executor.hosts.pulse(HostPulse("host"))
+        setup.executor.hosts.pulse(HostPulse("host", None))
         let_time_pass(setup)
     assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == ["host"]
     assert killed == []
@@ -163,3 +164,21 @@ def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
     setup.queries.on_times = lambda: seen.append(setup.executor.machine.read(lambda p: p.generation))
     setup.executor.hosts.ask(AskBatch("host", "id", 5))
     assert seen == [setup.generation]
+
+
+def test_a_disk_that_fills_up_is_warned_of_as_long_as_its_host_is_there(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = setup.executor.hosts
+    for number in range(15):
+        setup.now += 45
+        hosts.pulse(HostPulse("host", DiskSpace(1_000 - 10 * number, 1_000)))
+    (warned,) = [one.getMessage() for one in caplog.records if "fills up" in one.getMessage()]
+    assert "machine=machine host=host" in warned
+    assert hosts.disks.by_machine() == {"machine": DiskSpace(860, 1_000)}
+    hosts.pulse(HostPulse("nobody", DiskSpace(0, 1_000)))
+    assert set(hosts.disks.by_machine()) == {"machine"}
+    hosts.pulse(HostPulse("host", None))
+    assert hosts.disks.by_machine() == {"machine": DiskSpace(860, 1_000)}
+    setup.host.leave.set()
+    eventually(lambda: hosts.disks.by_machine() == {})

@@ -16,6 +16,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.state.rpc.messages import DiskSpace
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -57,6 +58,7 @@ BUSY: Final = attrs.evolve(
         ),
     },
     hosts={"node-1": 2, "node-2": 2, "node-3": 2},
+    disks={"node-1": DiskSpace(81 << 30, 100 << 30), "node-2": DiskSpace(7 << 30, 100 << 30)},
     shards={"node-1": 11, "node-2": 11, "node-3": 10},
     unassigned=0,
     moving=0,

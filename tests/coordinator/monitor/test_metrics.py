@@ -19,6 +19,7 @@ from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
+from chandy.state.rpc.messages import DiskSpace
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, TopicPartition, UnreadFiles
 from chandy.storage.store import StoreRequests
@@ -41,6 +42,7 @@ FACTS = Facts(
     queued=2,
     queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)},
     hosts={"near": 1, "far": 2},
+    disks={"far": DiskSpace(5_000, 20_000)},
     shards={"near": 3, "far": 5},
     unassigned=8,
     moving=1,
@@ -121,6 +123,8 @@ def test_the_figures_are_those_of_the_facts() -> None:
         "far": 5,
     }
     assert found["chandy_state_hosts", "far"] == 2.0
+    assert found["chandy_disk_free_bytes", "far"] == 5_000.0
+    assert found["chandy_disk_size_bytes", "far"] == 20_000.0
     assert (found["chandy_shards_unassigned",], found["chandy_shards_moving",]) == (8.0, 1.0)
     assert found["chandy_shards_with_standby",] == 4.0
     assert found["chandy_operator_state_bytes", "delays", "totals"] == 4000.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -481,6 +482,10 @@ def test_a_host_says_again_and_again_that_it_lives(coordinator: Any) -> None:
     coordinator.connect()
     eventually(lambda: len(coordinator.pulses) >= 2, "two pulses")
     assert {pulse.host for pulse in coordinator.pulses} == {coordinator.hellos[-1].host}
+    disk = coordinator.pulses[-1].disk
+    assert disk is not None
+    assert disk.size == shutil.disk_usage(coordinator.directory).total
+    assert 0 < disk.free <= disk.size
 
 
 class Listening:
