@@ -110,8 +110,6 @@ class ConnectedHosts:
         self._proof.check()
         self._check_not_dismissed(ask.host)
         while (answer := self._machine.handle_often(on.BatchAsked(ask))) is None:
-            # The move may have set a deadline.
-            self._machine.wake_watchers()
             self._machine.wait_until(lambda machine: not machine.holds(ask.query_id), HAND_OVER_SECONDS)
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))

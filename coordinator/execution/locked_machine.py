@@ -56,7 +56,10 @@ class LockedMachine:
         return answer
 
     def handle_often(self, event: on.Event[on.Answer]) -> on.Answer:
-        """As ``handle``, for what comes with every batch of every task: nobody who watches is woken."""
+        """As ``handle``, for what comes with every batch of every host: watchers are woken only if something follows.
+
+        A deadline comes with an instruction: to do what has the deadline.
+        """
         return self._change(event, None)
 
     def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
@@ -96,4 +99,6 @@ class LockedMachine:
             for instruction in outcome.instructions:
                 self.instructions.put(instruction)
             self._changed.notify_all()
+        if outcome.instructions:
+            self.wake_watchers()
         return outcome.answer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chandy.coordinator.errors import StaleQueryError
+from chandy.coordinator.execution.locked_machine import LockedMachine
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
@@ -37,3 +39,22 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     assert again == setup.executor.machine.read(lambda machine: machine)
     assert again.closed is Reason.COORDINATOR_SHUTDOWN
     assert again.checkpoints.history.counts.completed == 2
+
+
+def test_whatever_leads_to_instructions_wakes_those_who_wait_for_a_deadline(
+    make: Callable[..., Setup],
+) -> None:
+    setup = make(interval="10 s")
+    setup.completed()
+    setup.close()
+    machine = LockedMachine(setup.machine(), lambda: 0.0)
+    watcher, quiet = machine.watcher(), 0
+    for logged in setup.executor.machine.events:
+        watcher.clear()
+        with contextlib.suppress(StaleQueryError):
+            machine.handle_often(logged.event)
+        assert watcher.is_set() is not machine.instructions.empty()
+        quiet += machine.instructions.empty()
+        while not machine.instructions.empty():
+            machine.instructions.get()
+    assert quiet, "all events have led to something"
