@@ -53,13 +53,15 @@ class _Disk:
     readings: deque[Reading] = attrs.field(factory=deque)
     is_warned_of: bool = False
 
-    def read(self, space: DiskSpace, now: float) -> None:
-        """Take in what is free now."""
+    def read(self, space: DiskSpace, now: float) -> bool:
+        """Take in what is free now; return whether there is another reading."""
         self.space = space
-        if not self.readings or now - self.readings[-1].at >= _EACH_SECONDS:
-            self.readings.append(Reading(now, space.free))
+        if self.readings and now - self.readings[-1].at < _EACH_SECONDS:
+            return False
+        self.readings.append(Reading(now, space.free))
         while now - self.readings[0].at > _WINDOW_SECONDS:
             self.readings.popleft()
+        return True
 
 
 class DiskWatch:
@@ -83,7 +85,8 @@ class DiskWatch:
         """
         with self._lock:
             disk = self._disks.setdefault(hello.host, _Disk(hello.machine, space))
-            disk.read(space, now)
+            if not disk.read(space, now):
+                return None
             left = seconds_until_full(disk.readings)
             is_soon = left is not None and left < _SOON_SECONDS
             is_new = is_soon and not disk.is_warned_of
