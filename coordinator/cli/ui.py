@@ -30,10 +30,7 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
     It shows the checkpoints that are kept, and what the journal has of failures and recoveries. The page of a driver
     that runs says more: CheckpointConfig(listen=...). End with Ctrl-C or SIGTERM.
     """
-    found = locate.pipelines(uri, pipeline)
-    if len(found) > 1:
-        raise click.BadParameter(f"choose one by --pipeline: {', '.join(sorted(found))}")
-    ((name, store),) = found.items()
+    name, store = locate.only_pipeline(uri, pipeline)
     try:
         # Here and not above: the other commands need none of its packages.
         from ..listening import Listening

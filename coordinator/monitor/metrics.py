@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 import attrs
@@ -305,24 +306,12 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         {(machine,): float(count) for machine, count in facts.hosts.items()},
         ["machine"],
     )
-    for name, says, disks in (
-        (
-            "free",
-            "Bytes that state hosts of a machine can still write.",
-            {one: d.free for one, d in facts.disks.items()},
-        ),
-        (
-            "size",
-            "Bytes of the disk of state hosts of a machine.",
-            {one: d.size for one, d in facts.disks.items()},
-        ),
+    for name, says, of in (
+        ("free", "Bytes that state hosts of a machine can still write.", attrgetter("free")),
+        ("size", "Bytes of the disk of state hosts of a machine.", attrgetter("size")),
     ):
-        yield make.gauge(
-            f"chandy_disk_{name}_bytes",
-            says,
-            {(one,): float(number) for one, number in disks.items()},
-            ["machine"],
-        )
+        disks = {(machine,): float(of(disk)) for machine, disk in facts.disks.items()}
+        yield make.gauge(f"chandy_disk_{name}_bytes", says, disks, ["machine"])
     yield make.gauge(
         "chandy_shards",
         "Shards of state that a machine has.",

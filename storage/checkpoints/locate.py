@@ -71,7 +71,12 @@ def pipelines(uri: str, name: str | None = None) -> dict[str, Store]:
 
 
 def pipeline(uri: str, name: str | None = None) -> Store:
-    """Return the store of the only pipeline at a URI besides its replicas, or of the one with this name.
+    """Return the store of the only pipeline at a URI, or of the one with this name; raises as ``only_pipeline``."""
+    return only_pipeline(uri, name)[1]
+
+
+def only_pipeline(uri: str, name: str | None = None) -> tuple[str, Store]:
+    """Return the only pipeline at a URI besides its replicas, or the one with this name: its name and its store.
 
     Raises:
         NothingHereError: there is no such pipeline, or there are several and no name.
@@ -87,7 +92,7 @@ def pipeline(uri: str, name: str | None = None) -> Store:
             f"name one: by its folder, such as {pipeline_uri(uri, next(iter(stores)))}, or by --pipeline on the "
             "command line",
         )
-    return next(iter(stores.values()))
+    return next(iter(stores.items()))
 
 
 def savepoint(uri: str) -> Located | None:

@@ -146,7 +146,7 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path, end: signal.Signal
     ("arguments", "says"),
     [
         (["nowhere"], "found no pipeline"),
-        (["storage"], "choose one by --pipeline: a, b"),
+        (["storage"], "found a, b; name one: by its folder"),
         (["storage", "--pipeline", "c"], "the name of one that is there"),
     ],
 )
