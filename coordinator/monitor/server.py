@@ -95,7 +95,9 @@ class Monitor:
             monitor._server.config.load()
         except OSError as error:
             bound.close()
-            advice = "choose another address (CheckpointConfig.listen, or chandy ui --port), or correct the files for TLS"
+            advice = (
+                "choose another address by CheckpointConfig.listen or --port, or correct the files for TLS"
+            )
             raise SetupError(
                 what, "a free port, and files for TLS that can be read", str(error), advice
             ) from error
