@@ -31,6 +31,7 @@ from ..restore.resume import ResumableRun
 from ..sinks.owner import SinkOwner
 from ..sinks.sink import StartPoint
 from ..spark import progress
+from ..spark.logs.compatibility import check_sources
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
@@ -152,7 +153,8 @@ class Launcher:
         Raises:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
             SourceLostError: a source no longer has what the query goes on with.
-            RestoreError: the sink is not this query's, or another one than the checkpoint's.
+            RestoreError: the query has other sources than it had, or the sink is another query's, or none that the
+                checkpoint has.
             FencedError: another coordinator has taken the pipeline over. The sink is as it was.
         """
         with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
@@ -170,7 +172,7 @@ class Launcher:
         if resumed is not None:
             query_id = self._seed(definition, resumed.directory, directory, location)
             batch = resumed.point.batch
-            definition.sources.check(directory)
+            _check_sources(definition, directory)
             # The sink has what it had.
             beginning = self._beginning(definition, point, directory, None)
             with self._naming_damage(point):
@@ -180,7 +182,7 @@ class Launcher:
             with self._naming_damage(point):
                 restored = self._go_to(point, definition, directory, location)
                 # Before the sink is touched.
-                definition.sources.check(directory)
+                _check_sources(definition, directory)
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
                 definition.sink.begin(name, beginning)
             self._begun.add(name)
@@ -433,6 +435,12 @@ class Launcher:
                     log.info("the query runs again", batch=first, after_seconds=rounded(metrics.total or 0.0))
                 self._watcher.first_commit(run, first, metrics)
                 self.remove_resumed(run)
+
+
+def _check_sources(definition: Definition, directory: Path) -> None:
+    """Check that a query has the sources that it had, and that these have what it goes on with."""
+    check_sources(definition.name, directory, [source.name for source in definition.facts.sources])
+    definition.sources.check(directory)
 
 
 def _each(runs: Iterable[Run], stop: Callable[[Run], None]) -> None:

@@ -310,14 +310,15 @@ def _source(node: Any) -> SourceFacts | None:
 
 
 def _source_facts(node: Any, name: str, implementation: str, options: Mapping[str, str]) -> SourceFacts:
+    label = _label(node)
     if _KAFKA in implementation or name.lower() == KAFKA:
-        return SourceFacts(KAFKA, True, options=dict(options), label=_label(node))
+        return SourceFacts(KAFKA, True, options=dict(options), label=label)
     # A socket keeps nothing, and Spark's memory streams end with the process.
     lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
     replayable = lasts and name.lower() != "socket"
     clean = options.get("cleansource", "off").lower()
     place = {name: value for name, value in options.items() if name in PLACE}
-    return SourceFacts(name, replayable, None if clean == "off" else clean, place)
+    return SourceFacts(name, replayable, None if clean == "off" else clean, place, label)
 
 
 def _label(node: Any) -> str:

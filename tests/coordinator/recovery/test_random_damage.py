@@ -39,7 +39,7 @@ from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark import progress
-from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.state.failure_marks import mark
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
@@ -62,7 +62,9 @@ from ..strict_machine import StrictStateMachine
 RETAINED = 5
 SHARDS = 3
 TOKEN = "secret"
-FACTS = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
+FACTS = WriterFacts(
+    SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, sources=(SourceFacts("json", replayable=True),)
+)
 OPERATOR = OperatorRecord("op", "q", "{}", {}, (None,) * SHARDS)
 DEFINITION = Definition("q", None, None, FACTS, AtLeastOnceSink("noop"), (OPERATOR,), ())  # type: ignore[arg-type]
 _numbers = itertools.count()
