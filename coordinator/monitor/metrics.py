@@ -310,8 +310,12 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         ("free", "Bytes that state hosts of a machine can still write.", attrgetter("free")),
         ("size", "Bytes of the disk of state hosts of a machine.", attrgetter("size")),
     ):
-        disks = {(machine,): float(of(disk)) for machine, disk in facts.disks.items()}
-        yield make.gauge(f"chandy_disk_{name}_bytes", says, disks, ["machine"])
+        yield make.gauge(
+            f"chandy_disk_{name}_bytes",
+            says,
+            {(machine,): float(of(disk)) for machine, disk in facts.disks.items()},
+            ["machine"],
+        )
     yield make.gauge(
         "chandy_shards",
         "Shards of state that a machine has.",
