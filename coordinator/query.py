@@ -146,8 +146,11 @@ class CheckpointedQuery:
         return answer(lambda: progress_after(self._current, run, batch), lambda error: [])
 
     def is_behind(self) -> bool:
-        """Return whether a source had more than the latest batch of the current run has taken, if sources tell."""
-        if self._run is None or not self.isActive:
+        """Return whether a source had more than the latest batch of the current run has taken, if sources tell.
+
+        A real-time query is not behind: it takes what comes.
+        """
+        if self._run is None or not self.isActive or self.definition.facts.real_time_seconds is not None:
             return False
         progress = answer(lambda: latest_progress(self._current), lambda error: None)
         return progress is not None and is_behind(progress)

@@ -96,7 +96,8 @@ class Run:
             WorkingDirectoryError: the store cannot be read.
         """
         self.newest_planned()
-        return self._begun(self.logs())
+        # What mirrors the working directory is up to date now.
+        return self._begun(self.directory)
 
     def _begun(self, logs: Path) -> int:
         planned = progress.newest_planned(logs)

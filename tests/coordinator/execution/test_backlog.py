@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
+import pytest
 
 from chandy.coordinator.execution.backlog import Backlog
+from chandy.coordinator.query import CheckpointedQuery, Definition
+from chandy.coordinator.sinks.file_sink import FileSink
+from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 
 from .one_life import Setup
+
+
+@attrs.frozen
+class SparkQuery:
+    """What PySpark has of a query whose latest batch has left something that its source had."""
+
+    id: str = "id"
+    runId: str = "run"  # noqa: N815 (Spark's name)
+
+    @property
+    def _jsq(self) -> SparkQuery:
+        return self
+
+    def lastProgress(self) -> SparkQuery:  # noqa: N802
+        return self
+
+    def json(self) -> str:
+        sources = [{"endOffset": {"t": {"0": 4}}, "latestOffset": {"t": {"0": 9}}}]
+        return json.dumps({"durationMs": {"addBatch": 1}, "sources": sources})
+
+
+@pytest.mark.parametrize("real_time_seconds", [None, 5.0])
+def test_a_query_that_runs_is_behind_if_its_source_has_more_unless_it_takes_what_comes(
+    tmp_path: Path, real_time_seconds: float | None
+) -> None:
+    facts = WriterFacts(
+        SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
+    )
+    definition = Definition("q", None, None, facts, FileSink(tmp_path, "parquet"), (), ())  # type: ignore[arg-type]
+    query = CheckpointedQuery(definition, lambda name: None)
+    assert not query.is_behind(), "it has not started"
+    query.runs_as(SparkQuery())  # type: ignore[arg-type]
+    assert query.is_behind() is (real_time_seconds is None)
+    query.ended()
+    assert not query.is_behind()
 
 
 @attrs.define
