@@ -28,6 +28,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
 from chandy.coordinator.protocol.statistics import Status
 from chandy.coordinator.sinks.file_sink_log import newest
+from chandy.coordinator.spark.progress import newest_committed
 
 EVENT = "@ "
 """What an event's line begins with: Spark prints, too."""
@@ -205,12 +206,22 @@ def session(master: str, folder: Path) -> SparkSession:
     return spark
 
 
+def batches_committed(coordinator: CheckpointCoordinator) -> int:
+    """How many batches the query has committed. Its sink has each a moment before."""
+    run = coordinator._supervisor._runs.get("chained")
+    return 0 if run is None else newest_committed(run.directory) + 1
+
+
 def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
-    """Tell how many files are in the sink and of checkpoints, as they come; for a thread."""
+    """Tell how many files are in the sink, of batches that commit and of checkpoints, as they come; for a thread."""
     told: set[tuple[str, int]] = set()
     files = files_sunk(coordinator, out)
     say("begins", files)
+    batches = 0
     while True:
+        if (committed := batches_committed(coordinator)) > batches:
+            batches = committed
+            say("committed", batches)
         if (now := files_sunk(coordinator, out)) > files:
             files = now
             say("sank", files)
