@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Self
 from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
 from ...storage.logs import logger
-from ..spark.executors import executor_addresses
+from ..execution.locked_machine import LockedMachine
+from ..spark.executors import executor_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _TRIES: Final = 10
-"""How often tasks are spread after executors have joined. Where one has no room for long, that would never end, and
-each time tasks leave their shards."""
+"""How often hosts are started and tasks are spread, look by look, once executors have joined. Where one has no room for
+long, spreading would never end, and each time tasks leave their shards."""
+_SELDOM: Final = 20
+"""Every how many looks hosts are started after that, as long as an executor has none."""
 
 
 class RemoteHosts:
@@ -29,8 +32,9 @@ class RemoteHosts:
 
     Args:
         are_needed: returns whether the pipeline has operators, whose shards state hosts keep.
-        executors: returns an address of each executor that is there.
-        start: starts their state hosts.
+        executors: returns Spark's ids of the executors that are there.
+        without: returns those of some executors that have no state host.
+        start: starts state hosts, by tasks that Spark may run on some executors alone.
         spread: spreads the tasks over all executors; returns whether they are.
     """
 
@@ -38,42 +42,58 @@ class RemoteHosts:
         self,
         are_needed: Callable[[], bool],
         executors: Callable[[], frozenset[str]],
+        without: Callable[[frozenset[str]], frozenset[str]],
         start: Callable[[], None],
         spread: Callable[[], bool],
     ) -> None:
         self._are_needed = are_needed
         self._executors = executors
+        self._without = without
         self._start = start
         self._spread = spread
-        self._tries = 0
         self._known: frozenset[str] = frozenset()
+        self._looks = 0
+        """How many looks there have been since an executor has joined."""
+        self._is_spread = False
 
     @classmethod
     def of(
         cls,
         spark: SparkSession,
         endpoint: Endpoint,
+        machine: LockedMachine,
         are_needed: Callable[[], bool],
         spread: Callable[[], bool],
     ) -> Self:
         """Start the hosts of a session's executors."""
-        return cls(are_needed, partial(executor_addresses, spark), partial(_start, spark, endpoint), spread)
+        executors = partial(executor_ids, spark)
+        return cls(
+            are_needed, executors, partial(_without, machine), partial(_start, spark, endpoint), spread
+        )
 
     def look(self) -> None:
-        """Start the hosts of executors that have joined since the last look, and let these have tasks."""
+        """Start the hosts of executors that have none, and let executors that have joined have tasks."""
         if not self._are_needed():
             return
         found = self._executors()
-        if joined := found - self._known:
-            self._start()
-            log.info("state hosts started beside executors", executors=sorted(joined))
-            self._tries = _TRIES
+        if found - self._known:
+            self._looks, self._is_spread = 0, False
         self._known = found
+        self._looks += 1
+        is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0
+        if is_due and (without := self._without(found)):
+            self._start()
+            log.info("state hosts started beside executors", executors=sorted(without))
         # A batch may have come between: then the next look tries again.
-        if self._tries:
-            self._tries -= 1
-            if self._spread():
-                self._tries = 0
+        if not self._is_spread and self._looks <= _TRIES:
+            self._is_spread = self._spread()
+
+
+def _without(machine: LockedMachine, executors: frozenset[str]) -> frozenset[str]:
+    hosts = machine.read(lambda machine: list(machine.members.hosts.values()))
+    having = {hello.spark_executor for hello in hosts}
+    # Where a host cannot tell whose it is, each start counts for all executors.
+    return frozenset() if None in having else executors - having
 
 
 def _start(spark: SparkSession, endpoint: Endpoint) -> None:

@@ -153,7 +153,7 @@ def assemble(
         looks["tell whether queries are behind their sources"] = Look(backlog.look, _BACKLOG_SECONDS)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
-        remote_hosts = RemoteHosts.of(spark, endpoint, lambda: operators.need_hosts, spread)
+        remote_hosts = RemoteHosts.of(spark, endpoint, executor.machine, lambda: operators.need_hosts, spread)
         decommissioning = Decommissioning.of(spark, executor)
         looks |= {
             "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),

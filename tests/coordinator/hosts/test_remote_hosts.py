@@ -11,18 +11,30 @@ class Cluster:
     """Executors that come and go, and how often state hosts were started beside them and tasks spread over them."""
 
     def __init__(self) -> None:
-        self.executors = {"one:1", "two:1"}
+        self.executors = {"1", "2"}
+        self.hosted: set[str] = set()
+        self.reached: set[str] | None = None
+        """The executors that tasks run on; None: all."""
         self.starts = self.spreads = 0
         self.fails = self.misses = False
         self.has_operators = True
         self.hosts = RemoteHosts(
-            lambda: self.has_operators, lambda: frozenset(self.executors), self.start, self.spread
+            lambda: self.has_operators,
+            lambda: frozenset(self.executors),
+            lambda found: found - self.hosted,
+            self.start,
+            self.spread,
         )
+
+    def leave(self, executor: str) -> None:
+        self.executors.remove(executor)
+        self.hosted.discard(executor)
 
     def start(self) -> None:
         if self.fails:
             raise ConnectionError("no executor answers")
         self.starts += 1
+        self.hosted |= self.executors if self.reached is None else self.reached
 
     def spread(self) -> bool:
         self.spreads += 1
@@ -34,7 +46,7 @@ def test_hosts_are_started_once_and_again_when_an_executor_joins() -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.starts == 1
-    cluster.executors.add("three:1")
+    cluster.executors.add("3")
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.starts == 2
@@ -53,10 +65,10 @@ def test_a_pipeline_without_operators_starts_none_until_it_has_some() -> None:
 def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() -> None:
     cluster = Cluster()
     cluster.hosts.look()
-    cluster.executors.remove("two:1")
+    cluster.leave("2")
     cluster.hosts.look()
     assert cluster.starts == 1
-    cluster.executors.add("two:1")
+    cluster.executors.add("2")
     cluster.hosts.look()
     assert cluster.starts == 2
 
@@ -77,7 +89,7 @@ def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part() -
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.spreads == 1
-    cluster.executors.add("three:1")
+    cluster.executors.add("3")
     cluster.misses = True
     cluster.hosts.look()
     cluster.hosts.look()
@@ -99,6 +111,35 @@ def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever
 def test_an_executor_that_leaves_takes_no_tasks_from_others() -> None:
     cluster = Cluster()
     cluster.hosts.look()
-    cluster.executors.remove("two:1")
+    cluster.leave("2")
     cluster.hosts.look()
     assert cluster.spreads == 1
+
+
+def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_tasks_elsewhere() -> None:
+    cluster = Cluster()
+    cluster.reached = {"1"}
+    for _ in range(5):
+        cluster.hosts.look()
+    assert (cluster.starts, cluster.spreads) == (5, 1)
+    cluster.reached = None
+    cluster.hosts.look()
+    cluster.hosts.look()
+    assert cluster.starts == 6
+    assert cluster.hosted == {"1", "2"}
+
+
+def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then() -> None:
+    cluster = Cluster()
+    cluster.reached = {"1"}
+    for _ in range(1000):
+        cluster.hosts.look()
+    assert 20 < cluster.starts < 100
+    # A host that was killed is started again, too.
+    cluster.reached = None
+    for _ in range(20):
+        cluster.hosts.look()
+    cluster.hosted.remove("1")
+    for _ in range(20):
+        cluster.hosts.look()
+    assert cluster.hosted == {"1", "2"}
