@@ -71,12 +71,17 @@ class Standalone:
 
     def workers(self) -> int:
         """Return how many workers live, as the master knows them; 0 before it answers."""
+        return len(self.worker_addresses())
+
+    def worker_addresses(self) -> list[str]:
+        """Return the addresses of the workers that live, as the master knows them; none before it answers."""
         try:
             with urllib.request.urlopen(self._state, timeout=5) as answer:
-                return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
+                workers = json.load(answer)["workers"]
         except (OSError, ValueError):
             # It may answer with nothing while it starts.
-            return 0
+            return []
+        return [worker["host"] for worker in workers if worker["state"] == "ALIVE"]
 
     def start_worker(self, machine: Machine) -> subprocess.Popen[bytes]:
         """Start a worker on a machine."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -18,6 +20,7 @@ from benchmarks.cluster import choice
 from benchmarks.cluster.machine import Machine, Machines
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+from chandy.coordinator.spark.executors import executor_addresses
 from chandy.state.rpc.messages import HostHello
 
 from ..integration import drivers, support
@@ -48,6 +51,22 @@ class Cluster:
         lost = self.machines.machines
         self.standalone.start_worker(self.machines.add(f"{machine.name}-{len(lost)}"))
         self.await_workers()
+
+    def await_executors(self) -> None:
+        """Wait until three workers live, each with an executor that Spark knows."""
+        self.await_workers()
+        # Spark may have given up an executor while its machine was cut off, and that still holds the machine's cores.
+        with contextlib.suppress(TimeoutError):
+            wait_for("an executor of each worker", lambda: not self._without_executor(), 60)
+        for machine in self.machines.machines:
+            if machine.address in self._without_executor():
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    machine.run("pkill", "-KILL", "-f", "CoarseGrainedExecutorBackend")
+        wait_for("an executor of each worker", lambda: not self._without_executor(), 120)
+
+    def _without_executor(self) -> set[str]:
+        having = {address.rpartition(":")[0] for address in executor_addresses(self.spark)}
+        return set(self.standalone.worker_addresses()) - having
 
     def await_workers(self) -> None:
         """Wait until three workers live."""

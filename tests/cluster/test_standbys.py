@@ -57,7 +57,7 @@ def await_standbys(stream: Stream) -> None:
 
 @pytest.fixture
 def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path) -> Stream:
-    cluster.await_workers()
+    cluster.await_executors()
     running = Stream(cluster.spark, coordinator, cluster.shared / tmp_path.name)
     running.add(3)
     running.await_all()
