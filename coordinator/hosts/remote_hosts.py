@@ -10,7 +10,7 @@ from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
 from ...storage.logs import logger
 from ..execution.locked_machine import LockedMachine
-from ..spark.executors import executor_ids
+from ..spark.executors import executor_addresses, executor_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +32,8 @@ class RemoteHosts:
 
     Args:
         are_needed: returns whether the pipeline has operators, whose shards state hosts keep.
-        executors: returns Spark's ids of the executors that are there.
-        without: returns those of some executors that have no state host.
+        executors: returns an address of each executor that is there.
+        without: returns Spark's ids of the executors that take tasks and have no state host.
         start: starts state hosts, by tasks that Spark may run on some executors alone.
         spread: spreads the tasks over all executors; returns whether they are.
     """
@@ -42,7 +42,7 @@ class RemoteHosts:
         self,
         are_needed: Callable[[], bool],
         executors: Callable[[], frozenset[str]],
-        without: Callable[[frozenset[str]], frozenset[str]],
+        without: Callable[[], frozenset[str]],
         start: Callable[[], None],
         spread: Callable[[], bool],
     ) -> None:
@@ -66,9 +66,12 @@ class RemoteHosts:
         spread: Callable[[], bool],
     ) -> Self:
         """Start the hosts of a session's executors."""
-        executors = partial(executor_ids, spark)
         return cls(
-            are_needed, executors, partial(_without, machine), partial(_start, spark, endpoint), spread
+            are_needed,
+            partial(executor_addresses, spark),
+            partial(_without, spark, machine),
+            partial(_start, spark, endpoint),
+            spread,
         )
 
     def look(self) -> None:
@@ -81,7 +84,7 @@ class RemoteHosts:
         self._known = found
         self._looks += 1
         is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0
-        if is_due and (without := self._without(found)):
+        if is_due and (without := self._without()):
             self._start()
             log.info("state hosts started beside executors", executors=sorted(without))
         # A batch may have come between: then the next look tries again.
@@ -89,11 +92,11 @@ class RemoteHosts:
             self._is_spread = self._spread()
 
 
-def _without(machine: LockedMachine, executors: frozenset[str]) -> frozenset[str]:
+def _without(spark: SparkSession, machine: LockedMachine) -> frozenset[str]:
     hosts = machine.read(lambda machine: list(machine.members.hosts.values()))
     having = {hello.spark_executor for hello in hosts}
     # Where a host cannot tell whose it is, each start counts for all executors.
-    return frozenset() if None in having else executors - having
+    return frozenset() if None in having else frozenset(executor_hosts(spark)) - having
 
 
 def _start(spark: SparkSession, endpoint: Endpoint) -> None:

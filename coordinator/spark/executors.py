@@ -37,11 +37,6 @@ def executor_addresses(spark: SparkSession) -> frozenset[str]:
     )
 
 
-def executor_ids(spark: SparkSession) -> frozenset[str]:
-    """Return Spark's ids of the executors that there are now; the driver is none."""
-    return frozenset(str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(" ")).split())
-
-
 def executor_hosts(spark: SparkSession) -> dict[str, str]:
     """Return the address of each executor that takes tasks, without its port, by the executor's id."""
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
@@ -55,10 +50,10 @@ def executor_hosts(spark: SparkSession) -> dict[str, str]:
 
 def decommissioned(spark: SparkSession) -> frozenset[str]:
     """Return the ids of the executors that Spark decommissions just now: no task starts there, and they end soon."""
-    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
-    return frozenset(
-        one for one in executor_ids(spark) if scheduler.getExecutorDecommissionState(one).isDefined()
-    )
+    context = spark.sparkContext._jsc.sc()
+    scheduler = context.taskScheduler()
+    ids = str(context.getExecutorIds().mkString(" ")).split()
+    return frozenset(one for one in ids if scheduler.getExecutorDecommissionState(one).isDefined())
 
 
 def check_executors(spark: SparkSession) -> None:

@@ -21,7 +21,7 @@ class Cluster:
         self.hosts = RemoteHosts(
             lambda: self.has_operators,
             lambda: frozenset(self.executors),
-            lambda found: found - self.hosted,
+            lambda: frozenset(self.executors - self.hosted),
             self.start,
             self.spread,
         )
