@@ -54,7 +54,8 @@ class RemoteHosts:
         self._known: frozenset[str] = frozenset()
         self._looks = 0
         """How many looks there have been since an executor has joined."""
-        self._is_spread = False
+        self._spreads = 0
+        """How often tasks are still to be spread, unless they are before."""
 
     @classmethod
     def of(
@@ -80,16 +81,19 @@ class RemoteHosts:
             return
         found = self._executors()
         if found - self._known:
-            self._looks, self._is_spread = 0, False
+            self._looks, self._spreads = 0, _TRIES
         self._known = found
         self._looks += 1
         is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0
         if is_due and (without := self._without()):
             self._start()
             log.info("state hosts started beside executors", executors=sorted(without))
+            if self._without() < without:
+                # One that has waited long for its host gets tasks, too.
+                self._spreads = _TRIES
         # A batch may have come between: then the next look tries again.
-        if not self._is_spread and self._looks <= _TRIES:
-            self._is_spread = self._spread()
+        if self._spreads:
+            self._spreads = 0 if self._spread() else self._spreads - 1
 
 
 def _without(spark: SparkSession, machine: LockedMachine) -> frozenset[str]:

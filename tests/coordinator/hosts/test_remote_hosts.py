@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from chandy.coordinator.hosts.remote_hosts import RemoteHosts
@@ -143,3 +145,16 @@ def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then() -> None:
     for _ in range(20):
         cluster.hosts.look()
     assert cluster.hosted == {"1", "2"}
+
+
+def test_an_executor_that_has_waited_long_for_its_host_gets_tasks_then() -> None:
+    cluster = Cluster()
+    cluster.fails = True
+    for _ in range(30):
+        with contextlib.suppress(ConnectionError):
+            cluster.hosts.look()
+    spread_before = cluster.spreads
+    cluster.fails = False
+    for _ in range(20):
+        cluster.hosts.look()
+    assert (cluster.starts, cluster.spreads) == (1, spread_before + 1)
