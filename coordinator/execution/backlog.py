@@ -31,15 +31,13 @@ class Backlog:
     def __init__(self, machine: LockedMachine, queries: Callable[[], Iterable[Reading]]) -> None:
         self._machine = machine
         self._queries = queries
-        self._is_behind = False
 
     def look(self) -> None:
         """Look at the latest batch of each query."""
         is_behind = any(query.is_behind() for query in self._queries())
-        if is_behind == self._is_behind:
+        if is_behind == self._machine.read(lambda machine: machine.admission.schedule.is_behind):
             return
         self._machine.handle(on.BacklogChanged(is_behind))
-        self._is_behind = is_behind
         seconds = self._machine.read(lambda machine: machine.admission.schedule.current)
         what = "is behind" if is_behind else "has caught up with"
         log.info(f"the pipeline {what} its sources", checkpoints_every=seconds)

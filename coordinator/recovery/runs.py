@@ -95,12 +95,10 @@ class Run:
         Raises:
             WorkingDirectoryError: the store cannot be read.
         """
-        self.newest_planned()
-        # What mirrors the working directory is up to date now.
-        return self._begun(self.directory)
+        # What mirrors the working directory is up to date afterwards.
+        return self._begun(self.newest_planned(), self.directory)
 
-    def _begun(self, logs: Path) -> int:
-        planned = progress.newest_planned(logs)
+    def _begun(self, planned: int, logs: Path) -> int:
         if self.definition.facts.real_time_seconds is None or self.ended:
             return planned
         return max(planned, progress.newest_committed(logs) + 1)
@@ -152,7 +150,8 @@ class Run:
         Args:
             deadline: in monotonic seconds.
         """
-        self.await_commit(self._begun(self.logs_as_known()), deadline)
+        logs = self.logs_as_known()
+        self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline)
 
     def await_commit(self, batch: int, deadline: float) -> None:
         """Wait until a batch has committed, the run has ended, or the time has come.
