@@ -45,11 +45,13 @@ class BatchOperator:
     combine: Combining
     partitioning: Partitioning
     """Brings rows to the operator's partitions."""
+    parallelism: int
+    """Number of tasks that run the operator from the next batch on; any thread may change it."""
     place: PreAggregation | None = attrs.field(default=None, init=False)
     """Where the rows of the newest batch were combined; None if there was none."""
     _before: Combined = attrs.field(default=Combined(0, 0), init=False)
     # What is made once spares each batch more than a hundred calls to the JVM.
-    _prepared: dict[PreAggregation, KeyedFunction] = attrs.field(factory=dict, init=False)
+    _prepared: dict[tuple[PreAggregation, int], KeyedFunction] = attrs.field(factory=dict, init=False)
     _partials: PartialResults | None = attrs.field(default=None, init=False)
     _sql: bool = attrs.field(init=False)
     """Whether SQL can combine rows."""
@@ -82,11 +84,13 @@ class BatchOperator:
             given: the rows, as for ``output``; for ``PreAggregation.SQL`` their partial results.
             place: where the rows are combined.
         """
-        ready = self._prepared.get(place)
+        parallelism = self.parallelism
+        ready = self._prepared.get((place, parallelism))
         if ready is None:
             combiner = self.made.combiner if place is PreAggregation.PYTHON else None
-            ready = self.tasks[place].prepared(given, combiner, self.partitioning)
-            self._prepared[place] = ready
+            task = attrs.evolve(self.tasks[place], parallelism=parallelism)
+            ready = task.prepared(given, combiner, self.partitioning)
+            self._prepared[place, parallelism] = ready
         return ready.over(given)
 
     def _partial_results(self, rows: DataFrame) -> DataFrame | None:
@@ -162,6 +166,10 @@ class BatchAggregate:
         return self._operator.uid
 
     # --- called by the coordinator --------------------------------------------------------------------------
+
+    def rescale(self, parallelism: int) -> None:
+        """Have another number of tasks run the operator from the next batch on."""
+        self._operator.parallelism = parallelism
 
     @property
     def sample(self) -> DataFrame:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-
-import attrs
 
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html
@@ -22,35 +19,31 @@ from ..storage.long_waits import told_if_slow
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
 from .assigned_shard import Assignment, assigned_shards
-from .batch_aggregate import BatchAggregate, BatchWriter
+from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
-from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import ArgumentError, CoordinatorStoppedError
+from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
 from .hosts.draining import drain
 from .keyed_operators import KeyedOperators
 from .operators import taken
-from .protocol.events import Published, ScheduleStarted
 from .protocol.statistics import Statistics
-from .query import CheckpointedQuery, Definition
+from .query import CheckpointedQuery
+from .query_starter import QueryRequest, QueryStarter
 from .recovery.metrics import RecoveryMetrics
 from .restore import restore_point
 from .sinks.recognition import sink_of
 from .sinks.two_phase.contract import TwoPhaseSink
-from .sinks.two_phase.query_sink import TransactionalSink
-from .sinks.two_phase.together import check_together
 from .spark import plan
 from .spark.environment import check_pyspark, check_session
-from .spark.writer_facts import check, check_duration
+from .spark.writer_facts import check
 from .supervised_run import Exit, run
 from .wiring.assembly import assemble
-from .wiring.query_reach import check_query_reach
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -104,7 +97,6 @@ class CheckpointCoordinator(KeyedOperators):
         self._pipeline = validate_name("pipeline", pipeline)
         self._storage = storage
         self._config = config or CheckpointConfig()
-        self._names: set[str] = set()
         self._replicas: dict[str, Replica] = {}
         self._stopped = False
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
@@ -119,8 +111,17 @@ class CheckpointCoordinator(KeyedOperators):
         self._supervisor = parts.supervisor
         self._operators = parts.operators
         self._lookup = parts.lookup
-        self._channels = parts.channels
         self._adopter = parts.adopter
+        self._starter = QueryStarter(
+            spark=spark,
+            config=self._config,
+            pipeline=parts.pipeline,
+            operators=parts.operators,
+            adopter=parts.adopter,
+            channels=parts.channels,
+            machine=parts.executor.machine,
+            supervisor=parts.supervisor,
+        )
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
@@ -130,9 +131,10 @@ class CheckpointCoordinator(KeyedOperators):
 
     def start(
         self,
-        writer: DataStreamWriter | BatchWriter,
+        writer: DataStreamWriter | BatchWriter | None = None,
         *,
         name: str,
+        build: Callable[[], DataStreamWriter | BatchWriter] | None = None,
         sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None = None,
         table: str | None = None,
         reads: Sequence[str] = (),
@@ -145,8 +147,10 @@ class CheckpointCoordinator(KeyedOperators):
 
         Args:
             writer: the writer of any streaming DataFrame, not started. It must not set ``checkpointLocation``. Or that
-                of what ``aggregate_batches`` returned.
+                of what ``aggregate_batches`` returned. None: ``build`` returns it.
             name: name of the query, unique in the pipeline. Progress is restored by it: keep it across restarts.
+            build: makes the query's operators with this coordinator and returns the writer, instead of ``writer``. It
+                is called now, and again by ``rescale``: each time it must build the same query.
             sink: a transactional sink, or several that get the same rows: ``df.writeStream`` then needs no format. The
                 rows become visible with the checkpoint that has them, exactly once, unless a sink's ``publish`` says
                 else. None: the writer says where it writes.
@@ -164,8 +168,38 @@ class CheckpointCoordinator(KeyedOperators):
                 which. Nothing has been started.
         """
         validate_name("query", name)
+        request = QueryRequest(
+            name=name, writer=writer, build=build, sink=sink, table=table, reads=tuple(reads), adopt=adopt
+        )
         with self._growing(), named(query=name):
-            return self._start(writer, name, sink, table, tuple(reads), adopt)
+            query = self._starter.start(request)
+            query.measured_by(self._lookup.batches)
+            return query
+
+    def rescale(self, operator: str, parallelism: int | None, timeout: Duration = "1 min") -> None:
+        """Have another number of tasks run an operator, while the pipeline runs, and without going back.
+
+        The query stops after its running batch, and goes on with the next one and the state that it has: at most the
+        shards that other machines are to serve move. An operator of ``aggregate_batches`` does not even stop. It counts
+        until the driver ends: the next one begins with the parallelism that its program says.
+
+        Args:
+            operator: uid of an operator whose query was started with ``build=``, or of one of ``aggregate_batches``.
+            parallelism: number of tasks, at most as many as the operator has shards; None: Spark's default parallelism
+                as it is now, for example with the executors that have joined.
+            timeout: how long to wait for the running batch. What runs longer is stopped, and runs again.
+
+        Raises:
+            PipelineNameError: there is no such operator.
+            ArgumentError: its query has not been started, has ended, was started without ``build=``, or the function
+                builds another query now. The query goes on as it was.
+            DefinitionError: there are fewer shards, or the function makes other operators now. The same holds.
+            PipelineFailedError: the pipeline has failed for good.
+            ConfigError: the timeout is no duration.
+        """
+        patience = seconds(timeout)
+        with self._growing():
+            self._starter.rescale(operator, parallelism, patience)
 
     def adoption(
         self,
@@ -195,92 +229,6 @@ class CheckpointCoordinator(KeyedOperators):
             facts = plan.facts(writer, table=table)
             check(facts)
             return self._adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
-
-    def _start(
-        self,
-        given: DataStreamWriter | BatchWriter,
-        name: str,
-        target: TwoPhaseSink | Sequence[TwoPhaseSink] | None,
-        table: str | None,
-        reads: tuple[str, ...],
-        adopt: str | None,
-    ) -> CheckpointedQuery:
-        if name in self._names:
-            raise taken("query name", name)
-        self._executor.machine.read(lambda machine: machine.queries.check_reads(name, reads))
-        batches: BatchAggregate | None = None
-        if isinstance(given, BatchWriter):
-            batches = given.aggregate
-            writer = given.writer(has_sink=target is not None, table=table, adopt=adopt)
-        else:
-            writer = given
-        transactional = None
-        if target is not None:
-            rows = writer._df if batches is None else batches.sample
-            transactional = self._transactional(name, target, rows)
-            transactional.attach(writer, table, rows, None if batches is None else batches.output)
-        facts = plan.facts(writer, table=table)
-        if batches is not None:
-            # It is not in the plan of the stream.
-            facts = attrs.evolve(facts, operators=(*facts.operators, batches.uid))
-        check(facts)
-        check_duration(facts, self._config.timeout_seconds)
-        if transactional is not None:
-            transactional.check_mode(facts.output_mode)
-        sink = transactional or sink_of(writer, facts)
-        check_query_reach(self._spark, self._config, str(self._operators.directories.base), name, facts, sink)
-        if name in self._config.dropped_queries:
-            raise ArgumentError(
-                f"query {name!r} cannot be started",
-                "a query that the pipeline still has",
-                "its name in CheckpointConfig.dropped_queries",
-                "take it out there, or give the query another name",
-            )
-        restore_point.check_query(self._taken.point, name, facts.operators, self._config.allow_non_restored)
-        restore_point.check_outputs(self._taken.point, name, sink.uids, self._config.allow_new_output)
-        if adopt is not None:
-            self._adopter.begin(adopt, Successor(name, facts, sink))
-        definition = Definition(
-            name=name,
-            writer=writer,
-            table=table,
-            facts=facts,
-            sink=sink,
-            operators=self._operators.of_query(name, facts.operators),
-            reads=reads,
-            sources=sources_of(facts, self._pipeline, name),
-        )
-        try:
-            channels = self._channels.add(definition)
-            if transactional is not None and any(channel.writer == name for channel in channels):
-                transactional.take_nothing_back()
-            query = self._supervisor.start(definition)
-        except BaseException:
-            self._channels.remove(name)
-            sink.close()
-            definition.sources.close()
-            raise
-        query.measured_by(self._lookup.batches)
-        self._names.add(name)
-        self._operators.started(definition.operators)
-        self._executor.machine.handle(ScheduleStarted(random.random()))
-        log.info("query started", guarantee=str(query.guarantee))
-        return query
-
-    def _transactional(
-        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], rows: DataFrame
-    ) -> TransactionalSink:
-        sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
-        check_together(sinks)
-        return TransactionalSink(
-            [sink.for_rows(rows) for sink in sinks],
-            self._taken.fence(query, may_take_over=self._config.take_over_output),
-            self._taken.watch.proof,
-            policy=self._config.output_policy,
-            first_epoch=self._taken.generation.next_id,
-            on_published=lambda checkpoint: self._executor.machine.handle(Published(checkpoint, query)),
-            on_failure=self._supervisor.output_failed,
-        )
 
     # --- replicas -------------------------------------------------------------------------------------------
 

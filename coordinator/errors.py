@@ -36,6 +36,7 @@ __all__ = [
     "QueryFailedError",
     "QueryNotRunningError",
     "ReplicaError",
+    "RescaledError",
     "RestoreError",
     "SessionEndedError",
     "SessionStoppedError",
@@ -193,6 +194,18 @@ class PipelineFailedError(ChandyError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot go on: {self.why}\n{_START_AGAIN}"
+
+
+@attrs.define(eq=False)
+class RescaledError(ChandyError):
+    """Why a query has restarted: another number of tasks runs one of its operators. No failure, and never raised."""
+
+    query: str
+    uid: str
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"operator {self.uid!r} of query {self.query!r} was rescaled to {self.tasks} tasks"
 
 
 class SessionEndedError(ChandyError):

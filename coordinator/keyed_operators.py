@@ -15,7 +15,8 @@ from ..state.operators.attempts import OnError
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
 from .durations import Duration
-from .operators import KeyedStream, Lifetime, Operators, Windows
+from .operator_arguments import KeyedStream, Lifetime, Windows
+from .operators import Operators
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData

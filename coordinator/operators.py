@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,10 +16,9 @@ from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.aggregation.windowing import Scope, aggregation_in, key_columns
 from ..state.aggregation.windows import windowed_stream
-from ..state.errors import invalid_argument
+from ..state.errors import DefinitionError, invalid_argument
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
-from ..state.operators.arrow_expiry import Since, TimeToLive
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
@@ -32,19 +32,20 @@ from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..storage.keys import validate_name
 from ..storage.logs import logger
 from .batch_aggregate import BatchAggregate, BatchOperator
-from .durations import Duration, seconds
-from .errors import ConfigError, PipelineNameError, RestoreError, SetupError
+from .errors import PipelineNameError, RestoreError, SetupError
+from .operator_arguments import KeyedStream, Lifetime, Windows, check_no_column
 from .restore.restore_point import check_operator
 from .spark.plan import has_watermark
 from .spark.reach import has_other_machines
 from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql import DataFrame, GroupedData
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
     from ..state.operators.engine import OperatorSpec
+    from ..state.processors.initial_state import InitialState
     from ..state.processors.style import StyleName
     from ..state.rpc.messages import Endpoint
     from .restore.query_directories import QueryDirectories
@@ -54,68 +55,17 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 
-@attrs.frozen(kw_only=True)
-class KeyedStream:
-    """The input of an operator, with the arguments that all kinds of operators have."""
-
-    df: DataFrame
-    key: Sequence[str]
-    """Names of the key columns."""
-    uid: str
-    shards: int
-    parallelism: int | None
-    """Number of tasks that run the operator; None: Spark's default parallelism, at most ``shards``."""
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks that run the operator.
-
-        Raises:
-            DefinitionError: ``parallelism`` is None and ``shards`` is not a valid number of shards.
-        """
-        return self.default_tasks if self.parallelism is None else self.parallelism
-
-    @property
-    def default_tasks(self) -> int:
-        """Spark's default parallelism, at most ``shards``."""
-        shard_ranges.check(self.shards, parallelism=1)
-        return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
-
-
 @attrs.frozen
-class Lifetime:
-    """How long the keys of aggregates live, as users say it."""
+class Operator:
+    """An operator that was made."""
 
-    ttl: Duration | None = None
-    """None: for ever."""
-    since: Since = "last"
-
-    def checked(self) -> TimeToLive | None:
-        """Return it as an operator takes it.
-
-        Raises:
-            DefinitionError: it is no time to live.
-        """
-        if self.since not in ("last", "first"):
-            raise invalid_argument("ttl_since", "'last' or 'first'", repr(self.since))
-        if self.ttl is None:
-            return None
-        try:
-            length = seconds(self.ttl)
-        except ConfigError as error:
-            raise invalid_argument("ttl", error.expected, error.found) from None
-        if length < 0.001:
-            raise invalid_argument("ttl", "a millisecond or more", repr(self.ttl))
-        return TimeToLive(round(length * 1000), self.since)
-
-
-@attrs.frozen
-class Windows:
-    """The windows of event time that aggregates are of, as users say it."""
-
-    window: Column | None = None
-    """What ``pyspark.sql.functions.window`` or ``session_window`` returns; None if aggregates are of all rows."""
-    output_mode: str = "update"
+    record: OperatorRecord
+    tasks: int
+    """Number of tasks that run it."""
+    aggregates: Aggregates | None = None
+    """What the state ``AGGREGATES`` has the accumulators of; None if it has no such state."""
+    initial: InitialState | None = None
+    """With what its state begins; None: with nothing, or it is restored."""
 
 
 @attrs.define
@@ -133,9 +83,10 @@ class Operators:
     """Whether local paths are on a file system that all machines have mounted."""
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
-    _records: dict[str, OperatorRecord] = attrs.field(factory=dict, init=False)
-    _aggregates: dict[str, Aggregates] = attrs.field(factory=dict, init=False)
-    """By uid, what the state ``AGGREGATES`` of an operator has the accumulators of."""
+    _made: dict[str, Operator] = attrs.field(factory=dict, init=False)
+    """By uid."""
+    _again: dict[str, Operator | None] = attrs.field(factory=dict, init=False)
+    """While a query is built again, its operators by uid: what they are now; None: not made again yet."""
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -233,7 +184,7 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        _check_no_column(stream, combine, lifetime, windows)
+        check_no_column(stream, combine, lifetime, windows)
         uid = self._free(stream.uid)
         check_streaming(stream.df)
         df, window, mode, lag = stream.df, None, TimeMode.NONE, 0
@@ -257,11 +208,14 @@ class Operators:
             ttl=lifetime.checked(),
         )
         needed = attrs.evolve(keyed, df=made.rows(df))
-        found = self._put_in(needed, made.spec, made.combiner, time_mode=mode, watermark_lag_ms=lag)
-        if AGGREGATES in made.spec.states:
-            self._aggregates[uid] = made.aggregates
-        self._tell_of_new_aggregates(uid)
-        return found
+        return self._put_in(
+            needed,
+            made.spec,
+            made.combiner,
+            time_mode=mode,
+            watermark_lag_ms=lag,
+            aggregates=made.aggregates if AGGREGATES in made.spec.states else None,
+        )
 
     def with_batch_aggregates(
         self,
@@ -281,7 +235,7 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        _check_no_column(stream, combine, lifetime)
+        check_no_column(stream, combine, lifetime)
         uid = self._free(stream.uid)
         self._check_aggregates(stream, Scope.ALL_ROWS)
         ttl = lifetime.checked()
@@ -289,26 +243,30 @@ class Operators:
         made = batch_aggregation(
             stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally, ttl=ttl
         )
-        task, states = self._add(attrs.evolve(stream, df=made.rows), made.specs[PreAggregation.NOWHERE])
-        self._aggregates[uid] = made.aggregates
-        self._tell_of_new_aggregates(uid)
+        task, states = self._add(
+            attrs.evolve(stream, df=made.rows),
+            made.specs[PreAggregation.NOWHERE],
+            aggregates=made.aggregates,
+        )
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
             for place, spec in made.specs.items()
         }
-        return BatchAggregate(made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning))
+        return BatchAggregate(
+            made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning, task.parallelism)
+        )
 
-    def _tell_of_new_aggregates(self, uid: str) -> None:
+    def _tell_of_new_aggregates(self, now: OperatorRecord) -> None:
         """Say of which aggregates the restored keys have nothing: their output looks like that of all rows."""
-        was = self.restored.operator(uid) if self.restored else None
+        was = self._before(now.uid)
         if was is None or AGGREGATES not in was.states:
             return
         known = {name for version in was.states[AGGREGATES].versions for name in from_json(version).names}
-        now = from_json(self._records[uid].states[AGGREGATES].versions[-1]).names
-        if new := [name for name in now if name not in known]:
+        names = from_json(now.states[AGGREGATES].versions[-1]).names
+        if new := [name for name in names if name not in known]:
             log.warning(
                 "aggregates are new to restored state: of a key that it has, they cover the rows from now on alone",
-                operator=uid,
+                operator=now.uid,
                 aggregates=new,
             )
 
@@ -328,7 +286,7 @@ class Operators:
     def _free(self, uid: str) -> str:
         """Return the uid of a new operator if it is valid and not taken."""
         validate_name("operator uid", uid)
-        if uid in self._records:
+        if self._again.get(uid, self._made.get(uid)) is not None:
             raise taken("operator uid", uid)
         return uid
 
@@ -352,6 +310,8 @@ class Operators:
                 "set CheckpointConfig(work_dir=..., shared=True) with a directory that is mounted on all machines; or "
                 "write the state into a savepoint by a SavepointWriter",
             )
+        if stream.uid in self._again:
+            return attrs.evolve(spec, initial=self._made[stream.uid].initial)
         folder = self.directories.initial_state(stream.uid)
         initial = write_initial_state(rows, stream.key, stream.shards, stream.default_tasks, folder)
         return attrs.evolve(spec, initial=initial)
@@ -365,9 +325,10 @@ class Operators:
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
         on_error: OnError = "fail",
+        aggregates: Aggregates | None = None,
     ) -> DataFrame:
         """Add an operator to the pipeline, and to the plan of its input."""
-        task, _ = self._add(stream, spec, dropped, watermark_lag_ms, on_error)
+        task, _ = self._add(stream, spec, dropped, watermark_lag_ms, on_error, aggregates)
         return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner, self.partitioning)
 
     def _add(
@@ -377,6 +338,7 @@ class Operators:
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
         on_error: OnError = "fail",
+        aggregates: Aggregates | None = None,
     ) -> tuple[OperatorTask, dict[str, StateRecord]]:
         """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
 
@@ -384,13 +346,16 @@ class Operators:
             The operator, and the records of its declared states, which it has.
         """
         uid = stream.uid
+        was, is_again = self._made.get(uid), uid in self._again
+        # Made again, it has as many as it was rescaled to, whatever the default has become.
+        tasks = was.tasks if was and is_again else stream.tasks
         task = operator_task(
             stream.df,
             uid=uid,
             key=stream.key,
             spec=spec,
             shards=stream.shards,
-            parallelism=stream.tasks,
+            parallelism=tasks,
             endpoint=self.endpoint,
             on_error=on_error,
             watermark_lag_ms=watermark_lag_ms,
@@ -400,10 +365,62 @@ class Operators:
         )
         record = check_operator(self.restored, declared)
         kept = {name: state for name, state in record.states.items() if name not in dropped}
-        self._records[uid] = attrs.evolve(record, states=kept)
+        record = attrs.evolve(record, states=kept)
+        initial = spec.initial if isinstance(spec, ProcessorSpec) else None
+        made = Operator(record, tasks, aggregates, initial)
+        if is_again:
+            self._again[uid] = made
+        else:
+            self._made[uid] = made
+            if aggregates is not None:
+                self._tell_of_new_aggregates(record)
         # The record also has states that are no longer declared. The task does not need them.
         states = {name: record.states[name] for name in declared.states}
         return task.with_states(states), states
+
+    # --- making them again ----------------------------------------------------------------------------------
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """The uids that are taken."""
+        return frozenset(self._made)
+
+    def tasks(self, uid: str) -> int:
+        """Return the number of tasks that run an operator."""
+        return self._made[uid].tasks
+
+    def rescaled(self, uid: str, tasks: int) -> None:
+        """Note that another number of tasks runs an operator from now on."""
+        self._made[uid] = attrs.evolve(self._made[uid], tasks=tasks)
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Forget what was made or rescaled inside of the ``with`` if it fails."""
+        before = dict(self._made)
+        try:
+            yield
+        except BaseException:
+            self._made = before
+            raise
+
+    @contextmanager
+    def made_again(self, uid: str, tasks: int) -> Iterator[None]:
+        """Have all operators of a query made again inside of the ``with``, one of them for another number of tasks.
+
+        Raises:
+            DefinitionError: one was not made again, or is another one now. Nothing has changed.
+        """
+        query = self._made[uid].record.query
+        own = [made.record for made in self._made.values() if made.record.query == query]
+        with self.undone_on_error():
+            self.rescaled(uid, tasks)
+            self._again = dict.fromkeys(record.uid for record in own)
+            try:
+                yield
+                for record in own:
+                    _check_same(record, self._again[record.uid])
+            finally:
+                self._again = {}
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -413,23 +430,24 @@ class Operators:
         Raises:
             PipelineNameError: there is no operator with this uid.
         """
-        found = self._records.get(uid)
+        found = self._made.get(uid)
         if found is None:
             raise PipelineNameError(
                 f"there is no operator {uid!r}",
-                f"the uid of an operator of this pipeline ({', '.join(sorted(self._records)) or 'it has none yet'})",
+                f"the uid of an operator of this pipeline ({', '.join(sorted(self._made)) or 'it has none yet'})",
                 repr(uid),
             )
-        return found
+        return found.record
 
     @property
     def need_hosts(self) -> bool:
         """Whether the pipeline has operators, or the restored checkpoint has: state hosts keep their shards."""
-        return bool(self._records or (self.restored and self.restored.manifest.operators))
+        return bool(self._made or (self.restored and self.restored.manifest.operators))
 
     def aggregates(self, uid: str) -> Aggregates | None:
         """Return what an operator computes; None if it computes no aggregates."""
-        return self._aggregates.get(uid)
+        found = self._made.get(uid)
+        return found.aggregates if found else None
 
     def of_query(self, query: str, uids: Iterable[str]) -> tuple[OperatorRecord, ...]:
         """Return the records of the operators of a query that is about to start, with the query's name.
@@ -441,7 +459,7 @@ class Operators:
         return tuple(self._of_query(query, uid) for uid in uids)
 
     def _of_query(self, query: str, uid: str) -> OperatorRecord:
-        record = self._records.get(uid)
+        record = self._made[uid].record if uid in self._made else None
         if record is None:
             raise PipelineNameError(
                 f"query {query!r} has an operator that this coordinator does not know",
@@ -463,7 +481,33 @@ class Operators:
 
     def started(self, records: Iterable[OperatorRecord]) -> None:
         """Record that the query of these operators, as returned by ``of_query``, has started."""
-        self._records.update({record.uid: record for record in records})
+        for record in records:
+            self._made[record.uid] = attrs.evolve(self._made[record.uid], record=record)
+
+
+def _check_same(was: OperatorRecord, made: Operator | None) -> None:
+    """Check that an operator that was made again is the same one.
+
+    Raises:
+        DefinitionError: it is not.
+    """
+    now = None if made is None else attrs.evolve(made.record, query=was.query)
+    if now == was:
+        return
+    if now is None:
+        found = "no such operator"
+    elif now.key_schema != was.key_schema:
+        found = "another key"
+    elif len(now.shards) != len(was.shards):
+        found = f"{len(now.shards)} shards instead of {len(was.shards)}"
+    else:
+        found = "other states"
+    raise DefinitionError(
+        f"query {was.query!r} cannot be built again",
+        f"operator {was.uid!r} as it was, but for its parallelism",
+        found,
+        "give start a function that makes all operators of its query, the same ones at each call",
+    )
 
 
 def taken(what: str, name: str) -> PipelineNameError:
@@ -501,26 +545,3 @@ def _watermark_lag(df: DataFrame, needed_by: str | None = None) -> int:
         "put this operator before the applyInPandasWithState or the transformWithState in processing time; or write "
         "the output of that to a table, and read it by a query with a watermark of its own",
     )
-
-
-def _check_no_column(
-    stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows | None = None
-) -> None:
-    """Refuse an output column with the name of an argument: Python passes it as that argument."""
-    arguments = {
-        "uid": stream.uid,
-        "shards": stream.shards,
-        "parallelism": stream.parallelism,
-        "combine": combine,
-        "ttl": lifetime.ttl,
-        "ttl_since": lifetime.since,
-    }
-    if windows is not None:
-        arguments |= {"window": windows.window, "output_mode": windows.output_mode}
-    for name, given in arguments.items():
-        if isinstance(given, tuple):
-            expected = (
-                "names other than the arguments of aggregate; "
-                f"write other=(...) and .withColumnRenamed('other', {name!r}) on what it returns"
-            )
-            raise invalid_argument("columns", expected, f"{name}={given!r}")

@@ -30,7 +30,7 @@ from .recovery.restart import FixedDelay
 from .spark.session import is_local_mode
 
 Build = Callable[[CheckpointCoordinator, DataFrame], DataFrame | BatchAggregate]
-"""Returns the output of a pipeline, given the stream of its input. It is called at each start."""
+"""Returns the output of a pipeline, given the stream of its input. It is called at each start, and by ``rescale``."""
 
 PIPELINE: Final = "tested"
 """The name of the pipeline, and of its query."""
@@ -121,8 +121,11 @@ class PipelineTester:
         )
         try:
             files = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1)
-            output = self._build(coordinator, files.parquet(str(self._input)))
-            query = coordinator.start(output.writeStream.foreachBatch(self._take), name=PIPELINE)
+            input = files.parquet(str(self._input))
+            query = coordinator.start(
+                build=lambda: self._build(coordinator, input).writeStream.foreachBatch(self._take),
+                name=PIPELINE,
+            )
         except BaseException:
             coordinator.stop(checkpoint=False)
             raise

@@ -19,10 +19,10 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "face", "testing"),
     ("coordinator",),
-    ("graceful_stop", "keyed_operators", "replication", "supervised_run"),
+    ("graceful_stop", "keyed_operators", "query_starter", "replication", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("adopt", "batch_aggregate"),
+    ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
     ("recovery",),
     ("restore",),

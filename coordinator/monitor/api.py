@@ -76,6 +76,17 @@ class DrainOrder:
 
 
 @attrs.frozen(kw_only=True)
+class RescaleOrder:
+    """Another number of tasks for an operator, see ``coordinator.rescale``."""
+
+    operator: str
+    parallelism: int | None = None
+    """Null: Spark's default parallelism."""
+    timeout: str = "1 min"
+    """For how long to wait for the running batch."""
+
+
+@attrs.frozen(kw_only=True)
 class StopOrder:
     """The end of the pipeline, see ``coordinator.stop``."""
 
@@ -167,6 +178,13 @@ class Api:
                 DrainOrder,
                 _drain,
                 done="the machine has no shards",
+            ),
+            order(
+                "/rescale",
+                "Have another number of tasks run an operator.",
+                RescaleOrder,
+                _rescale,
+                done="the operator is rescaled",
             ),
             order("/stop", "Stop the pipeline.", StopOrder, _stop, _STOP_SECONDS, "the pipeline is stopped"),
         ]
@@ -265,6 +283,12 @@ def _take_savepoint(orders: Orders, order: SavepointOrder) -> Future[Checkpoint]
 
 def _drain(orders: Orders, order: DrainOrder) -> Future[None]:
     return _in_a_thread("chandy-drain", lambda: orders.drain(order.machine, order.timeout))
+
+
+def _rescale(orders: Orders, order: RescaleOrder) -> Future[None]:
+    return _in_a_thread(
+        "chandy-rescale", lambda: orders.rescale(order.operator, order.parallelism, order.timeout)
+    )
 
 
 def _stop(orders: Orders, order: StopOrder) -> Future[object]:

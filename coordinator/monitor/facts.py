@@ -161,6 +161,10 @@ class Orders(Protocol):
         """Move all shards of a machine to others."""
         ...
 
+    def rescale(self, operator: str, parallelism: int | None, timeout: Duration) -> None:
+        """Have another number of tasks run an operator."""
+        ...
+
     def stop(self, savepoint: str | None, *, hand_over: bool) -> object:
         """Stop the pipeline, and with it the server."""
         ...

@@ -80,6 +80,15 @@ class RunEnded:
 
 
 @attrs.frozen
+class PlanReplaced:
+    """A query was stopped to go on with another plan."""
+
+    query: str
+    cause: ChandyError
+    noticed_at: float
+
+
+@attrs.frozen
 class HostLost:
     """A state host is gone, and state with it."""
 
@@ -169,6 +178,7 @@ Event = (
     RunStarted
     | RunStopped
     | RunEnded
+    | PlanReplaced
     | HostLost
     | ShardsNotOpened
     | CheckpointsFailed
@@ -335,6 +345,8 @@ class RecoveryStateMachine:
                 return self._fail(error)
             case RunEnded():
                 return self._run_ended(event, now)
+            case PlanReplaced():
+                return self._plan_replaced(event)
             case HostLost(why, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
@@ -378,6 +390,12 @@ class RecoveryStateMachine:
             self._must_go_back()
         return decision
 
+    def _plan_replaced(self, event: PlanReplaced) -> Decision:
+        outage = self.outage
+        self.outage = _joined(outage or Outage(event.cause, event.noticed_at), event.query)
+        # An attempt that is due restarts this query, too.
+        return self._restart() if outage is None else DoNothing()
+
     def _times(self, query: str, point: FailurePoint | None) -> int:
         """Return how often in a row a query has failed like this."""
         if point is None:
@@ -418,9 +436,7 @@ class RecoveryStateMachine:
     def _wait(self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None) -> Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
         outage = self.outage or Outage(cause, noticed_at)
-        if query is not None and query not in outage.queries:
-            outage = attrs.evolve(outage, queries=(*outage.queries, query))
-        self.outage = outage
+        self.outage = outage = _joined(outage, query) if query is not None else outage
         if self.is_stopping:
             return self._hold()
         delay = self.tracker.failed(now, self.random)
@@ -480,3 +496,8 @@ class RecoveryStateMachine:
     def _fail(self, error: Exception, because: str = "") -> Decision:
         self.failed, self.outage = error, None
         return FailForGood(error, because)
+
+
+def _joined(outage: Outage, query: str) -> Outage:
+    """Return an outage of one more query."""
+    return outage if query in outage.queries else attrs.evolve(outage, queries=(*outage.queries, query))

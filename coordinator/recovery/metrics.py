@@ -60,6 +60,17 @@ class RecoveryMetrics:
     downloaded_bytes: int = 0
     """Bytes of the state's files that came from the store."""
 
+    @classmethod
+    def begun(cls, cause: str, noticed_at: float, now: float, *, in_place: bool) -> RecoveryMetrics:
+        """Return those of a recovery that begins now.
+
+        Args:
+            cause: the failure.
+            noticed_at, now: when it was detected and what time it is, in seconds since 1970.
+            in_place: whether the queries go on where they are.
+        """
+        return cls(cause, None, in_place, now, waiting=now - noticed_at)
+
     @property
     def kind(self) -> str:
         """How the queries were started: for the first time, in place, or from a checkpoint."""

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -47,13 +47,13 @@ from .metrics import START, RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
 from .rollback import go_back
 from .runs import Run, Runs
+from .settling import settled
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logger(__name__)
 
-_SETTLE_ATTEMPTS: Final = 3
-"""How often a query that is stopped is started again to commit a batch: it may be stopped in the next one."""
-_SETTLE_SECONDS: Final = 30.0
-"""How long such a batch may take. It is not computed again."""
 _JOIN_SECONDS: Final = 60.0
 """How long closing waits for the thread, which may be starting a query."""
 _REMEMBERED: Final = 100
@@ -283,41 +283,50 @@ class Supervisor:
             if run is None or not query.isActive:
                 return
             query.is_stopped = True
-            run.is_stopping = True
             try:
-                self._launcher.stop(run)
-                run = self._settled(run, query)
+                with self._stopping(run):
+                    self._launcher.stop(run)
+                    run = settled(run, query, self._launcher, self._machine, self._clock)
             finally:
-                # It may be another run by now.
-                (self._runs.get(name) or run).is_stopping = False
                 query.ended()
         self._report_stop(run)
 
-    def _settled(self, run: Run, query: CheckpointedQuery) -> Run:
-        """Have Spark commit the batch that its file sink has and the commit log has not; return the run that did it.
+    @contextmanager
+    def _stopping(self, run: Run) -> Iterator[None]:
+        """Take a query that is stopped inside of the ``with`` for one that may still commit what it has begun."""
+        run.is_stopping = True
+        try:
+            yield
+        finally:
+            # It may be another run by now.
+            (self._runs.get(run.definition.name) or run).is_stopping = False
 
-        A query that reads the output may have read that batch. After a restore it would come a second time.
+    def go_on_with(self, name: str, writer: DataStreamWriter, cause: ChandyError, timeout: float) -> None:
+        """Have a query go on with another writer of the same query, in place; one that has ended stays ended.
+
+        Args:
+            name, writer: the query, and the writer that is the same but for how many tasks run operators.
+            cause: why, for the metrics and the log.
+            timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
+
+        Raises:
+            PipelineFailedError: the pipeline has failed for good before.
         """
-        sink = run.definition.sink
-        for _ in range(_SETTLE_ATTEMPTS):
-            committed = progress.newest_committed(run.logs_as_known())
-            if self._machine.must_go_back or not sink.is_ahead_of(committed):
-                return run
-            log.info("the batch commits that the sink has", query=run.definition.name, batch=committed + 1)
-            try:
-                run = self._launcher.again(run)
-                metrics = self._metrics(
-                    "a stop between the sink's log and the commit log", self._clock(), in_place=True
-                )
-                self._launcher.start(run, query, metrics)
-                run.await_commit(committed + 1, time.monotonic() + _SETTLE_SECONDS)
-            except Exception as error:  # noqa: BLE001 (the query is stopped all the same)
-                log.warning(
-                    "cannot commit the batch that the sink has", query=run.definition.name, error=str(error)
-                )
-            finally:
-                self._launcher.stop(run)
-        return run
+        with self._once_settled():
+            self._check_not_failed()
+            run, query, asked_at = self._runs.get(name), self._queries[name], self._clock()
+            if run is None or not query.isActive:
+                return
+            run.await_running_batch(time.monotonic() + timeout)
+            # If the pipeline must go back, it does so with the new one.
+            query.definition = run.definition = attrs.evolve(run.definition, writer=writer)
+            with self._stopping(run):
+                # Its end is no failure, and it counts as one that runs until the next one does.
+                run.ended = True
+                try:
+                    self._launcher.stop_in_spark(run)
+                finally:
+                    self._carry_out(self._decide(on.PlanReplaced(name, cause, asked_at)))
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -341,7 +350,8 @@ class Supervisor:
                     continue
                 try:
                     run.await_running_batch(deadline)
-                    self._stop(run)
+                    self._launcher.stop(run)
+                    self._queries[name].ended()
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
                     break
@@ -384,11 +394,7 @@ class Supervisor:
         self._decide(on.StopRequested())
         self._interrupted.set()
         with self._once_settled():
-            self._launcher.stop_all([run for run in self._runs.all() if not run.ended])
-            for query in self._queries.values():
-                if query.isActive:
-                    query.ended()
-            self._announcements.ended(self.failed)
+            self._end(None)
         self._events.put(None)
         with told_if_slow(log, "what watches the queries to end"):
             self._thread.join(_JOIN_SECONDS)
@@ -413,10 +419,6 @@ class Supervisor:
             with told_if_slow(log, "queries that are being started or restored"):
                 held.enter_context(self._changing)
             yield
-
-    def _stop(self, run: Run) -> None:
-        self._launcher.stop(run)
-        self._queries[run.definition.name].ended()
 
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
@@ -470,7 +472,12 @@ class Supervisor:
             event = on.FatalError(error)
         # Without the lock: this may read a whole checkpoint.
         if isinstance(event, _Ended):
-            event = self._find_out(event)
+            run = event.run
+            if run.ended:
+                # It was stopped.
+                return
+            failure = None if event.error is None else self._diagnosis.of(run, event.error)
+            event = on.RunEnded(run.definition.name, run.number, failure, event.noticed_at)
         elif isinstance(event, _Unreadable):
             event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
         # If another thread is starting the run that failed, the decision waits until that thread is done.
@@ -486,19 +493,8 @@ class Supervisor:
             self._restart_at = None
             return on.DelayOver()
 
-    def _find_out(self, ended: _Ended) -> on.RunEnded:
-        """Find out why a run has ended."""
-        run, failure = ended.run, None
-        if ended.error is not None and not run.ended:
-            failure = self._diagnosis.of(run, ended.error)
-        return on.RunEnded(run.definition.name, run.number, failure, ended.noticed_at)
-
     def _damage(self, met: str) -> DamagedCheckpointError | None:
-        """Return the damage of the checkpoint that the state comes from; None if none can be found now.
-
-        Args:
-            met: what could not be read.
-        """
+        """Return the damage of the checkpoint whose state could not be read; None if none can be found now."""
         restored = self._point
         if restored is None or self._machine.failed is not None:
             return None
@@ -515,6 +511,9 @@ class Supervisor:
                     self._queries[name].ended()
             case on.RestartInPlace() | on.GoBack():
                 self._carry_out(self._try(decision))
+            case on.WaitToRestart() if threading.current_thread() is not self._thread:
+                # Only that one waits.
+                self._events.put(decision)
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
                 tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
@@ -545,7 +544,8 @@ class Supervisor:
 
     def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:
         """Restart a query in place: same directory, same batch, same state."""
-        name, metrics = run.definition.name, self._metrics(cause, noticed_at, in_place=True)
+        name = run.definition.name
+        metrics = RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=True)
         self._launcher.start(self._launcher.again(run), self._queries[name], metrics)
         self._decide(on.RestartedInPlace(name))
         self._recovered(metrics)
@@ -554,7 +554,7 @@ class Supervisor:
         """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it."""
         attempt = PipelineRollback(
             cause=cause,
-            metrics=self._metrics(cause, noticed_at, in_place=False),
+            metrics=RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=False),
             round=self._round + 1,
             initial=self._initial,
             superseded=self._superseded,
@@ -578,10 +578,6 @@ class Supervisor:
         self.recoveries.append(metrics)
         self.recovered[metrics.kind] += 1
 
-    def _metrics(self, cause: str, noticed_at: float, *, in_place: bool) -> RecoveryMetrics:
-        now = self._clock()
-        return RecoveryMetrics(cause, None, in_place, now, waiting=now - noticed_at)
-
     def _fail_for_good(self, error: Exception) -> None:
         """End every query with the error; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
@@ -591,9 +587,13 @@ class Supervisor:
         why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
         self._executor.machine.handle(events.Closed(why))
         with self._changing:
-            self._launcher.stop_all(self._runs.all())
-            for query in self._queries.values():
-                if query.isActive:
-                    query.ended(error)
-            self._announcements.ended(error)
+            self._end(error)
         self._on_failed()
+
+    def _end(self, error: Exception | None) -> None:
+        """End all queries, with the error if there is one."""
+        self._launcher.stop_all([run for run in self._runs.all() if error is not None or not run.ended])
+        for query in self._queries.values():
+            if query.isActive:
+                query.ended(error)
+        self._announcements.ended(error or self.failed)

@@ -74,7 +74,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
     Raises:
         ArgumentError: it is no writer.
     """
-    _check_writer(writer)
+    check_writer(writer)
     # Neither PySpark nor Spark has a public interface to the settings of a writer.
     spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
     options = field(writer._jwrite, "extraOptions")
@@ -111,7 +111,12 @@ def _sources(nodes: list[Any]) -> tuple[SourceFacts, ...]:
     return tuple(source for _, source in found)
 
 
-def _check_writer(writer: object) -> None:
+def check_writer(writer: object) -> None:
+    """Refuse what is no writer.
+
+    Raises:
+        ArgumentError: it is none.
+    """
     if isinstance(writer, DataStreamWriter):
         return
     kind = type(writer)

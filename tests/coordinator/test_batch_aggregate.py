@@ -30,7 +30,7 @@ def places(monkeypatch):
 
 def operator(combine="auto"):
     made = SimpleNamespace(partials="partials", tally=Repeated())
-    return BatchOperator("sums", made, {}, combine, by_id)
+    return BatchOperator("sums", made, {}, combine, by_id, 1)
 
 
 def test_sql_gets_the_partial_results_of_a_batch(places, monkeypatch):

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
-from chandy.coordinator.operators import KeyedStream, Lifetime, Operators, Windows
+from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Windows
+from chandy.coordinator.operators import Operator, Operators
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
@@ -38,7 +39,7 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
         QueryDirectories(tmp_path, "p"),
         Ticks(tmp_path, 1000),
     )
-    made.started(known)
+    made._made.update({one.uid: Operator(one, 1) for one in known})
     return made
 
 
@@ -69,10 +70,10 @@ def test_aggregates_that_restored_keys_have_nothing_of_are_told(
         return attrs.evolve(record("totals"), states={AGGREGATES: StateRecord((schema.json(),))})
 
     restored = (totals("count(*)", "sum(delay)"),)
-    operators(tmp_path, *restored, restored=restored)._tell_of_new_aggregates("totals")
+    operators(tmp_path, restored=restored)._tell_of_new_aggregates(*restored)
     assert caplog.text == ""
-    changed = operators(tmp_path, totals("count(*)", "max(delay)"), restored=restored)
-    changed._tell_of_new_aggregates("totals")
+    changed = totals("count(*)", "max(delay)")
+    operators(tmp_path, restored=restored)._tell_of_new_aggregates(changed)
     assert "max(delay)" in caplog.text
     assert "count(*)" not in caplog.text
 

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy import FilesSink, read_state
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
@@ -38,7 +40,9 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
     # Two hosts shared the eight shards, in both lives of the coordinator; who got how many is Spark's to say.
     assert [(len(owned), sum(owned)) for owned in found["owned"]] == [(2, 8), (2, 8)]
     assert found["restored"] == 1
-    assert found["batches"] == {"q": 11}
+    assert found["batches"] == {"q": 15}
+    # With other tasks, shards move between the hosts, and no batch is lost.
+    assert found["rescaled"] == [["start", "in place", "in place"]] * 2
     assert found["exact"] is True
     # Each replica has caught up, and its pipeline, which has no operators, needs no state hosts.
     assert found["replicated"] == [[True, 0], [True, 0]]
@@ -58,7 +62,7 @@ def main(folder: Path) -> None:
     spark.sparkContext.setLogLevel("OFF")
     placed = [cached_where_it_is_wanted(spark, first) for first in ("0", "1", "0")]
     events = Events(folder / "in")
-    owned, batches, restored, replicated = [], {}, None, []
+    owned, batches, restored, replicated, rescaled = [], {}, None, [], []
     for _ in range(2):
         events.add(6)
         config = CheckpointConfig(interval=None)
@@ -66,20 +70,16 @@ def main(folder: Path) -> None:
             spark, pipeline="p", storage=str(folder / "store"), config=config
         ) as coordinator:
             restored = coordinator.restored
-            totals = coordinator.transform_with_state(
-                events.stream(spark),
-                key=["k"],
-                processor=Totals(),
-                output=TOTALS,
-                uid="t",
-                shards=8,
-                parallelism=4,
-            )
             query = coordinator.start(
-                totals.writeStream.format("parquet").option("path", str(folder / "out")), name="q"
+                build=partial(build, coordinator, events.stream(spark), folder), name="q"
             )
             replica = coordinator.replicate("t", to=FilesSink(str(folder / "log")), name="log")
             query.processAllAvailable()
+            for parallelism in (8, 2):
+                events.add()
+                coordinator.rescale("t", parallelism)
+                query.processAllAvailable()
+            rescaled.append([one.kind for one in coordinator.recoveries])
             batches = coordinator.checkpoint().result(DEADLINE).batches
             ownership = coordinator._executor.machine.read(lambda machine: machine.queries["q"].assignment)
             owned.append([len(shards) for shards in ownership.by_owner().values()])
@@ -100,11 +100,19 @@ def main(folder: Path) -> None:
                 "restored": restored and restored.id,
                 "exact": exact,
                 "replicated": replicated,
+                "rescaled": rescaled,
                 "placed": placed,
             }
         )
     )
     spark.stop()
+
+
+def build(coordinator: CheckpointCoordinator, rows: DataFrame, folder: Path) -> DataStreamWriter:
+    totals = coordinator.transform_with_state(
+        rows, key=["k"], processor=Totals(), output=TOTALS, uid="t", shards=8, parallelism=4
+    )
+    return totals.writeStream.format("parquet").option("path", str(folder / "out"))
 
 
 def cached_where_it_is_wanted(spark: SparkSession, first: str) -> bool:

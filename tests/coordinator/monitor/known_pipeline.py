@@ -73,6 +73,10 @@ class KnownPipeline:
         self.told.append((machine, timeout))
         self.act()
 
+    def rescale(self, operator: str, parallelism: int | None, timeout: str) -> None:
+        self.told.append((operator, parallelism, timeout))
+        self.act()
+
     def stop(self, savepoint: str | None, *, hand_over: bool) -> None:
         self.told.append((savepoint, hand_over))
         self.act()

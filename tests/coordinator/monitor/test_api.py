@@ -118,7 +118,7 @@ def test_all_of_it_asks_for_the_token(begin: Begin) -> None:
     monitor = told(begin, token="secret")
     paths = described(monitor, **TOKEN)["paths"]
     requests = [(path, method) for path, methods in paths.items() for method in methods]
-    assert len(requests) == 11
+    assert len(requests) == 12
     for path, method in [*requests, ("/api/v1/openapi.json", "get")]:
         assert ask(monitor, path.replace("{id}", "1"), method.upper())[0] == 401
 
@@ -207,11 +207,13 @@ def test_many_who_wait_for_a_checkpoint_keep_nobody_from_reading(
     [
         ("drain", b'{"machine": "near"}', ("near", "10 min")),
         ("drain", b'{"machine": "near", "timeout": "5 s"}', ("near", "5 s")),
+        ("rescale", b'{"operator": "totals", "parallelism": 8}', ("totals", 8, "1 min")),
+        ("rescale", b'{"operator": "totals", "timeout": "5 s"}', ("totals", None, "5 s")),
         ("stop", b"", (None, False)),
         ("stop", b'{"savepoint": "last", "hand_over": true}', ("last", True)),
     ],
 )
-def test_a_drain_and_a_stop_are_carried_out(
+def test_what_is_ordered_is_carried_out(
     begin: Begin, path: str, body: bytes, expected: tuple[Any, ...]
 ) -> None:
     known = KnownPipeline()
@@ -226,6 +228,8 @@ def test_a_drain_and_a_stop_are_carried_out(
     [
         ("drain", b"", None, (400, "machine")),
         ("drain", b'{"machine": "x"}', DrainError("x", "a machine", "none"), (409, "a machine")),
+        ("rescale", b'{"parallelism": 8}', None, (400, "operator")),
+        ("rescale", b'{"operator": "x"}', PipelineNameError("no operator", "a uid", "'x'"), (400, "a uid")),
         ("stop", b'{"hand_over": "yes"}', None, (400, "hand_over")),
         ("stop", b'{"savepoint": "?"}', ArgumentError("no savepoint", "a place", "none"), (400, "a place")),
         ("stop", b"{}", CheckpointError(3, Reason.EXPIRED, "slow"), (409, "slow")),

@@ -17,7 +17,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from chandy.coordinator.errors import PipelineFailedError, PipelineStateLostError, QueryFailedError
+from chandy.coordinator.errors import (
+    PipelineFailedError,
+    PipelineStateLostError,
+    QueryFailedError,
+    RescaledError,
+)
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.repetition import SAME, FailurePoint, Repetition
@@ -170,6 +175,55 @@ def test_damage_ends_the_pipeline_at_once_unless_its_query_has_gone_back_since()
     made.handle(on.RunStarted("q", 1, "id of q"), 0.0)
     assert made.handle(on.ShardsNotOpened("before", "damaged", 1.0, damage), 1.0) == on.DoNothing()
     assert made.handle(on.ShardsNotOpened("id of q", "damaged", 1.0, damage), 1.0) == on.FailForGood(damage)
+
+
+# --- another plan -------------------------------------------------------------------------------------------
+
+RESCALED = RescaledError("q", "totals", 4)
+
+
+def replaced(made: RecoveryStateMachine) -> on.Decision:
+    """What is done about query q that was stopped to go on with another plan."""
+    return made.handle(on.PlanReplaced("q", RESCALED, 5.0), 5.0)
+
+
+def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failure() -> None:
+    made = machine(FixedDelay("5 s", attempts=1))
+    for run in range(3):
+        assert replaced(made) == on.RestartInPlace(("q",), RESCALED, 5.0)
+        decisions(made, on.RunStarted("q", run + 1), on.RestartedInPlace("q"))
+        assert made.outage is None
+    assert isinstance(made.handle(failed(run=3), 9.0), on.WaitToRestart)
+
+
+def test_a_query_that_cannot_go_on_with_another_plan_is_restarted_as_after_a_failure() -> None:
+    made = machine(FixedDelay("5 s", attempts=1))
+    replaced(made)
+    assert made.handle(on.RestartFailed(BOOM, final=False), 6.0) == on.WaitToRestart(11.0, RESCALED)
+    assert made.handle(on.DelayOver(), 11.0) == on.RestartInPlace(("q",), RESCALED, 5.0)
+
+
+def test_another_plan_does_not_hurry_what_a_failure_waits_for() -> None:
+    made = machine(FixedDelay("5 s", attempts=9))
+    made.handle(on.RunStarted("r", 1), 0.0)
+    made.handle(failed(query="r", run=1), 1.0)
+    assert replaced(made) == on.DoNothing()
+    assert made.handle(on.DelayOver(), 6.0) == on.RestartInPlace(("r", "q"), BOOM, 1.0)
+
+
+def test_a_pipeline_that_must_go_back_does_so_with_the_other_plan() -> None:
+    made = machine()
+    made.handle(on.HostLost("killed", 1.0), 1.0)
+    assert replaced(made) == on.DoNothing()
+    assert isinstance(made.handle(on.DelayOver(), 20.0), on.GoBack)
+
+
+def test_a_stop_keeps_a_query_with_another_plan_from_going_on_until_it_is_withdrawn() -> None:
+    made = machine()
+    made.handle(on.StopRequested(), 1.0)
+    assert replaced(made) == on.DoNothing()
+    assert isinstance(made.handle(on.StopWithdrawn(), 6.0), on.WaitToRestart)
+    assert made.handle(on.DelayOver(), 20.0) == on.RestartInPlace(("q",), RESCALED, 5.0)
 
 
 # --- going back ---------------------------------------------------------------------------------------------
@@ -538,6 +592,26 @@ class Failures(RuleBasedStateMachine):
     def a_query_is_stopped(self, query: str) -> None:
         self.tell(on.RunStopped(query, self.runs.pop(query, 0)))
 
+    @rule(query=st.sampled_from(QUERIES), fails=st.booleans())
+    def a_query_gets_another_plan(self, query: str, fails: bool) -> None:
+        if query not in self.runs or self.final is not None:
+            return
+        waits = self.machine.outage is not None and set(self.machine.outage.queries) != {query}
+        waits = waits or self.lost or self.walled
+        decision = self.tell(on.PlanReplaced(query, RESCALED, self.now))
+        if isinstance(decision, on.DoNothing):
+            assert self.stopping or waits, "nobody restarts it"
+            assert self.machine.outage is not None
+            assert query in self.machine.outage.queries or self.machine.must_go_back
+            return
+        assert decision == on.RestartInPlace((query,), RESCALED, self.now - 1.0)
+        assert not self.lost, "a query restarts in place although state is lost"
+        if fails:
+            self.tell(on.RestartFailed(BOOM, final=False))
+        else:
+            self.begin(query)
+            self.tell(on.RestartedInPlace(query))
+
     @rule(query=st.sampled_from(QUERIES))
     def a_query_fails_and_is_stopped_in_the_delay(self, query: str) -> None:
         self.a_run_fails(query, frozenset(), shared=False, stale=False)
@@ -613,7 +687,7 @@ class Failures(RuleBasedStateMachine):
     @invariant()
     def an_outage_is_of_queries_that_are_to_run(self) -> None:
         if self.machine.outage is not None:
-            assert set(self.machine.outage.queries) <= self.machine._runs.keys()
+            assert set(self.machine.outage.queries) <= self.runs.keys()
 
     def teardown(self) -> None:
         if hasattr(self, "machine"):
@@ -689,6 +763,10 @@ def stay_in_place(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveryStateMachine, "_must_go_back", lambda machine: None)
 
 
+def forget_who_got_another_plan(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "_plan_replaced", lambda machine, event: on.DoNothing())
+
+
 def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveryStateMachine, "_committed", lambda machine, event, now: None)
 
@@ -701,6 +779,7 @@ def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
             take_every_failure_for_the_first,
             take_every_failure_for_the_same,
             stay_in_place,
+            forget_who_got_another_plan,
             never_forget_a_failure,
             restart_in_place_whatever_is_lost,
             trust_every_changelog,

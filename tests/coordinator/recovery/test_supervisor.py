@@ -22,6 +22,7 @@ from chandy.coordinator.errors import (
     PipelineFailedError,
     ProcessorFailedError,
     QueryFailedError,
+    RescaledError,
 )
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
@@ -960,6 +961,103 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
     (second,) = setup.runs.all()
     setup.supervisor._carry_out(on.EndQuery("q", second.number))
     assert not query.isActive
+
+
+# --- another plan -------------------------------------------------------------------------------------------
+
+RESCALED = RescaledError("q", "totals", 4)
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
+    """The writers and places that runs are started with; each run goes on until it is stopped."""
+    found: list[tuple[object, str]] = []
+
+    def start(writer: object, *, location: str, **kwargs: Any) -> Running:
+        found.append((writer, location))
+        return Running()
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    return found
+
+
+def go_on(setup: Setup, writer: str) -> None:
+    setup.supervisor.go_on_with("q", writer, RESCALED, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_way_back(
+    setup: Setup, writers: list[tuple[object, str]]
+) -> None:
+    query = setup.supervisor.start(setup.definition)
+    (first,) = setup.runs.all()
+    go_on(setup, "for 4 tasks")
+    (second,) = setup.runs.all()
+    assert isinstance(first.spark, Running)
+    assert first.spark.stopped.is_set()
+    assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
+    assert writers == [(None, second.location), ("for 4 tasks", second.location)]
+    assert [one.kind for one in setup.supervisor.recoveries] == ["start", "in place"]
+    assert setup.supervisor.recoveries[-1].cause == str(RESCALED)
+    setup.supervisor.state_lost("it was killed")
+    eventually(lambda: len(setup.supervisor.recoveries) == 3)
+    assert [writer for writer, _ in writers] == [None, "for 4 tasks", "for 4 tasks"]
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_query_that_cannot_start_with_another_plan_is_started_again(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = iter([Running(), RuntimeError("a moment, please"), Running()])
+
+    def start(*args: Any, **kwargs: Any) -> Running:
+        run = next(runs)
+        if isinstance(run, Exception):
+            raise run
+        return run
+
+    monkeypatch.setattr(launcher, "start_spark", start)
+    query = setup.supervisor.start(setup.definition)
+    go_on(setup, "for 4 tasks")
+    eventually(lambda: len(setup.supervisor.recoveries) == 2)
+    assert (query.isActive, query.definition.writer) == (True, "for 4 tasks")
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
+def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = iter([Running()])
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+    query = setup.supervisor.start(setup.definition)
+    go_on(setup, "for 4 tasks")
+    assert setup.supervisor._machine.outage is not None
+    query.stop()
+    assert (query.isActive, setup.supervisor._machine.outage) == (False, None)
+    go_on(setup, "for 5 tasks")
+    assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = iter([Unstoppable(), Running()])
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+    query = setup.supervisor.start(setup.definition)
+    with pytest.raises(ConnectionError):
+        go_on(setup, "for 4 tasks")
+    assert isinstance(setup.runs.all()[0].spark, Running)
+    assert query.isActive
+
+
+def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, writers: list[object]) -> None:
+    setup.supervisor.start(setup.definition)
+    setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
+    eventually(lambda: setup.supervisor.failed is not None)
+    with pytest.raises(PipelineFailedError, match="the target is gone"):
+        go_on(setup, "for 4 tasks")
+    assert len(writers) == 1
 
 
 # --- failures that come together with something else -------------------------------------------------------

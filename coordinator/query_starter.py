@@ -1,0 +1,301 @@
+"""Makes the queries of a pipeline from what a user gives, starts them, and builds them again to rescale them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..state.format.evolution import shown
+from ..state.operators import shard_ranges
+from ..storage.logs import logger
+from .adopt.adopter import Adopter, Successor
+from .batch_aggregate import BatchAggregate, BatchWriter
+from .channels.observer import Channels
+from .config import CheckpointConfig
+from .connectors.recognition import sources_of
+from .errors import ArgumentError, RescaledError
+from .execution.locked_machine import LockedMachine
+from .operators import Operators, taken
+from .protocol.events import Published, ScheduleStarted
+from .query import CheckpointedQuery, Definition
+from .recovery.supervisor import Supervisor
+from .restore import restore_point
+from .sinks.recognition import sink_of
+from .sinks.two_phase.contract import TwoPhaseSink
+from .sinks.two_phase.query_sink import TransactionalSink
+from .sinks.two_phase.together import check_together
+from .spark import plan
+from .spark.writer_facts import WriterFacts, check, check_duration
+from .wiring.query_reach import check_query_reach
+from .wiring.taken_pipeline import TakenPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    Writer = DataStreamWriter | BatchWriter
+
+log = logger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class QueryRequest:
+    """What a user says of a query that is to start; see ``CheckpointCoordinator.start``."""
+
+    name: str
+    writer: Writer | None
+    build: Callable[[], Writer] | None
+    """Makes the operators of the query and returns its writer; None if ``writer`` is given."""
+    sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None
+    table: str | None
+    reads: tuple[str, ...]
+    adopt: str | None
+
+
+@attrs.frozen
+class _Plan:
+    """What a query computes, and where that goes."""
+
+    writer: DataStreamWriter
+    rows: DataFrame
+    """Has the schema of what is written."""
+    batches: BatchAggregate | None
+    """What computes the rows of each batch; None: the query's own plan."""
+
+    @classmethod
+    def of(cls, given: Writer, request: QueryRequest) -> _Plan:
+        """Return that of a writer.
+
+        Raises:
+            ArgumentError: it is no writer.
+            WriterError: it is that of aggregates of batches, and they cannot be written so.
+        """
+        if isinstance(given, BatchWriter):
+            has_sink = request.sink is not None
+            writer = given.writer(has_sink=has_sink, table=request.table, adopt=request.adopt)
+            return cls(writer, given.aggregate.sample, given.aggregate)
+        plan.check_writer(given)
+        return cls(given, given._df, None)
+
+    def facts(self, table: str | None) -> WriterFacts:
+        """Return what the query is."""
+        found = plan.facts(self.writer, table=table)
+        if self.batches is None:
+            return found
+        # Their operator is not in the plan of the stream.
+        return attrs.evolve(found, operators=(*found.operators, self.batches.uid))
+
+    def attach(self, sink: TransactionalSink, table: str | None) -> None:
+        """Have the query call a sink with its rows."""
+        sink.attach(self.writer, table, self.rows, self.batches.output if self.batches else None)
+
+
+@attrs.define
+class _Started:
+    """A query that was started."""
+
+    request: QueryRequest
+    query: CheckpointedQuery
+    plan: _Plan
+    transactional: TransactionalSink | None
+
+
+@attrs.frozen(kw_only=True)
+class QueryStarter:
+    """Starts the queries of a pipeline. Only one thread may use it at a time."""
+
+    spark: SparkSession
+    config: CheckpointConfig
+    pipeline: TakenPipeline
+    operators: Operators
+    adopter: Adopter
+    channels: Channels
+    machine: LockedMachine
+    supervisor: Supervisor
+    _started: dict[str, _Started] = attrs.field(factory=dict, init=False)
+    """By name."""
+
+    def start(self, request: QueryRequest) -> CheckpointedQuery:
+        """Start a query for the first time.
+
+        Raises:
+            ChandyError: as ``CheckpointCoordinator.start``. Nothing has been started.
+        """
+        if request.name in self._started:
+            raise taken("query name", request.name)
+        if (request.writer is None) == (request.build is None):
+            raise ArgumentError(
+                f"query {request.name!r} cannot be started",
+                "either a writer or build=, a function that returns one",
+                "neither" if request.writer is None else "both",
+            )
+        self.machine.read(lambda machine: machine.queries.check_reads(request.name, request.reads))
+        with self.operators.undone_on_error():
+            return self._start(request)
+
+    def _start(self, request: QueryRequest) -> CheckpointedQuery:
+        name, table = request.name, request.table
+        before = self.operators.uids
+        planned = self._planned(request)
+        transactional = None
+        if request.sink is not None:
+            transactional = self._transactional(name, request.sink, planned.rows)
+            planned.attach(transactional, table)
+        facts = planned.facts(table)
+        check(facts)
+        check_duration(facts, self.config.timeout_seconds)
+        if request.build is not None:
+            _check_made(name, facts, before)
+        if transactional is not None:
+            transactional.check_mode(facts.output_mode)
+        sink = transactional or sink_of(planned.writer, facts)
+        check_query_reach(self.spark, self.config, str(self.operators.directories.base), name, facts, sink)
+        if name in self.config.dropped_queries:
+            raise ArgumentError(
+                f"query {name!r} cannot be started",
+                "a query that the pipeline still has",
+                "its name in CheckpointConfig.dropped_queries",
+                "take it out there, or give the query another name",
+            )
+        restore_point.check_query(self.pipeline.point, name, facts.operators, self.config.allow_non_restored)
+        restore_point.check_outputs(self.pipeline.point, name, sink.uids, self.config.allow_new_output)
+        if request.adopt is not None:
+            self.adopter.begin(request.adopt, Successor(name, facts, sink))
+        definition = Definition(
+            name=name,
+            writer=planned.writer,
+            table=table,
+            facts=facts,
+            sink=sink,
+            operators=self.operators.of_query(name, facts.operators),
+            reads=request.reads,
+            sources=sources_of(facts, self.pipeline.name, name),
+        )
+        try:
+            channels = self.channels.add(definition)
+            if transactional is not None and any(channel.writer == name for channel in channels):
+                transactional.take_nothing_back()
+            query = self.supervisor.start(definition)
+        except BaseException:
+            self.channels.remove(name)
+            sink.close()
+            definition.sources.close()
+            raise
+        self._started[name] = _Started(request, query, planned, transactional)
+        self.operators.started(definition.operators)
+        self.machine.handle(ScheduleStarted(random.random()))
+        log.info("query started", guarantee=str(query.guarantee))
+        return query
+
+    def rescale(self, uid: str, parallelism: int | None, timeout: float) -> None:
+        """Have another number of tasks run an operator.
+
+        Args:
+            uid, parallelism: as for ``CheckpointCoordinator.rescale``.
+            timeout: seconds to wait for the running batch.
+
+        Raises:
+            ChandyError: as there. The query goes on as it was.
+        """
+        record = self.operators.record(uid)
+        shards = len(record.shards)
+        tasks = parallelism
+        if tasks is None:
+            tasks = min(self.spark.sparkContext.defaultParallelism, shards)
+        shard_ranges.check(shards, tasks)
+        started = self._started.get(record.query)
+        if started is None or not started.query.isActive:
+            found = "no query with it yet" if started is None else f"query {record.query!r}, which has ended"
+            raise _not_rescaled(
+                uid, "a query with it that runs", found, "give it parallelism= where it is made"
+            )
+        if tasks == self.operators.tasks(uid):
+            return
+        batches = started.plan.batches
+        if batches is not None and batches.uid == uid:
+            # Each of its batches has a plan of its own.
+            batches.rescale(tasks)
+            self.operators.rescaled(uid, tasks)
+        else:
+            started.plan = self._built_again(started, uid, tasks)
+            cause = RescaledError(record.query, uid, tasks)
+            self.supervisor.go_on_with(record.query, started.plan.writer, cause, timeout)
+        log.info("operator rescaled", operator=uid, tasks=tasks)
+
+    def _built_again(self, started: _Started, uid: str, tasks: int) -> _Plan:
+        """Return another plan of a query, in which an operator has a number of tasks."""
+        request = started.request
+        if request.build is None:
+            raise _not_rescaled(
+                uid,
+                f"query {request.name!r} to be started with build=, because its plan must be built anew",
+                "a writer, whose plan is what it is",
+                "give coordinator.start a function that makes the query's operators and returns the writer; or start "
+                "the program again with another parallelism",
+            )
+        with self.operators.undone_on_error():
+            with self.operators.made_again(uid, tasks):
+                planned = self._planned(request)
+            was, now = started.plan.rows.schema, planned.rows.schema
+            if now != was:
+                raise _another(request.name, f"columns {shown(was)}", f"columns {shown(now)}")
+            if started.transactional is not None:
+                planned.attach(started.transactional, request.table)
+            _check_same(request.name, started.query.definition.facts, planned.facts(request.table))
+        return planned
+
+    def _planned(self, request: QueryRequest) -> _Plan:
+        given = request.writer if request.build is None else request.build()
+        assert given is not None, "there is a writer or a function that returns one"
+        return _Plan.of(given, request)
+
+    def _transactional(
+        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], rows: DataFrame
+    ) -> TransactionalSink:
+        sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
+        check_together(sinks)
+        return TransactionalSink(
+            [sink.for_rows(rows) for sink in sinks],
+            self.pipeline.fence(query, may_take_over=self.config.take_over_output),
+            self.pipeline.watch.proof,
+            policy=self.config.output_policy,
+            first_epoch=self.pipeline.generation.next_id,
+            on_published=lambda checkpoint: self.machine.handle(Published(checkpoint, query)),
+            on_failure=self.supervisor.output_failed,
+        )
+
+
+def _check_made(query: str, facts: WriterFacts, before: frozenset[str]) -> None:
+    """Refuse a function that was to make a query's operators, and has used some that were there before."""
+    if old := [uid for uid in facts.operators if uid in before]:
+        raise ArgumentError(
+            f"query {query!r} cannot be started",
+            "a function build= that makes the query's operators itself, because rescaling makes them again",
+            f"one that uses operators which were made before: {', '.join(map(repr, old))}",
+            "call coordinator.aggregate and the like inside of the function",
+        )
+
+
+def _check_same(query: str, was: WriterFacts, now: WriterFacts) -> None:
+    """Refuse another query than the one that was started."""
+    for field in attrs.fields(WriterFacts):
+        before, after = getattr(was, field.name), getattr(now, field.name)
+        if before != after:
+            name = field.name.replace("_", " ")
+            raise _another(query, f"{name} {before}", f"{name} {after}")
+
+
+def _another(query: str, expected: str, found: str) -> ArgumentError:
+    return ArgumentError(
+        f"query {query!r} cannot be built again",
+        expected,
+        found,
+        "give start a function that builds the same query at each call, but for the parallelism of operators",
+    )
+
+
+def _not_rescaled(uid: str, expected: str, found: str, advice: str) -> ArgumentError:
+    return ArgumentError(f"operator {uid!r} cannot be rescaled while it runs", expected, found, advice)
