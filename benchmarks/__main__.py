@@ -23,6 +23,8 @@ BENCHMARKS = {
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
     "replication": "changes a second of a replica, and what it costs the batches beside it",
+    "rescaling": "the pause of a query whose operator gets another number of tasks, in place and by a restart",
+    "testers": "tests a second of a processor, with OperatorTester, with PySpark's TwsTester and on Spark",
     "windows": "counts by key and window of event time, beside Spark's own and the running count",
     "aggregate": "where the time of running aggregates goes, beside Spark's own count",
     "growth": "what a key costs as the state grows, and what that cost consists of",

@@ -25,14 +25,18 @@ def payload(size: int, count: int) -> str:
 
 
 class _Counter(StatefulProcessor):
-    """Counts rows by key. Stores ``size`` further bytes for each key, which change with every update."""
+    """Counts rows by key. Stores ``size`` further bytes for each key, which change with every update.
 
-    def __init__(self, size: int = 0) -> None:
+    A count lives for ``ttl_ms`` milliseconds since its last change; None: for ever.
+    """
+
+    def __init__(self, size: int = 0, ttl_ms: int | None = None) -> None:
         self._size = size
+        self._ttl_ms = ttl_ms
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         schema = "n long, payload string" if self._size else "n long"
-        self._state = handle.getValueState("count", schema)
+        self._state = handle.getValueState("count", schema, self._ttl_ms)
 
     def _add(self, rows: int) -> int:
         held = self._state.get()

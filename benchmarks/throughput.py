@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -37,10 +38,19 @@ COUNT: Final = "Spark groupBy().count()"
 COUNT_TUNED: Final = "Spark groupBy().count(), with Chandy's file manager"
 SPARK_ROWS: Final = "PySpark transformWithState"
 SPARK_PANDAS: Final = "PySpark transformWithStateInPandas"
+AGGREGATE_TTL: Final = "Chandy aggregate, ttl"
+ROWS_TTL: Final = "Chandy transform_with_state, ttl"
+SPARK_ROWS_TTL: Final = "PySpark transformWithState, ttl"
 STATELESS: Final = "no state (Spark's shuffle and Arrow alone)"
 
-PEERS: Final = {AGGREGATE: (COUNT, COUNT_TUNED), ROWS: (SPARK_ROWS,), PANDAS: (SPARK_PANDAS,)}
-"""Spark's counterparts of each of Chandy's interfaces."""
+PEERS: Final = {
+    AGGREGATE: (COUNT, COUNT_TUNED),
+    AGGREGATE_TTL: (AGGREGATE,),
+    ROWS: (SPARK_ROWS,),
+    ROWS_TTL: (SPARK_ROWS_TTL, ROWS),
+    PANDAS: (SPARK_PANDAS,),
+}
+"""Spark's counterparts of each of Chandy's interfaces; and of those with a time to live, those without."""
 GOALS: Final = {AGGREGATE: 3.0, ROWS: 20.0, PANDAS: 50.0}
 """The goal of each interface: rows a second, as a multiple of its peer's."""
 
@@ -56,7 +66,9 @@ class Turns:
 _FAST: Final = Turns(warm_up=3, batches=10)
 _FAST_QUICK: Final = Turns(warm_up=1, batches=3)
 _SLOW: Final = Turns(warm_up=1, batches=1)
-_SLOWEST: Final = frozenset({SPARK_ROWS, SPARK_PANDAS})
+_SLOWEST: Final = frozenset({SPARK_ROWS, SPARK_ROWS_TTL, SPARK_PANDAS})
+_TTL_MS: Final = 3_600_000
+"""Longer than a stream: what is measured is to write down when each count expires, and to look for any that has."""
 
 SMALL: Final = Workload("200k rows, 20k keys", 200_000, 20_000)
 LARGE: Final = Workload("1M rows, 100k keys", 1_000_000, 100_000)
@@ -64,9 +76,12 @@ SKEWED: Final = Workload("200k rows, 20k keys, Zipf", 200_000, 20_000, zipf=True
 WIDE: Final = Workload("200k rows, 20k keys, 1 KB values", 200_000, 20_000, value_bytes=1000)
 
 PLAN: Final[dict[Workload, tuple[str, ...]]] = {
-    SMALL: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
+    SMALL: (
+        *(STATELESS, AGGREGATE, AGGREGATE_TTL, COUNT, COUNT_TUNED),
+        *(ROWS, ROWS_TTL, SPARK_ROWS, SPARK_ROWS_TTL, PANDAS, SPARK_PANDAS),
+    ),
     # PySpark's processor of DataFrames would take minutes for such batches.
-    LARGE: (STATELESS, AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS),
+    LARGE: (STATELESS, AGGREGATE, AGGREGATE_TTL, COUNT, COUNT_TUNED, ROWS, ROWS_TTL, SPARK_ROWS, PANDAS),
     SKEWED: (AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
     WIDE: (ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
 }
@@ -79,7 +94,8 @@ def run(options: Options) -> Report:
     fast = _FAST_QUICK if options.quick else _FAST
     repetitions = options.repetitions or (1 if options.quick else 3)
     streams: dict[Workload, dict[str, list[Stream]]] = {}
-    with stage() as (spark, folder):
+    # PySpark's processor with a time to live would run batches without data for ever.
+    with stage(spark__sql__streaming__noDataMicroBatches__enabled="false") as (spark, folder):
         for workload, contestants in plan.items():
             files = keyed.write(workload, fast.warm_up + fast.batches, folder / "long")
             short = keyed.write(workload, _SLOW.warm_up + _SLOW.batches, folder / "short")
@@ -188,6 +204,12 @@ class Contest:
                     rows.groupBy("k").transformWithState(RowCounter(size), OUTPUT, "Update", "None"),
                     "update",
                 )
+            case name if name == SPARK_ROWS_TTL:
+                counter = RowCounter(size, _TTL_MS)
+                return lambda rows: (
+                    rows.groupBy("k").transformWithState(counter, OUTPUT, "Update", "ProcessingTime"),
+                    "update",
+                )
             case name if name == SPARK_PANDAS:
                 return lambda rows: (
                     rows.groupBy("k").transformWithStateInPandas(
@@ -215,12 +237,19 @@ class Contest:
             return measured(contestant, query.recentProgress, warm_up)
 
     def _operator(self, coordinator: CheckpointCoordinator, contestant: str, rows: DataFrame) -> DataFrame:
-        if contestant == AGGREGATE:
-            return coordinator.aggregate(rows, by=["k"], uid="counts", n=("*", "count"))
+        if contestant in (AGGREGATE, AGGREGATE_TTL):
+            ttl = timedelta(milliseconds=_TTL_MS) if contestant == AGGREGATE_TTL else None
+            return coordinator.aggregate(rows, by=["k"], uid="counts", ttl=ttl, n=("*", "count"))
         size = self._workload.value_bytes
-        if contestant == ROWS:
+        if contestant in (ROWS, ROWS_TTL):
+            ttl_ms = _TTL_MS if contestant == ROWS_TTL else None
             return coordinator.transform_with_state(
-                rows, key=["k"], processor=RowCounter(size), output=OUTPUT, uid="counts"
+                rows,
+                key=["k"],
+                processor=RowCounter(size, ttl_ms),
+                output=OUTPUT,
+                uid="counts",
+                time_mode="None" if ttl_ms is None else "ProcessingTime",
             )
         return coordinator.transform_with_state_in_pandas(
             rows, key=["k"], processor=PandasCounter(size), output=OUTPUT, uid="counts"

@@ -79,7 +79,7 @@ def acknowledgements(order: SnapshotOrder, host: str, acks_a_message: int | None
 def _snapshots(checkpoint: int, host: str, shards: Iterable[ShardId]) -> Iterator[ShardSnapshot]:
     for shard in shards:
         stored = handle(checkpoint, host, shard.shard)
-        yield ShardSnapshot(shard, stored, stored.size, 0.0123, 0.00345, 0.678)
+        yield ShardSnapshot(shard, stored, stored.size, 0.0123, 0.00345, 0.678, entries=1000)
 
 
 def _sha256(*of: object) -> str:

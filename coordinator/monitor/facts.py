@@ -223,8 +223,13 @@ class Observed:
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
         # Not within the lock: there may be ten thousand shards.
-        base = self.executor.machine.read(lambda machine: machine.checkpoints.retained.base_manifest)
-        sizes = self._sizes.of(base)
+        base, taken = self.executor.machine.read(
+            lambda machine: (
+                machine.checkpoints.retained.base_manifest,
+                machine.checkpoints.history.latest_completed,
+            )
+        )
+        sizes = self._sizes.of(base, taken)
         statuses = [replica.status for replica in self.orders.replicas]
         facts = self.executor.machine.read(lambda machine: self._read(machine, sizes))
         return attrs.evolve(

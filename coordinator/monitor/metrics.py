@@ -295,6 +295,12 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         ["query", "operator"],
     )
     yield make.gauge(
+        "chandy_operator_state_entries",
+        "About how many entries an operator's state has, by RocksDB's estimate at the newest checkpoint.",
+        {labels: float(one.entries) for labels, one in sizes.items() if one.entries is not None},
+        ["query", "operator"],
+    )
+    yield make.gauge(
         "chandy_operator_largest_shard_bytes",
         "Bytes of the largest shard of an operator's state in the newest checkpoint.",
         {labels: float(one.largest_shard) for labels, one in sizes.items()},

@@ -41,7 +41,7 @@ class StoredPipeline:
         """Return what the newest checkpoint says."""
         found = self._read()
         newest = found[-1] if found else None
-        sizes = self._sizes.of(newest)
+        sizes = self._sizes.of(newest, None)
         return Facts(
             generation=newest.generation if newest else 0,
             life=Life.STORED,

@@ -520,6 +520,7 @@ def _shard_statistics(pending: PendingCheckpoint) -> tuple[ShardStatistics, ...]
             ack=at,
             bytes=snapshot.handle.size,
             new_bytes=snapshot.new_bytes,
+            entries=snapshot.entries,
         )
         for snapshot, at in pending.snapshots
     )

@@ -61,6 +61,9 @@ class ShardStatistics:
     """Bytes of the whole snapshot."""
     new_bytes: int
     """Bytes that were written for this checkpoint."""
+    entries: int
+    """About how many entries its RocksDB has: at least one for each value, list element and map entry of a key, and one
+    for each that expires or has a timer. What was written again counts twice until RocksDB has compacted it."""
 
     @property
     def trigger_time(self) -> datetime:

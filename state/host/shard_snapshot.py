@@ -32,6 +32,8 @@ class Snapshot:
         """Whether the snapshot is not needed any more."""
         self._settle = settle
         self._linked: Future[dict[str, Path]] = Future()
+        self.entries = 0
+        """About how many entries it has, once its files exist."""
 
     @property
     def done(self) -> bool:
@@ -64,6 +66,7 @@ class Snapshot:
             db.flush()
             # Not kept in a variable: RocksDB stays open as long as a Checkpoint lives.
             Checkpoint(db).create_checkpoint(str(self.directory))
+            self.entries = _entries(db)
             self._linked.set_result(snapshot_files(self.directory))
         except Exception as error:  # noqa: BLE001 - the snapshot fails, not the shard
             self._linked.set_exception(error)
@@ -72,3 +75,13 @@ class Snapshot:
             # The canceller may have deleted the parent before it was created here again.
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
+
+
+def _entries(db: Rdict) -> int:
+    """Return about how many entries a flushed RocksDB has, as its ``rocksdb.estimate-num-keys`` says.
+
+    An entry that was written again counts twice until a compaction has met both, and a deletion takes one away. The
+    entry that says which batch the state is after does not count.
+    """
+    estimated = db.property_int_value("rocksdb.estimate-num-keys")
+    return max(0, (estimated or 0) - 1)

@@ -283,4 +283,5 @@ def _snapshot(
         sync_seconds=local.sync_seconds,
         async_seconds=time.monotonic() - local.ended,
         term=term,
+        entries=local.snapshot.entries,
     )

@@ -461,6 +461,8 @@ class ShardSnapshot:
     async_seconds: float
     term: int = FIRST_TERM
     """The term in which its host had the shard."""
+    entries: int = attrs.field(kw_only=True)
+    """About how many entries its RocksDB has."""
 
 
 @attrs.frozen

@@ -332,6 +332,8 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     size = overview["operators"]["totals"]
     assert size["query"] == "totals"
     assert 0 < size["largest_shard"] <= size["bytes"] <= coordinator.statistics().latest_completed.size
+    # One value for each key.
+    assert size["entries"] == len(events.totals(spark))
     assert overview["queries"]["totals"]["operators"] == ["totals"]
     rows = sum(count for count, _ in events.totals(spark).values())
     eventually(

@@ -21,6 +21,7 @@ from ...protocol.statistics import CheckpointStatistics, ShardStatistics, Statis
 from ...recovery.metrics import RecoveryMetrics
 from ..facts import Facts, Life
 from ..health import troubles
+from ..state_sizes import OperatorSize
 
 CELLS: Final = 64
 """The most cells in which the shards of an operator are drawn."""
@@ -328,7 +329,7 @@ def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[Op
         yield OperatorRow(
             uid=uid,
             query=shards[0].query,
-            size=decimal(known.bytes) if known else "in no checkpoint yet",
+            size=_size(known),
             shards=len(shards),
             skew=f"{max(sizes) / average:.1f} times the average" if average else "",
             cells=tuple(_cells(shards, max(sizes))),
@@ -336,6 +337,13 @@ def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[Op
             work=_work(work) if work.tasks else "",
             parts=_parts(work.parts.items(), work.seconds),
         )
+
+
+def _size(known: OperatorSize | None) -> str:
+    if known is None:
+        return "in no checkpoint yet"
+    entries = "" if known.entries is None else f" of about {_many(known.entries, 'entry', 'entries')}"
+    return f"{decimal(known.bytes)}{entries}"
 
 
 def _work(work: OperatorMetrics) -> str:
@@ -546,8 +554,8 @@ def _rounded(number: float | None) -> str:
     return "" if number is None else f"{number:,.0f}"
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
+def _many(count: int, what: str, plural: str | None = None) -> str:
+    return f"{count} {what}" if count == 1 else f"{count:,} {plural or what + 's'}"
 
 
 def _ago(now: float, then: float) -> str:

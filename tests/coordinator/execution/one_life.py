@@ -163,7 +163,7 @@ class FakeHost:
         return found()[0]
 
     def ack_of(self, order: SnapshotOrder) -> Ack:
-        snapshots = (ShardSnapshot(shard, Handle(), 1, 0.0, 0.0, 0.0) for shard in order.shards)
+        snapshots = (ShardSnapshot(shard, Handle(), 1, 0.0, 0.0, 0.0, entries=1) for shard in order.shards)
         return Ack(self.name, order.checkpoint, order.query_id, tuple(snapshots))
 
     def acknowledge(self, checkpoint: int) -> None:

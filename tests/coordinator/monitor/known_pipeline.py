@@ -20,7 +20,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from .test_metrics import FACTS
 
-SHARDS = [ShardStatistics("totals", shard, 10.0, 0.1 * shard, 0.01, 0.2, 11.0, 100, 7) for shard in (1, 0)]
+SHARDS = [ShardStatistics("totals", shard, 10.0, 0.1 * shard, 0.01, 0.2, 11.0, 100, 7, 3) for shard in (1, 0)]
 PHASES = PhaseSeconds(0.25, 1.5, 0.25)
 TAKEN = Checkpoint(3, CheckpointKind.MANUAL, "file:///s/p", 10.0, 12.5, 1000, 10, 2, {"q": 7})
 

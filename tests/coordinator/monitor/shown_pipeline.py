@@ -40,7 +40,7 @@ BUSY: Final = attrs.evolve(
     in_progress=0,
     queued=0,
     operators={
-        "by-customer": OperatorSize("totals", 431_000_000, 31_000_000),
+        "by-customer": OperatorSize("totals", 431_000_000, 31_000_000, 1_290_000),
         "sessions": OperatorSize("sessions", 51_000_000, 4_100_000),
     },
     queries={
@@ -124,7 +124,9 @@ def checkpoints(failed: int = 0) -> Statistics:
             new_bytes=round(9_000_000 * drawn.uniform(0.7, 1.3)),
             phases=parts,
             shards=[
-                ShardStatistics("by-customer", shard, begun, *one, begun + sum(one), 13_000_000, 280_000)
+                ShardStatistics(
+                    "by-customer", shard, begun, *one, begun + sum(one), 13_000_000, 280_000, 40_000
+                )
                 for shard, one in enumerate(took)
             ],
         )

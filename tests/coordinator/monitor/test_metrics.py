@@ -37,7 +37,7 @@ FACTS = Facts(
     completed_at=990.0,
     completed=41,
     size=5000,
-    operators={"delays": OperatorSize("totals", 4000, 900)},
+    operators={"delays": OperatorSize("totals", 4000, 900, 70)},
     in_progress=1,
     queued=2,
     queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)},
@@ -129,6 +129,7 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_shards_with_standby",] == 4.0
     assert found["chandy_operator_state_bytes", "delays", "totals"] == 4000.0
     assert found["chandy_operator_largest_shard_bytes", "delays", "totals"] == 900.0
+    assert found["chandy_operator_state_entries", "delays", "totals"] == 70.0
     assert found["chandy_query_batches_total", "totals"] == 8.0
     assert found["chandy_query_rows_total", "totals"] == 1200.0
     assert found["chandy_query_batch_seconds_total", "totals"] == 4.5

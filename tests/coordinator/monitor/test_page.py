@@ -158,7 +158,7 @@ def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
     assert "totals 2 shards, 200 bytes, 14 bytes of it new." in page.text
     assert "1 310 ms start delay: 100 ms sync: 10 ms async: 200 ms 100 bytes 7 bytes" in page.text
     many = attrs.evolve(
-        known, shards=[ShardStatistics("t", at, 0, at, 0, 0, at, 1, 1) for at in range(10_000)]
+        known, shards=[ShardStatistics("t", at, 0, at, 0, 0, at, 1, 1, 1) for at in range(10_000)]
     )
     page = Parsed(html(view.checkpoint("flights", many)))
     assert "10000 shards, 10.0 kB, 10.0 kB of it new. The slowest 20:" in page.text

@@ -10,7 +10,9 @@ from chandy.storage.checkpoints.manifest import Handle
 
 
 def ack(shards: int) -> on.Acked:
-    snapshots = (ShardSnapshot(ShardId("op", n), Handle(), 1, 0.0, 0.0, 0.0) for n in range(shards))
+    snapshots = (
+        ShardSnapshot(ShardId("op", n), Handle(), 1, 0.0, 0.0, 0.0, entries=1) for n in range(shards)
+    )
     return on.Acked(Ack("host", 1, "id", tuple(snapshots)))
 
 

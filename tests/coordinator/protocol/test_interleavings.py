@@ -693,7 +693,9 @@ class Host:
             {str(key): self.bases.base(key, order) for key in task.taken},
         )
         snapshots = tuple(
-            ShardSnapshot(ShardId(key.uid, key.shard), stored[str(key)], 1, 0.0, 0.0, 0.0, task.terms[key])
+            ShardSnapshot(
+                ShardId(key.uid, key.shard), stored[str(key)], 1, 0.0, 0.0, 0.0, task.terms[key], entries=1
+            )
             for key in accepted.shards
         )
         if accepted.succeed():

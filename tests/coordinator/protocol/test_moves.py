@@ -160,7 +160,7 @@ class MovingMachine(Machine):
         for id in pending:
             root = life.machine.checkpoints.pending[id].root
             stored = put_files(self.world.open(root), id, f"zombie-{host}", files, {})
-            snapshot = ShardSnapshot(shard, stored["zombie"], 1, 0.0, 0.0, 0.0, term)
+            snapshot = ShardSnapshot(shard, stored["zombie"], 1, 0.0, 0.0, 0.0, term, entries=1)
             life.receive(Ack(host, id, query_id, (snapshot,)))
 
     @property

@@ -162,7 +162,7 @@ class Bench:
 
     def ack_of(self, host: str, order: SnapshotOrder, mark: str = "") -> Ack:
         snapshots = tuple(
-            ShardSnapshot(shard, handle(f"{order.checkpoint}{mark}"), 10, 0.0, 0.0, 0.0)
+            ShardSnapshot(shard, handle(f"{order.checkpoint}{mark}"), 10, 0.0, 0.0, 0.0, entries=1)
             for shard in order.shards
         )
         return Ack(host, order.checkpoint, order.query_id, snapshots)
@@ -704,7 +704,7 @@ def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_n
     bench.request()
     bench.plan(1)
     missing = list(bench.machine.checkpoints.pending[1].missing())
-    stranger = ShardSnapshot(ShardId("up-op", 9), handle("x"), 1, 0.0, 0.0, 0.0)
+    stranger = ShardSnapshot(ShardId("up-op", 9), handle("x"), 1, 0.0, 0.0, 0.0, entries=1)
     assert bench.ack(Ack("a", 1, "up-id", (stranger,))) == (AckResult.UNKNOWN,)
     assert list(bench.machine.checkpoints.pending[1].missing()) == missing
     assert bench.machine.checkpoints.pending[1].snapshots == []

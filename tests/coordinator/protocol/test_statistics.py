@@ -33,6 +33,7 @@ def shard(number: int, size: int = 100, new_bytes: int = 10) -> ShardStatistics:
         ack=NOW + 0.5,
         bytes=size,
         new_bytes=new_bytes,
+        entries=3,
     )
 
 
@@ -115,7 +116,7 @@ def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     history.completed(1, NOW + 2, size=200, new_bytes=20, shards=[shard(0), shard(1)], phases=PHASES)
     (found,) = history.snapshot().checkpoints
     assert [attrs.astuple(one) for one in found.shards] == [
-        ("delays", number, NOW, 0.1, 0.02, 0.3, NOW + 0.5, 100, 10) for number in (0, 1)
+        ("delays", number, NOW, 0.1, 0.02, 0.3, NOW + 0.5, 100, 10, 3) for number in (0, 1)
     ]
     assert found.shards[0].duration == 0.5
     assert (found.kind, found.status, found.duration) == (CheckpointKind.MANUAL, Status.COMPLETED, 2.0)

@@ -24,7 +24,7 @@ def order(checkpoint: int, base: int | None = None, root: str = OWN, **more: Any
 
 
 def stored(bases: SnapshotBases, order: SnapshotOrder) -> None:
-    snapshot = ShardSnapshot(ShardId("op", 0), handle(str(order.checkpoint)), 1, 0.0, 0.0, 0.0)
+    snapshot = ShardSnapshot(ShardId("op", 0), handle(str(order.checkpoint)), 1, 0.0, 0.0, 0.0, entries=1)
     bases.add_stored(order, [snapshot])
 
 
