@@ -129,7 +129,7 @@ class QueryStarter:
         if (request.writer is None) == (request.build is None):
             raise ArgumentError(
                 f"query {request.name!r} cannot be started",
-                "either a writer or build=, a function that returns one",
+                "either a DataStreamWriter that has not been started, or build=, a function that returns one",
                 "neither" if request.writer is None else "both",
             )
         self.machine.read(lambda machine: machine.queries.check_reads(request.name, request.reads))

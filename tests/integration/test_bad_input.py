@@ -91,7 +91,7 @@ def test_a_writer_that_cannot_be_checkpointed_is_refused_and_the_coordinator_goe
     wrong: list[tuple[Any, str]] = [
         (stream, "found a DataFrame"),
         (spark.range(1).write, "found a DataFrameWriter"),
-        (None, "found a NoneType"),
+        (None, "found neither"),
     ]
     for given, says in wrong:
         with pytest.raises(ArgumentError, match=f"a DataStreamWriter .*{says}"):

@@ -173,9 +173,9 @@ def test_what_cannot_be_rescaled_is_refused_and_the_query_goes_on(
 
     refused(ArgumentError, "'totals' cannot be rescaled.*no query with it yet")
     writer = made.writeStream.format("noop")
-    with pytest.raises(ArgumentError, match=r"either a writer or build=.*found neither"):
+    with pytest.raises(ArgumentError, match=r"either a DataStreamWriter .* or build=.*found neither"):
         start()
-    with pytest.raises(ArgumentError, match=r"either a writer or build=.*found both"):
+    with pytest.raises(ArgumentError, match=r"either a DataStreamWriter .* or build=.*found both"):
         start(writer, build=lambda: writer)
     with pytest.raises(ArgumentError, match="operators which were made before: 'totals'"):
         start(build=lambda: writer)
