@@ -411,9 +411,10 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
 
 def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.coordinator.stop()
-    spark, writer = cluster(), None
+    spark = cluster()
+    writer: Any = SimpleNamespace(_df=None)
     with made(spark, tmp_path) as coordinator:
-        query = coordinator.start(writer, name="q")  # type: ignore[arg-type]
+        query = coordinator.start(writer, name="q")
         spark.is_stopped = True
         pipeline.runs[-1].stop()
         with pytest.raises(SessionStoppedError, match="Stop the coordinator first"):
@@ -459,7 +460,7 @@ def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipel
         pipeline.start(name)
     assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"a": -1, "b": -1}
     pipeline.coordinator.stop(checkpoint=False)
-    writer: Any = None
+    writer: Any = SimpleNamespace(_df=None)
     with made(cluster(), tmp_path, allow_non_restored=True) as second:
         second.start(writer, name="a")
         refused = second.checkpoint().exception(DEADLINE)
@@ -491,7 +492,7 @@ def test_a_driver_that_listens_says_how_its_pipeline_is(
 
     with made(cluster(), tmp_path, listen="127.0.0.1:0") as coordinator:
         assert ready(coordinator) == (503, "no query has been started\n")
-        writer: Any = None
+        writer: Any = SimpleNamespace(_df=None)
         coordinator.start(writer, name="q")
         assert ready(coordinator) == (200, "ready\n")
         coordinator._supervisor.output_failed(SetupError("it cannot go on", "anything", "a bad end"))
