@@ -8,10 +8,14 @@ from typing import Final
 import attrs
 
 from ...state.rpc.messages import ShardsRestored
+from ...storage.errors import ChandyError
 from ...storage.times import rounded, shown, utc
+from ..errors import RescaledError
 
 START: Final = "start"
 """The cause of a query's first start in a coordinator's life."""
+RESCALE: Final = "rescale"
+"""The kind of a restart that nothing but another number of tasks was the cause of."""
 
 
 def _first_line(text: str) -> str:
@@ -24,13 +28,13 @@ def _seconds(value: float | None) -> str:
 
 @attrs.define
 class RecoveryMetrics:
-    """One recovery: all queries were started from a checkpoint, or one query was restarted in place.
+    """One recovery: all queries were started from a checkpoint, or one was restarted in place, also to rescale it.
 
     The parts are durations in seconds.
     """
 
     cause: str = attrs.field(repr=_first_line)
-    """Why the queries were started: the failure, or "start"."""
+    """Why the queries were started: the failure, what was rescaled, or "start"."""
     checkpoint: int | None
     """The checkpoint that the state was restored from; None if it was not restored, or began empty."""
     in_place: bool
@@ -59,23 +63,30 @@ class RecoveryMetrics:
     """Bytes of the state's files that the machines already had."""
     downloaded_bytes: int = 0
     """Bytes of the state's files that came from the store."""
+    is_rescale: bool = False
+    """Whether nothing had failed: an operator was rescaled."""
 
     @classmethod
-    def begun(cls, cause: str, noticed_at: float, now: float, *, in_place: bool) -> RecoveryMetrics:
+    def begun(
+        cls, cause: str | ChandyError, noticed_at: float, now: float, *, in_place: bool
+    ) -> RecoveryMetrics:
         """Return those of a recovery that begins now.
 
         Args:
-            cause: the failure.
+            cause: the failure, or what was asked for.
             noticed_at, now: when it was detected and what time it is, in seconds since 1970.
             in_place: whether the queries go on where they are.
         """
-        return cls(cause, None, in_place, now, waiting=now - noticed_at)
+        is_rescale = in_place and isinstance(cause, RescaledError)
+        return cls(str(cause), None, in_place, now, waiting=now - noticed_at, is_rescale=is_rescale)
 
     @property
     def kind(self) -> str:
-        """How the queries were started: for the first time, in place, or from a checkpoint."""
+        """How the queries were started: for the first time, in place, from a checkpoint, or to rescale an operator."""
         if self.cause == START:
             return START
+        if self.is_rescale:
+            return RESCALE
         return "in place" if self.in_place else "from checkpoint"
 
     @property

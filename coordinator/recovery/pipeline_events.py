@@ -46,10 +46,10 @@ class CheckpointMeasured(PipelineEvent):
 
 @attrs.frozen(kw_only=True)
 class Recovering(PipelineEvent):
-    """Queries are about to be started again, for the first time after a failure or once more."""
+    """Queries are about to be started again, for the first time after a failure or once more, or to rescale one."""
 
     cause: str
-    """The failure."""
+    """The failure, or what is rescaled."""
     in_place: bool
     """Whether one query goes on where it was; otherwise all of them go back to a checkpoint, or resume behind it."""
 

@@ -533,7 +533,7 @@ class Supervisor:
                     for name in queries:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
-                        self._restart_in_place(run, str(cause), noticed_at)
+                        self._restart_in_place(run, cause, noticed_at)
                 case on.GoBack(cause, noticed_at, resume):
                     self._go_back(str(cause), noticed_at, resume=resume)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
@@ -542,7 +542,7 @@ class Supervisor:
             return self._decide(restart_failed(error))
         return on.DoNothing()
 
-    def _restart_in_place(self, run: Run, cause: str, noticed_at: float) -> None:
+    def _restart_in_place(self, run: Run, cause: str | ChandyError, noticed_at: float) -> None:
         """Restart a query in place: same directory, same batch, same state."""
         name = run.definition.name
         metrics = RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=True)

@@ -42,7 +42,7 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
     assert found["restored"] == 1
     assert found["batches"] == {"q": 15}
     # With other tasks, shards move between the hosts, and no batch is lost.
-    assert found["rescaled"] == [["start", "in place", "in place"]] * 2
+    assert found["rescaled"] == [["start", "rescale", "rescale"]] * 2
     assert found["exact"] is True
     # Each replica has caught up, and its pipeline, which has no operators, needs no state hosts.
     assert found["replicated"] == [[True, 0], [True, 0]]

@@ -89,7 +89,7 @@ def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
     run = query.runId
     coordinator.rescale("totals", default)
     assert query.runId == run, "there is nothing to do, and the query restarts"
-    assert [one.kind for one in coordinator.recoveries] == ["start", *["in place"] * 4]
+    assert [one.kind for one in coordinator.recoveries] == ["start", *["rescale"] * 4]
     assert (
         coordinator.recoveries[-1].cause
         == f"operator 'totals' of query 'totals' was rescaled to {default} tasks"

@@ -997,10 +997,11 @@ def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_w
     assert first.spark.stopped.is_set()
     assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
     assert writers == [(None, second.location), ("for 4 tasks", second.location)]
-    assert [one.kind for one in setup.supervisor.recoveries] == ["start", "in place"]
     assert setup.supervisor.recoveries[-1].cause == str(RESCALED)
     setup.supervisor.state_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
+    assert [one.kind for one in setup.supervisor.recoveries] == ["start", "rescale", "from checkpoint"]
+    assert setup.supervisor.recovered == {"start": 1, "rescale": 1, "from checkpoint": 1}
     assert [writer for writer, _ in writers] == [None, "for 4 tasks", "for 4 tasks"]
 
 
