@@ -11,10 +11,14 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import click
 
 from .group import check_java, main
+
+_END_SECONDS: Final = 600.0
+"""How long Java may take to write the archive; on a busy machine it takes more than a minute."""
 
 
 @main.command("class-archive")
@@ -89,4 +93,4 @@ def _run(folder: Path) -> int:
             lambda frame, batch: frame.write.parquet(str(folder / "out" / str(batch)))
         )
         coordinator.start(writer.trigger(availableNow=True), name="q").awaitTermination()
-    return end(spark)
+    return end(spark, _END_SECONDS)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,14 +86,23 @@ def java_process(spark: SparkSession) -> Process:
     return Process.of(int(_java(spark).lang.ProcessHandle.current().pid()))
 
 
-def end(spark: SparkSession) -> int:
-    """Stop the session and the JVM that this process has started for it; return the JVM's exit code."""
-    java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+def end(spark: SparkSession, timeout: float) -> int:
+    """Stop the session and the JVM that this process has started for it; return the JVM's exit code.
+
+    Args:
+        spark: the session.
+        timeout: seconds that the JVM may take; then it is killed.
+    """
+    java: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     spark.stop()
     # Java ends with what it reads.
+    assert java.stdin is not None, "PySpark starts it with a pipe"
     java.stdin.close()
-    code: int = java.wait()
-    return code
+    try:
+        return java.wait(timeout)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        return java.wait()
 
 
 def clock_of_java(spark: SparkSession) -> Callable[[], object]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,3 +74,12 @@ def test_executors_of_their_own_reach_the_driver_by_its_name(master: str, host: 
     spark: Any = Spark(master, **{"spark.driver.host": "driver.example"})
     assert session.driver_host(spark) == host
     assert session.is_local_mode(spark) == (host == "127.0.0.1")
+
+
+@pytest.mark.parametrize(("command", "timeout", "code"), [(["cat"], 60.0, 0), (["sleep", "600"], 0.0, -9)])
+def test_java_ends_with_its_input_or_is_killed(command: list[str], timeout: float, code: int) -> None:
+    java = subprocess.Popen(command, stdin=subprocess.PIPE)
+    spark: Any = SimpleNamespace(
+        sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=java)), stop=lambda: None
+    )
+    assert session.end(spark, timeout) == code
