@@ -24,6 +24,7 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
 from . import keyed
 from .chart import bars
+from .cluster.standalone import wait_for
 from .growth import write_keys
 from .report import Options, Report, console, paired_ratio, spread
 from .stage import stage
@@ -38,6 +39,8 @@ SHARDS: Final = 16
 _AHEAD: Final = 3
 """How many batches of input lie ready."""
 _POLL: Final = 0.005
+_PATIENCE: Final = 300.0
+"""Seconds after which a pipeline that does not go on ends the benchmark."""
 
 
 class Flow:
@@ -99,7 +102,7 @@ class Flow:
     def batch(self) -> float:
         """Return the seconds of the next batches, on average."""
         began, first = time.monotonic(), self.committed()
-        _until(lambda: self.committed() >= first + 5)
+        _until("five batches", lambda: self.committed() >= first + 5)
         return (time.monotonic() - began) / (self.committed() - first)
 
     def rescale(self) -> float:
@@ -120,7 +123,7 @@ class Flow:
         return time.monotonic() - began
 
     def _await_first_batch(self) -> None:
-        _until(lambda: self.coordinator.recoveries[-1].first_batch is not None)
+        _until("the first batch", lambda: self.coordinator.recoveries[-1].first_batch is not None)
 
 
 def run(options: Options) -> Report:
@@ -131,7 +134,7 @@ def run(options: Options) -> Report:
     with stage() as (spark, folder):
         flow = Flow(spark, folder, keys)
         with flow.fed():
-            _until(lambda: flow.committed() >= 5)
+            _until("the first batches", lambda: flow.committed() >= 5)
             turns: dict[str, Callable[[], float]] = {
                 BATCH: flow.batch,
                 IN_PLACE: flow.rescale,
@@ -158,6 +161,5 @@ def draw(report: Report, path: Path) -> None:
     bars(path, title="A running query gets another number of tasks", axis="seconds", rounds=rounds)
 
 
-def _until(condition: Callable[[], object]) -> None:
-    while not condition():
-        time.sleep(_POLL)
+def _until(what: str, condition: Callable[[], bool]) -> None:
+    wait_for(what, condition, _PATIENCE, _POLL)

@@ -10,6 +10,7 @@ import attrs
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_expiry import Since, TimeToLive
+from ..state.operators.partitioning import default_tasks
 from .durations import Duration, seconds
 from .errors import ConfigError
 
@@ -42,7 +43,7 @@ class KeyedStream:
     def default_tasks(self) -> int:
         """Spark's default parallelism, at most ``shards``."""
         shard_ranges.check(self.shards, parallelism=1)
-        return min(self.df.sparkSession.sparkContext.defaultParallelism, self.shards)
+        return default_tasks(self.df.sparkSession, self.shards)
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ import attrs
 
 from ..state.format.evolution import shown
 from ..state.operators import shard_ranges
+from ..state.operators.partitioning import default_tasks
 from ..storage.logs import logger
 from .adopt.adopter import Adopter, Successor
 from .batch_aggregate import BatchAggregate, BatchWriter
@@ -202,9 +203,7 @@ class QueryStarter:
         """
         record = self.operators.record(uid)
         shards = len(record.shards)
-        tasks = parallelism
-        if tasks is None:
-            tasks = min(self.spark.sparkContext.defaultParallelism, shards)
+        tasks = default_tasks(self.spark, shards) if parallelism is None else parallelism
         shard_ranges.check(shards, tasks)
         started = self._started.get(record.query)
         if started is None or not started.query.isActive:
@@ -231,7 +230,7 @@ class QueryStarter:
         if request.build is None:
             raise _not_rescaled(
                 uid,
-                f"query {request.name!r} to be started with build=, because its plan must be built anew",
+                f"query {request.name!r} to be started with build=, because rescaling builds its plan again",
                 "a writer, whose plan is what it is",
                 "give coordinator.start a function that makes the query's operators and returns the writer; or start "
                 "the program again with another parallelism",

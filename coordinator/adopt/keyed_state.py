@@ -10,6 +10,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ...state.format.schema import from_json, to_json
 from ...state.operators.dataframe import keyed, quoted
+from ...state.operators.partitioning import default_tasks
 from ...state.operators.time_mode import TimeMode
 from ...state.processors.adopted_state import (
     STATE,
@@ -120,7 +121,7 @@ def convert(
     """
     folder.mkdir(parents=True)
     shards, time_mode = len(record.shards), TimeMode.read(mode or "None")
-    tasks = min(shards, spark.sparkContext.defaultParallelism)
+    tasks = default_tasks(spark, shards)
     files: dict[int, list[str]] = {}
 
     def take(df: DataFrame, name: str | None) -> None:

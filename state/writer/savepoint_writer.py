@@ -44,6 +44,7 @@ from ..format.values import StateName
 from ..host.batches import NOTHING
 from ..operators import shard_ranges
 from ..operators.dataframe import quoted
+from ..operators.partitioning import default_tasks
 from ..reader.stored import TIMERS, StoredState
 from . import entries
 from .carrying import Carried, carry
@@ -331,7 +332,7 @@ class SavepointWriter:
         )
         for number, one in enumerate(operator.written.values()):
             items = items.unionAll(_items(number, record, one))
-        tasks = min(shards, self._spark.sparkContext.defaultParallelism)
+        tasks = default_tasks(self._spark, shards)
         partition = F.expr(shard_ranges.partition_expression("shard", shards, tasks))
         sorted_items = items.repartitionById(tasks, partition).sortWithinPartitions(*entries.SCHEMA.names[:4])
         found: dict[int, StoredSnapshot] = {}
