@@ -59,3 +59,9 @@ class Stream:
             ]
         )
         return sorted(owners, key=lambda hello: hello.machine)
+
+    def machines(self) -> set[str]:
+        """The machines that have a state host, with shards or without."""
+        return self.coordinator._executor.machine.read(
+            lambda machine: {hello.machine for hello in machine.members.hosts.values()}
+        )
