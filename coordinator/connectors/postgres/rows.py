@@ -215,6 +215,20 @@ def copy_text(table: pa.Table) -> Iterator[memoryview]:
             yield _lines(batch)
 
 
+def texts(row: pa.Table) -> dict[str, str | None]:
+    """Return the values of one row as texts that the input functions of their types read, by the names of columns.
+
+    A byte of a text that is no UTF-8 becomes an escape of its own, such as ``\\xff``.
+    """
+    import pyarrow as pa
+
+    found: dict[str, str | None] = {}
+    for name, column in zip(row.column_names, row.combine_chunks().columns, strict=True):
+        (value,) = _text(column.combine_chunks()).cast(pa.large_binary()).to_pylist()
+        found[name] = None if value is None else value.decode(errors="backslashreplace")
+    return found
+
+
 def _lines(batch: pa.RecordBatch) -> memoryview:
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -32,6 +32,9 @@ _LOCKED: Final = "55P03"
 _CANCELED: Final = "57014"
 _FORBIDDEN: Final = "42501"
 _FULL: Final = "53100"
+_ROW: Final = re.compile("22|23|44|54000|P0001")
+"""Beginnings of the SQLSTATE of what is wrong with a row: a value that its type does not take, a constraint, the check
+of a view, a value too large for an index, a trigger that refuses it."""
 # The client tells nothing but the server's words when it cannot connect. In other languages than English it is tried
 # again, and the words are in the error all the same.
 _NO_ENTRY: Final = re.compile(
@@ -55,6 +58,11 @@ class LockedError(TargetUnavailableError):
 @attrs.define(eq=False)
 class ForbiddenError(OutputError):
     """The user may not do that."""
+
+
+@attrs.define(eq=False)
+class RowRefusedError(OutputError):
+    """A row is refused for a value of its own."""
 
 
 def client() -> ModuleType:
@@ -241,7 +249,9 @@ def translated(error: psycopg.Error, where: str) -> ChandyError:
         return TargetUnavailableError(where, said, is_understood=True)
     fitting = [start for start in _ADVICE if (code or "").startswith(start)]
     advice = _ADVICE[max(fitting, key=len)] if fitting else ""
-    kind = ForbiddenError if code == _FORBIDDEN else OutputError
+    kind: type[OutputError] = ForbiddenError if code == _FORBIDDEN else OutputError
+    if code is not None and _ROW.match(code):
+        kind = RowRefusedError
     return kind(f"{where} refuses what is to be published", "that it takes all rows", said, advice)
 
 

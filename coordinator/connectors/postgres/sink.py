@@ -17,10 +17,11 @@ from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ...sinks.two_phase.together import check_publish
 from ..record import Identity
 from ..values import far_year, unclean_text
-from . import rows, sql
+from . import dead_letters, rows, sql
 from .catalog import Column, Found, columns_of, find
+from .dead_letters import DeadLetterWriter
 from .positions import UNLOGGED, create_table, make_positions, rights_problems, take
-from .session import Session
+from .session import RowRefusedError, Session
 from .sql import TableName
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class PostgresSink(StagedSink):
     ``uuid``, an enum and the like; a timestamp without zone to ``timestamp``, one with a zone to ``timestamptz``; a
     list of scalars to an array. Turn structs and maps into JSON with ``to_json``. A column that would change values is
     refused: ``char(n)`` fills them with blanks, ``timestamp(0)`` rounds. A batch with a year outside 1 to 9999, or with
-    text that has a NUL character or is no UTF-8, fails.
+    text that has a NUL character or is no UTF-8, fails; see ``dead_letters`` for another way.
 
     A position is of one table: of one that was dropped and made again, or of another one under the same ``uid``,
     nothing is known to be published. An UNLOGGED table is refused, because it is empty after a crash.
@@ -83,6 +84,12 @@ class PostgresSink(StagedSink):
     rows."""
     create_table: bool = False
     """Whether ``check`` makes the table from the query's schema if there is none."""
+    dead_letters: str | None = None
+    """Table for the rows that the target refuses, as ``table``; without a schema, in that of the target. It is made if
+    there is none. None: such a row ends the pipeline."""
+    max_dead_letters: int = 100
+    """The most rows of a checkpoint that may become dead letters. If the target refuses more, nothing is published, and
+    the pipeline ends."""
 
     def __attrs_post_init__(self) -> None:
         for wrong, expected, found in (
@@ -107,6 +114,21 @@ class PostgresSink(StagedSink):
             (len(set(self.key)) < len(self.key), "each column once in the key", f"key {self.key}"),
             (not self.timeout > 0, "a timeout above 0 s", f"{self.timeout} s"),
             (not self.uid, "a uid", "an empty one"),
+            (
+                self.dead_letters is not None and TableName.parse(self.dead_letters) is None,
+                'a table of dead letters as "table" or "schema.table"',
+                repr(self.dead_letters),
+            ),
+            (
+                self.dead_letters == self.table,
+                "a table of dead letters beside the target",
+                "one table for both",
+            ),
+            (
+                type(self.max_dead_letters) is not int or self.max_dead_letters < 1,
+                "max_dead_letters as a positive number",
+                repr(self.max_dead_letters),
+            ),
         ):
             if wrong:
                 raise ConfigError(f"PostgresSink for table {self.table} cannot be made", expected, found)
@@ -136,6 +158,8 @@ class PostgresSink(StagedSink):
                 raise self._missing(session.where, schema)
             columns = list(columns_of(session, found))
             problems = self._problems(session, found, columns, schema)
+            if letters := self._dead_letters(found):
+                problems += dead_letters.problems(session, letters)
             session.commit()
             if problems:
                 raise OutputError(
@@ -144,7 +168,8 @@ class PostgresSink(StagedSink):
                     "; ".join(problems),
                     "change the table, the user's rights or the query",
                 )
-            return self._limits(columns)
+            # A row that is beyond a limit may become a dead letter.
+            return Limits() if letters else self._limits(columns)
         finally:
             session.close()
 
@@ -157,6 +182,10 @@ class PostgresSink(StagedSink):
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
+        return None if self.dead_letters is not None else self.beyond_all_types(rows)
+
+    def beyond_all_types(self, rows: pa.Table) -> str | None:
+        """Say which value no table of PostgreSQL can have; None if there is none."""
         return far_year(rows, rows.column_names) or unclean_text(rows, rows.column_names)
 
     def recover(self, fence: Fence) -> PostgresCommitter:
@@ -182,17 +211,28 @@ class PostgresSink(StagedSink):
             identity = Identity(str(positions.oid), str(found.oid))
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
             lengths = _lengths(columns_of(session, found))
+            letters = None
+            if name := self._dead_letters(found):
+                made = dead_letters.make(session, name)
+                letters = DeadLetterWriter(session, made.name, fence.writer, self.max_dead_letters)
             session.commit()
         except BaseException:
             session.close()
             raise
-        return PostgresCommitter(self, session, found.name, fence, recorded, target, identity, lengths)
+        return PostgresCommitter(
+            self, session, found.name, fence, recorded, target, identity, lengths, letters
+        )
 
     @property
     def _name(self) -> TableName:
         name = TableName.parse(self.table)
         assert name is not None
         return name
+
+    def _dead_letters(self, target: Found) -> TableName | None:
+        """The table of dead letters, with its schema; None: there are none."""
+        name = None if self.dead_letters is None else TableName.parse(self.dead_letters)
+        return target.name.beside(name.name) if name and name.schema is None else name
 
     def _connect(self, name: str) -> Session:
         return Session.connect(self.conninfo, self.table, name, self.timeout)
@@ -321,6 +361,7 @@ class PostgresCommitter(Committer):
         target: str | None,
         identity: Identity,
         lengths: Mapping[str, int],
+        letters: DeadLetterWriter | None = None,
     ) -> None:
         """Make a committer.
 
@@ -333,7 +374,9 @@ class PostgresCommitter(Committer):
             target: the table that this is recorded for; None: a version that did not record it has written it.
             identity: tells the table from others.
             lengths: the most characters that columns of text may have, by name.
+            letters: writes what the table refuses; None: that is an error.
         """
+        self._letters = letters
         self._sink = sink
         self._session = session
         self._table = table
@@ -387,8 +430,12 @@ class PostgresCommitter(Committer):
         parts = _parts(staged.tables())
         first = list(itertools.islice(parts, 1))
         self._lock()
-        for part in itertools.chain(first, parts):
-            self._write(part)
+        parts = itertools.chain(first, parts)
+        if self._letters is None:
+            for part in parts:
+                self._write(part)
+        else:
+            self._letters.write(parts, staged.of, self._write)
         moved = sql.move_position(self._positions)
         self._session.query(moved, position, str(self._identity), self._fence.writer)
         # A COMMIT that waits for a standby must not stop to wait and call itself done.
@@ -411,40 +458,44 @@ class PostgresCommitter(Committer):
                 is_understood=True,
             )
 
-    def _write(self, tables: list[pa.Table]) -> None:
+    def _write(self, tables: Sequence[pa.Table]) -> None:
         import pyarrow as pa
 
         for table in tables:
-            self._check_lengths(table)
+            self._check_values(table)
         try:
             if self._sink.mode == "append":
                 self._copy(self._table, tables)
             else:
                 self._upsert(tables)
         except (pa.ArrowException, ValueError) as error:
-            raise OutputError(
+            raise RowRefusedError(
                 f"{self._session.where} cannot be written to",
                 "rows of types that PostgreSQL has",
                 f"{error}, in rows of {', '.join(f'{field.name} {field.type}' for field in tables[0].schema)}",
                 "turn the column into a string in the query",
             ) from error
 
-    def _check_lengths(self, table: pa.Table) -> None:
-        """Check that the server cuts no blanks off a text, which it does without a word. It refuses any other text.
+    def _check_values(self, table: pa.Table) -> None:
+        """Check what the server would take and change without a word: a far year, a text whose last blanks it cuts off.
 
         Raises:
-            OutputError: it would.
+            RowRefusedError: there is such a value.
         """
+        # Without dead letters, the tasks have looked at it.
+        if self._letters is not None and (found := self._sink.beyond_all_types(table)):
+            expected = f"rows that {self._sink.target} can have"
+            raise RowRefusedError(f"{self._session.where} cannot be written to", expected, found)
         for name, length in self._lengths.items():
             if name in table.column_names and rows.would_be_cut(table.column(name), length):
-                raise OutputError(
+                raise RowRefusedError(
                     f"{self._session.where} cannot be written to",
                     f"texts of at most {length} characters in column {name!r}",
                     "one with more blanks at its end, which PostgreSQL would cut off",
                     "trim it in the query, or change the type of the column to text",
                 )
 
-    def _upsert(self, tables: list[pa.Table]) -> None:
+    def _upsert(self, tables: Sequence[pa.Table]) -> None:
         sink = self._sink
         columns = [name for name in tables[0].column_names if name != sink.deleted]
         self._session.query(sql.create_rows(self._table, columns, sink.deleted))
@@ -453,7 +504,7 @@ class PostgresCommitter(Committer):
         self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted))
         self._session.query(f"DROP TABLE {sql.quoted(sql.ROWS)}")
 
-    def _copy(self, table: TableName, tables: list[pa.Table]) -> None:
+    def _copy(self, table: TableName, tables: Sequence[pa.Table]) -> None:
         data = itertools.chain.from_iterable(map(rows.copy_text, tables))
         self._session.copy(sql.copy(table, tables[0].column_names), data)
 

@@ -11,6 +11,14 @@ import attrs
 
 POSITIONS: Final = "chandy_positions"
 """The table with the position of each writer, in the schema of the table that it writes to."""
+DEAD_LETTER: Final = {
+    "writer": "text NOT NULL",
+    "checkpoint": "bigint",
+    "time": "timestamptz NOT NULL DEFAULT now()",
+    "error": "text NOT NULL",
+    "row": "json NOT NULL",
+}
+"""The columns of a table of dead letters. The checkpoint is null for a batch that is published at once."""
 ROWS: Final = "chandy_rows"
 """The temporary table that an upsert collects its rows in."""
 ORDER: Final = "chandy_row"
@@ -95,6 +103,17 @@ def create_positions(positions: TableName) -> str:
         f"CREATE TABLE IF NOT EXISTS {positions.sql} "
         "(writer text PRIMARY KEY, store text NOT NULL, generation bigint NOT NULL, epoch bigint, target text)"
     )
+
+
+def create_dead_letters(table: TableName) -> str:
+    """Return the statement that makes a table of dead letters."""
+    columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in DEAD_LETTER.items())
+    return f"CREATE TABLE IF NOT EXISTS {table.sql} ({columns})"
+
+
+def insert_dead_letter(table: TableName) -> str:
+    """Return the statement that writes a dead letter, except for its time."""
+    return f'INSERT INTO {_in_query(table)} (writer, checkpoint, error, "row") VALUES (%s, %s, %s, %s)'
 
 
 def add_target(positions: TableName) -> str:

@@ -68,6 +68,9 @@ def test_a_conninfo_that_cannot_be_read_is_not_repeated() -> None:
         ({"mode": "upsert", "key": "k", "deleted": "k"}, "a mark apart from the key"),
         ({"timeout": 0}, "above 0 s"),
         ({"uid": ""}, "a uid"),
+        ({"dead_letters": "a.b.c"}, "a table of dead letters as"),
+        ({"dead_letters": "public.out"}, "beside the target"),
+        ({"max_dead_letters": 0}, "max_dead_letters as a positive number"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
