@@ -46,7 +46,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 @each_page
 def test_every_block_says_what_language_it_is_in(page: Path) -> None:
-    known = {"python", "sh", "ini", "text", "yaml"}
+    known = {"python", "sh", "sql", "ini", "text", "yaml"}
     assert [(block.line, block.language) for block in blocks(page) if block.language not in known] == []
 
 
