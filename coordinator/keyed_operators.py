@@ -15,7 +15,7 @@ from ..state.operators.attempts import OnError
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
 from .durations import Duration
-from .operator_arguments import KeyedStream, Lifetime, Windows
+from .operator_arguments import KeyedStream, Lifetime, TtlTime, Windows
 from .operators import Operators
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class KeyedOperators(ABC):
         combine: Combine = "auto",
         ttl: Duration | None = None,
         ttl_since: Since = "last",
+        ttl_time: TtlTime = "processing",
         window: Column | None = None,
         output_mode: str = "update",
         **columns: tuple[str, str],
@@ -189,10 +190,12 @@ class KeyedOperators(ABC):
             combine: whether to combine the rows of a key before they are sent to the key's task, so that a frequent
                 key does not slow that task down; "auto": as long as this reduces their number. False saves a stage
                 of Python tasks, which makes small batches faster.
-            ttl: how long the aggregates of a key live, such as ``"30 days"``, by the processing time of the batches;
-                None: for ever. After that the key is removed, and nothing is output. If it comes again, it starts over.
+            ttl: how long the aggregates of a key live, such as ``"30 days"``; None: for ever. After that the key is
+                removed, and nothing is output. If it comes again, it starts over.
             ttl_since: whether a key lives that long since its "last" row, or since its "first" one. A restored key
                 keeps the expiry that it has, or none, until its next row.
+            ttl_time: "processing": by when batches are planned; "event": from the event time of that row on, until the
+                watermark has passed the end. ``df.withWatermark`` was given the column.
             window: aggregates are kept for each window of event time instead of for ever, as in
                 ``df.groupBy(window, *by)``: ``window`` or ``session_window`` of ``pyspark.sql.functions``, over the
                 column that ``df.withWatermark`` was given. The output has a column of that name before those of ``by``.
@@ -213,7 +216,7 @@ class KeyedOperators(ABC):
                 stream,
                 columns=columns,
                 combine=combine,
-                lifetime=Lifetime(ttl, ttl_since),
+                lifetime=Lifetime(ttl, ttl_since, ttl_time),
                 windows=Windows(window, output_mode),
             )
 
@@ -228,6 +231,7 @@ class KeyedOperators(ABC):
         combine: Combining = "auto",
         ttl: Duration | None = None,
         ttl_since: Since = "last",
+        ttl_time: TtlTime = "processing",
         **columns: tuple[str, str],
     ) -> BatchAggregate:
         """Keep the running aggregates of ``aggregate``, for a function of ``foreachBatch`` or a transactional sink.
@@ -243,7 +247,7 @@ class KeyedOperators(ABC):
             coordinator.start(delays.writeStream.foreachBatch(write), name="delays")
 
         Args:
-            df, by, uid, shards, parallelism, ttl, ttl_since, columns: as for ``aggregate``.
+            df, by, uid, shards, parallelism, ttl, ttl_since, ttl_time, columns: as for ``aggregate``.
             combine: where the rows of a key are combined before they are sent to the key's task: "sql", "python",
                 "none", or "auto": each batch chooses by how many rows the one before had, and how often their keys
                 repeated.
@@ -258,5 +262,5 @@ class KeyedOperators(ABC):
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
             return self._operators.with_batch_aggregates(
-                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since)
+                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since, ttl_time)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -11,6 +11,7 @@ from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_expiry import Since, TimeToLive
 from ..state.operators.partitioning import default_tasks
+from ..state.operators.time_mode import EventTime
 from .durations import Duration, seconds
 from .errors import ConfigError
 
@@ -46,6 +47,10 @@ class KeyedStream:
         return default_tasks(self.df.sparkSession, self.shards)
 
 
+TtlTime = Literal["processing", "event"]
+"""The time by which the keys of aggregates live."""
+
+
 @attrs.frozen
 class Lifetime:
     """How long the keys of aggregates live, as users say it."""
@@ -53,13 +58,21 @@ class Lifetime:
     ttl: Duration | None = None
     """None: for ever."""
     since: Since = "last"
+    time: TtlTime = "processing"
 
-    def checked(self) -> TimeToLive | None:
-        """Return it as an operator takes it.
+    @property
+    def by_event_time(self) -> bool:
+        """Whether keys live until the watermark says that their time has ended."""
+        return self.ttl is not None and self.time == "event"
+
+    def checked(self, df: DataFrame) -> TimeToLive | None:
+        """Return it as an operator over a stream takes it.
 
         Raises:
-            DefinitionError: it is no time to live.
+            DefinitionError: it is no time to live, or the stream has no event time to live by.
         """
+        if self.time not in ("processing", "event"):
+            raise invalid_argument("ttl_time", "'processing' or 'event'", repr(self.time))
         if self.since not in ("last", "first"):
             raise invalid_argument("ttl_since", "'last' or 'first'", repr(self.since))
         if self.ttl is None:
@@ -70,7 +83,18 @@ class Lifetime:
             raise invalid_argument("ttl", error.expected, error.found) from None
         if length < 0.001:
             raise invalid_argument("ttl", "a millisecond or more", repr(self.ttl))
-        return TimeToLive(round(length * 1000), self.since)
+        column = _event_time(df) if self.time == "event" else None
+        return TimeToLive(round(length * 1000), self.since, column)
+
+
+def _event_time(df: DataFrame) -> str:
+    """Return the column with the event time of a stream."""
+    found = EventTime.of(df.schema)
+    if found is None or found.window:
+        is_one = "a window" if found else "none"
+        expected = "a timestamp column of df that df.withWatermark(column, delay) was given"
+        raise invalid_argument("ttl_time", expected, is_one, "select it beside the others")
+    return found.column
 
 
 @attrs.frozen
@@ -93,6 +117,7 @@ def check_no_column(
         "combine": combine,
         "ttl": lifetime.ttl,
         "ttl_since": lifetime.since,
+        "ttl_time": lifetime.time,
     }
     if windows is not None:
         arguments |= {"window": windows.window, "output_mode": windows.output_mode}

@@ -195,6 +195,8 @@ class Operators:
         if windows.window is not None:
             mode, lag = TimeMode.EVENT, _watermark_lag(df, "window")
             df, window = windowed_stream(df, windows.window, stream.key)
+        if lifetime.by_event_time:
+            lag = _watermark_lag(df, "ttl_time")
         keyed = attrs.evolve(stream, df=df, key=key_columns(stream.key, window))
         self._check_aggregates(keyed, Scope.of(window))
         made = aggregation_in(
@@ -205,7 +207,7 @@ class Operators:
             uid=uid,
             output_mode=windows.output_mode,
             combine=combine,
-            ttl=lifetime.checked(),
+            ttl=lifetime.checked(stream.df),
         )
         needed = attrs.evolve(keyed, df=made.rows(df))
         return self._put_in(
@@ -238,7 +240,8 @@ class Operators:
         check_no_column(stream, combine, lifetime)
         uid = self._free(stream.uid)
         self._check_aggregates(stream, Scope.ALL_ROWS)
-        ttl = lifetime.checked()
+        lag = _watermark_lag(stream.df, "ttl_time") if lifetime.by_event_time else 0
+        ttl = lifetime.checked(stream.df)
         tally = Tally.begin(stream.df.sparkSession.sparkContext)
         made = batch_aggregation(
             stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally, ttl=ttl
@@ -246,6 +249,7 @@ class Operators:
         task, states = self._add(
             attrs.evolve(stream, df=made.rows),
             made.specs[PreAggregation.NOWHERE],
+            watermark_lag_ms=lag,
             aggregates=made.aggregates,
         )
         tasks = {

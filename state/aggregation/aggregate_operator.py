@@ -26,7 +26,7 @@ from ..operators.arrow_processor import (
 )
 from ..operators.dataframe import SHARD, Combiner, quoted
 from ..operators.engine import RuntimeContext, collect
-from .aggregates import Aggregates, Input, plan
+from .aggregates import Aggregates, Input, Source, plan
 from .partial_aggregation import PartialAggregation, RowsToAccumulators
 from .reduce import array
 
@@ -155,6 +155,7 @@ def aggregation(
     uid: str,
     combine: Combine = "auto",
     ttl: TimeToLive | None = None,
+    also: Sequence[Source] = (),
 ) -> Aggregation:
     """Describe running aggregates, on the driver.
 
@@ -164,7 +165,8 @@ def aggregation(
         columns: the input column and the function, by name of the output column.
         uid: of the operator.
         combine: whether to combine rows before the shuffle; "auto": each task decides by how often keys repeat.
-        ttl: how long a key lives; None: for ever.
+        ttl: how long a key lives, in processing time; None: for ever.
+        also: accumulators that the operator needs beside those of the columns.
 
     Raises:
         DefinitionError: an argument cannot be used.
@@ -173,6 +175,7 @@ def aggregation(
         raise invalid_argument("combine", "'auto', True or False", repr(combine))
     key = StructType([schema[name] for name in by])
     aggregates = plan(uid, schema, by, columns)
+    aggregates = attrs.evolve(aggregates, sources=(*aggregates.sources, *also))
     needed = dict.fromkeys(source.input for source in aggregates.sources)
     names = {one: f"__chandy_input_{at}" for at, one in enumerate(needed) if one is not None}
     accumulators = [f"__chandy_part_{at}" for at in range(len(aggregates.state))]

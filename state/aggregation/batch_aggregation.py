@@ -12,9 +12,10 @@ from ..errors import invalid_argument
 from ..format.arrow import to_numpy
 from ..operators.arrow_expiry import TimeToLive
 from ..operators.dataframe import ArrowFunction, Combiner
-from .aggregate_operator import AggregateSpec, aggregation
+from .aggregate_operator import AggregateSpec
 from .aggregates import Aggregates
 from .combining import Combined, Combining, PreAggregation
+from .event_ttl import living
 from .partial_aggregation import RowsToAccumulators
 from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
 
@@ -90,8 +91,8 @@ def batch_aggregation(
     """
     if combine not in ("auto", "sql", "python", "none"):
         raise invalid_argument("combine", "'auto', 'sql', 'python' or 'none'", repr(combine))
-    plain = aggregation(df.schema, by, columns, uid=uid, combine=False, ttl=ttl)
-    combined = aggregation(df.schema, by, columns, uid=uid, ttl=ttl)
+    plain = living(df.schema, by, columns, uid=uid, combine=False, ttl=ttl)
+    combined = living(df.schema, by, columns, uid=uid, ttl=ttl)
     convert = plain.spec.to_accumulators
     assert isinstance(convert, RowsToAccumulators), "rows come uncombined"
     assert combined.combiner is not None, "rows are combined"

@@ -12,6 +12,7 @@ from ..errors import invalid_argument
 from ..operators.arrow_expiry import TimeToLive
 from ..operators.time_mode import check_output_mode
 from .aggregate_operator import Aggregation, Combine, aggregation
+from .event_ttl import living
 from .sessions import SESSIONS, has_windows, in_sessions
 from .windows import END, START, WindowColumn, closes_windows, windowed
 
@@ -68,7 +69,7 @@ def aggregation_in(
         window: the windows that rows are in; None if the aggregates are of all rows.
         schema: of the rows. In windows, they have the columns ``START`` and ``END``.
         by: names of the columns to group by beside the window.
-        columns, uid, combine, ttl: as for ``aggregation``.
+        columns, uid, combine, ttl: as for ``living``.
         output_mode: "update" or "append".
 
     Raises:
@@ -84,7 +85,7 @@ def aggregation_in(
         expected = "'append' for sessions, which are output when they close: until then they may become one"
         raise invalid_argument("output_mode", expected, repr(output_mode))
     if window is None:
-        return aggregation(schema, by, columns, uid=uid, combine=combine, ttl=ttl)
+        return living(schema, by, columns, uid=uid, combine=combine, ttl=ttl)
     if ttl is not None:
         expected = "None for aggregates with window=, which live until their window closes"
         raise invalid_argument("ttl", expected, f"{ttl.ms} ms")

@@ -28,6 +28,8 @@ class TimeToLive:
 
     ms: int
     since: Since = "last"
+    column: str | None = None
+    """The column with the event time, by which they live; None: they live by processing time."""
 
 
 @attrs.define(eq=False)

@@ -206,6 +206,7 @@ class OperatorTester:
         input: StructType | str,
         ttl_ms: int | None = None,
         ttl_since: Since = "last",
+        ttl_column: str | None = None,
         window: TimeWindow | SessionWindow | None = None,
         output_mode: str = "update",
         shards: int = 4,
@@ -218,6 +219,7 @@ class OperatorTester:
             input: the schema of the rows.
             ttl_ms: how many milliseconds a key lives; None: for ever.
             ttl_since: since its "last" row or its "first" one.
+            ttl_column: the column with the event time by which it lives; None: it lives by processing time.
             window: the windows of event time; None: there are none. The key of state begins with the start and the end
                 of a ``TimeWindow``.
             output_mode: "update", or "append" for windows that are output when they are closed. Sessions need "append".
@@ -243,7 +245,7 @@ class OperatorTester:
             uid=_UID,
             output_mode=output_mode,
             combine=False,
-            ttl=None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since),
+            ttl=None if ttl_ms is None else TimeToLive(ttl_ms, ttl_since, ttl_column),
         )
         for one in made.inputs.values():
             if one.sent is HASH and not can_hash(StructType([schema[one.column]])):

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
 from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Windows
@@ -19,6 +19,7 @@ from chandy.coordinator.spark.ticks import Ticks
 from chandy.state.aggregation.aggregate_operator import STATE as AGGREGATES
 from chandy.state.errors import DefinitionError
 from chandy.state.operators.arrow_expiry import TimeToLive
+from chandy.state.operators.time_mode import with_watermark
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage import InvalidNameError
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
@@ -46,6 +47,21 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
 def stream(**arguments: Any) -> KeyedStream:
     """A stream for calls that fail before they look at its DataFrame."""
     return KeyedStream(**{"df": None, "key": ["k"], "uid": "new", "shards": 4, "parallelism": 1} | arguments)
+
+
+@attrs.frozen
+class Frame:
+    """Stands for a DataFrame of which only the schema is looked at."""
+
+    schema: StructType
+
+
+WINDOW = StructType().add("start", TimestampType()).add("end", TimestampType())
+FRAMES: dict[str, Any] = {
+    "untimed": Frame(StructType().add("t", TimestampType())),
+    "timed": Frame(with_watermark(StructType().add("t", TimestampType()), "t")),
+    "windowed": Frame(with_watermark(StructType().add("t", WINDOW), "t")),
+}
 
 
 def test_an_operator_is_part_of_no_query_until_one_that_has_it_has_started(tmp_path: Path) -> None:
@@ -152,14 +168,17 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["uid", "shards", "parallelism", "combine", "ttl", "ttl_since", "window", "output_mode"]
+    "name",
+    ["uid", "shards", "parallelism", "combine", "ttl", "ttl_since", "ttl_time", "window", "output_mode"],
 )
 def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name(
     tmp_path: Path, name: str
 ) -> None:
     given: dict[str, Any] = {name: ("v", "sum")}
     combine = given.pop("combine", "auto")
-    lifetime = Lifetime(given.pop("ttl", None), given.pop("ttl_since", "last"))
+    lifetime = Lifetime(
+        given.pop("ttl", None), given.pop("ttl_since", "last"), given.pop("ttl_time", "processing")
+    )
     windows = Windows(given.pop("window", None), given.pop("output_mode", "update"))
     with pytest.raises(DefinitionError, match=rf"withColumnRenamed\('other', '{name}'\).*\('v', 'sum'\)"):
         operators(tmp_path).with_aggregates(
@@ -179,13 +198,27 @@ def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name
 )
 def test_a_time_to_live_that_is_none_is_refused(ttl: Any, since: Any, expected: str) -> None:
     with pytest.raises(DefinitionError, match=expected):
-        Lifetime(ttl, since).checked()
+        Lifetime(ttl, since).checked(FRAMES["untimed"])
+
+
+@pytest.mark.parametrize(
+    ("df", "time", "expected"),
+    [
+        ("untimed", "EventTime", "argument ttl_time: expected 'processing' or 'event', found 'EventTime'"),
+        ("untimed", "event", "argument ttl_time: expected a timestamp column .* found none"),
+        ("windowed", "event", "argument ttl_time: expected a timestamp column .* found a window"),
+    ],
+)
+def test_a_time_that_a_stream_does_not_have_is_refused(df: str, time: Any, expected: str) -> None:
+    with pytest.raises(DefinitionError, match=expected):
+        Lifetime("1 day", time=time).checked(FRAMES[df])
 
 
 def test_a_time_to_live_is_in_milliseconds() -> None:
-    assert Lifetime().checked() is None
-    assert Lifetime("1 hour 30 minutes", "first").checked() == TimeToLive(5_400_000, "first")
-    assert Lifetime(timedelta(milliseconds=1)).checked() == TimeToLive(1, "last")
+    assert Lifetime().checked(FRAMES["untimed"]) is None
+    assert Lifetime("1 hour 30 minutes", "first").checked(FRAMES["untimed"]) == TimeToLive(5_400_000, "first")
+    assert Lifetime(timedelta(milliseconds=1)).checked(FRAMES["untimed"]) == TimeToLive(1, "last")
+    assert Lifetime("1 s", time="event").checked(FRAMES["timed"]) == TimeToLive(1000, "last", "t")
 
 
 def test_without_a_number_of_tasks_there_are_as_many_as_spark_runs_at_once_but_no_more_than_shards() -> None:

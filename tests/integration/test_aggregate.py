@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,6 +238,55 @@ def test_keys_with_a_time_to_live_begin_anew_after_it(
         "long": [40, 80, 120, 160],
         "batches": [40, 40, 40, 80],
     }
+
+
+def test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them(
+    spark: SparkSession, make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    stream = spark.readStream.schema("k string, t timestamp").option("maxFilesPerTrigger", 1)
+    timed = stream.json(str(tmp_path / "in")).withWatermark("t", "1 second")
+    counts: dict[str, dict[tuple[str, int], int]] = {"stream": {}, "batches": {}}
+    files = iter(range(100))
+
+    def into(name: str) -> Callable[[DataFrame, int], None]:
+        return lambda rows, batch: counts[name].update({(row.k, batch): row.n for row in rows.collect()})
+
+    def run(ttl: str | None, *batches: list[tuple[str, int]]) -> None:
+        for rows in batches:
+            lines = "".join(
+                f'{{"k": "{k}", "t": "2026-01-01 00:{t // 60:02}:{t % 60:02}"}}\n' for k, t in rows
+            )
+            hidden = tmp_path / "hidden"
+            hidden.write_text(lines)
+            number = next(files)
+            # Spark takes the oldest file first.
+            os.utime(hidden, (1_700_000_000 + number,) * 2)
+            hidden.rename(tmp_path / "in" / f"{number}.json")
+        coordinator = make()
+        lives: dict[str, Any] = {"ttl": ttl, "ttl_time": "event"}
+        started = {
+            "stream": coordinator.aggregate(timed, by=["k"], uid="stream", n=("*", "count"), **lives),
+            "batches": coordinator.aggregate_batches(
+                timed, by=["k"], uid="batches", combine="sql", n=("*", "count"), **lives
+            ),
+        }
+        for name, output in started.items():
+            writer = output.writeStream.foreachBatch(into(name)).trigger(availableNow=True)
+            coordinator.start(writer, name=name).awaitTermination(DEADLINE)
+        coordinator.checkpoint().result(timeout=DEADLINE)
+        coordinator.stop()
+
+    # A key that comes without a time to live has none until it comes again.
+    run(None, [("a", 0), ("old", 0)])
+    # The watermark of a batch is that of the rows before it: at the end of batch 3, it is 99 s.
+    run("10 seconds", [("a", 5), ("b", 100)], [("a", 6)], [("c", 101)])
+    run("10 seconds", [("a", 102), ("b", 103)], [("old", 104)])
+    expected = {
+        ("a", 0): 1, ("old", 0): 1, ("a", 1): 2, ("b", 1): 1, ("a", 2): 3, ("c", 3): 1, ("a", 4): 1, ("b", 4): 2,
+        ("old", 5): 2,
+    }  # fmt: skip
+    assert counts == {"stream": expected, "batches": expected}
 
 
 class Counts(ArrowProcessor):
