@@ -232,6 +232,8 @@ class KeyedOperators(ABC):
         ttl: Duration | None = None,
         ttl_since: Since = "last",
         ttl_time: TtlTime = "processing",
+        window: Column | None = None,
+        output_mode: str = "update",
         **columns: tuple[str, str],
     ) -> BatchAggregate:
         """Keep the running aggregates of ``aggregate``, for a function of ``foreachBatch`` or a transactional sink.
@@ -247,7 +249,8 @@ class KeyedOperators(ABC):
             coordinator.start(delays.writeStream.foreachBatch(write), name="delays")
 
         Args:
-            df, by, uid, shards, parallelism, ttl, ttl_since, ttl_time, columns: as for ``aggregate``.
+            df, by, uid, shards, parallelism, columns: as for ``aggregate``.
+            ttl, ttl_since, ttl_time, window, output_mode: as for ``aggregate``.
             combine: where the rows of a key are combined before they are sent to the key's task: "sql", "python",
                 "none", or "auto": each batch chooses by how many rows the one before had, and how often their keys
                 repeated.
@@ -262,5 +265,9 @@ class KeyedOperators(ABC):
         with self._growing():
             stream = KeyedStream(df=df, key=by, uid=uid, shards=shards, parallelism=parallelism)
             return self._operators.with_batch_aggregates(
-                stream, columns=columns, combine=combine, lifetime=Lifetime(ttl, ttl_since, ttl_time)
+                stream,
+                columns=columns,
+                combine=combine,
+                lifetime=Lifetime(ttl, ttl_since, ttl_time),
+                windows=Windows(window, output_mode),
             )

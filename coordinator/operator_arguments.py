@@ -14,6 +14,8 @@ from ..state.operators.partitioning import default_tasks
 from ..state.operators.time_mode import EventTime
 from .durations import Duration, seconds
 from .errors import ConfigError
+from .spark.plan import has_watermark
+from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -106,9 +108,7 @@ class Windows:
     output_mode: str = "update"
 
 
-def check_no_column(
-    stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows | None = None
-) -> None:
+def check_no_column(stream: KeyedStream, combine: object, lifetime: Lifetime, windows: Windows) -> None:
     """Refuse an output column with the name of an argument: Python passes it as that argument."""
     arguments = {
         "uid": stream.uid,
@@ -118,9 +118,9 @@ def check_no_column(
         "ttl": lifetime.ttl,
         "ttl_since": lifetime.since,
         "ttl_time": lifetime.time,
+        "window": windows.window,
+        "output_mode": windows.output_mode,
     }
-    if windows is not None:
-        arguments |= {"window": windows.window, "output_mode": windows.output_mode}
     for name, given in arguments.items():
         if isinstance(given, tuple):
             expected = (
@@ -128,3 +128,30 @@ def check_no_column(
                 f"write other=(...) and .withColumnRenamed('other', {name!r}) on what it returns"
             )
             raise invalid_argument("columns", expected, f"{name}={given!r}")
+
+
+def event_time_lag(df: DataFrame, needed_by: str | None = None) -> int:
+    """Return by how many milliseconds the watermark of an operator's input lags behind that of its query.
+
+    The column with the watermark need not be among those of the input.
+
+    Args:
+        df: the input.
+        needed_by: the argument by which the operator runs in event time; None: it does not.
+
+    Raises:
+        DefinitionError: the operator runs in event time, and its input has no watermark.
+    """
+    lag = watermark_lag(df) if has_watermark(df) else None
+    if lag is not None or needed_by is None:
+        return lag or 0
+    expected = "an input with a watermark for event time, as df.withWatermark(column, delay) gives it"
+    if not has_watermark(df):
+        raise invalid_argument(needed_by, expected, "one without")
+    raise invalid_argument(
+        needed_by,
+        expected,
+        "one whose watermark ends at an operator that may emit rows of any event time",
+        "put this operator before the applyInPandasWithState or the transformWithState in processing time; or write "
+        "the output of that to a table, and read it by a query with a watermark of its own",
+    )

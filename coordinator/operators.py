@@ -14,9 +14,8 @@ from ..state.aggregation.aggregate_operator import Combine
 from ..state.aggregation.aggregates import Aggregates
 from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
-from ..state.aggregation.windowing import Scope, aggregation_in, key_columns
-from ..state.aggregation.windows import windowed_stream
-from ..state.errors import DefinitionError, invalid_argument
+from ..state.aggregation.windowing import Scope
+from ..state.errors import DefinitionError
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
@@ -31,13 +30,12 @@ from ..state.processors.style import PandasSettings
 from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..storage.keys import validate_name
 from ..storage.logs import logger
+from .aggregating import Aggregating, aggregating
 from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError, SetupError
-from .operator_arguments import KeyedStream, Lifetime, Windows, check_no_column
+from .operator_arguments import KeyedStream, Lifetime, Windows, check_no_column, event_time_lag
 from .restore.restore_point import check_operator
-from .spark.plan import has_watermark
 from .spark.reach import has_other_machines
-from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
@@ -119,7 +117,7 @@ class Operators:
         check_output_mode(output_mode)
         check_streaming(df)
         check_input(df, stream.key)
-        lag = _watermark_lag(df, "time_mode" if mode is TimeMode.EVENT else None)
+        lag = event_time_lag(df, "time_mode" if mode is TimeMode.EVENT else None)
         shard_ranges.check(stream.shards, parallelism=1)
         was = self._before(uid)
         spec = processor_spec(
@@ -161,7 +159,7 @@ class Operators:
         check_streaming(stream.df)
         check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
-        lag = _watermark_lag(stream.df)
+        lag = event_time_lag(stream.df)
         return self._put_in(stream, spec, watermark_lag_ms=lag, on_error=on_error)
 
     def with_aggregates(
@@ -184,38 +182,15 @@ class Operators:
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        check_no_column(stream, combine, lifetime, windows)
-        uid = self._free(stream.uid)
-        check_streaming(stream.df)
-        df, window, mode, lag = stream.df, None, TimeMode.NONE, 0
-        # A window alone is a key, too.
-        is_alone = windows.window is not None and isinstance(stream.key, list | tuple) and not stream.key
-        if not is_alone:
-            check_input(df, stream.key, argument="by")
-        if windows.window is not None:
-            mode, lag = TimeMode.EVENT, _watermark_lag(df, "window")
-            df, window = windowed_stream(df, windows.window, stream.key)
-        if lifetime.by_event_time:
-            lag = _watermark_lag(df, "ttl_time")
-        keyed = attrs.evolve(stream, df=df, key=key_columns(stream.key, window))
-        self._check_aggregates(keyed, Scope.of(window))
-        made = aggregation_in(
-            window,
-            df.schema,
-            stream.key,
-            columns,
-            uid=uid,
-            output_mode=windows.output_mode,
-            combine=combine,
-            ttl=lifetime.checked(stream.df),
-        )
-        needed = attrs.evolve(keyed, df=made.rows(df))
+        given = self._aggregating(stream, columns, combine, lifetime, windows)
+        made = given.define(combine=combine)
+        needed = attrs.evolve(given.keyed, df=made.rows(given.keyed.df))
         return self._put_in(
             needed,
             made.spec,
             made.combiner,
-            time_mode=mode,
-            watermark_lag_ms=lag,
+            time_mode=given.mode,
+            watermark_lag_ms=given.lag_ms,
             aggregates=made.aggregates if AGGREGATES in made.spec.states else None,
         )
 
@@ -226,39 +201,57 @@ class Operators:
         columns: Mapping[str, tuple[str, str]],
         combine: Combining,
         lifetime: Lifetime,
+        windows: Windows,
     ) -> BatchAggregate:
         """Return running aggregates of a stream that are computed within each of its batches.
 
         Args:
             stream: the stream.
             columns, combine: as for ``CheckpointCoordinator.aggregate_batches``.
-            lifetime: how long a key lives.
+            lifetime, windows: as for ``with_aggregates``.
 
         Raises:
             ChandyError: one of its subclasses, as there.
         """
-        check_no_column(stream, combine, lifetime)
-        uid = self._free(stream.uid)
-        self._check_aggregates(stream, Scope.ALL_ROWS)
-        lag = _watermark_lag(stream.df, "ttl_time") if lifetime.by_event_time else 0
-        ttl = lifetime.checked(stream.df)
-        tally = Tally.begin(stream.df.sparkSession.sparkContext)
-        made = batch_aggregation(
-            stream.df, stream.key, columns, uid=uid, combine=combine, tally=tally, ttl=ttl
-        )
+        given = self._aggregating(stream, columns, combine, lifetime, windows)
+        ticking = self.ticks.attach(given.keyed.df, stream.uid, given.mode)
+        tally = Tally.begin(ticking.sparkSession.sparkContext)
+        made = batch_aggregation(ticking, given.define, combine=combine, tally=tally)
+        spec = made.specs[PreAggregation.NOWHERE]
         task, states = self._add(
-            attrs.evolve(stream, df=made.rows),
-            made.specs[PreAggregation.NOWHERE],
-            watermark_lag_ms=lag,
-            aggregates=made.aggregates,
+            attrs.evolve(given.keyed, df=made.rows),
+            spec,
+            watermark_lag_ms=given.lag_ms,
+            aggregates=made.aggregates if AGGREGATES in spec.states else None,
         )
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
             for place, spec in made.specs.items()
         }
         return BatchAggregate(
-            made.rows, BatchOperator(uid, made, tasks, combine, self.partitioning, task.parallelism)
+            made.rows, BatchOperator(stream.uid, made, tasks, combine, self.partitioning, task.parallelism)
         )
+
+    def _aggregating(
+        self,
+        stream: KeyedStream,
+        columns: Mapping[str, tuple[str, str]],
+        combine: object,
+        lifetime: Lifetime,
+        windows: Windows,
+    ) -> Aggregating:
+        check_no_column(stream, combine, lifetime, windows)
+        self._free(stream.uid)
+        found = aggregating(stream, columns, lifetime, windows)
+        was = self._before(stream.uid)
+        if was is not None and not found.scope.takes_up(stored := Scope.stored(was)):
+            raise RestoreError(
+                f"operator {stream.uid!r} does not fit the checkpoint",
+                f"aggregates of {stored}, as they were",
+                f"aggregates of {found.scope}",
+                "give the operator another uid, or its window= as it was",
+            )
+        return found
 
     def _tell_of_new_aggregates(self, now: OperatorRecord) -> None:
         """Say of which aggregates the restored keys have nothing: their output looks like that of all rows."""
@@ -272,19 +265,6 @@ class Operators:
                 "aggregates are new to restored state: of a key that it has, they cover the rows from now on alone",
                 operator=now.uid,
                 aggregates=new,
-            )
-
-    def _check_aggregates(self, stream: KeyedStream, scope: Scope) -> None:
-        """Check what running aggregates are made of, and that those of the restored checkpoint are of the same."""
-        check_streaming(stream.df)
-        check_input(stream.df, stream.key, argument="by")
-        was = self._before(stream.uid)
-        if was is not None and not scope.takes_up(stored := Scope.stored(was)):
-            raise RestoreError(
-                f"operator {stream.uid!r} does not fit the checkpoint",
-                f"aggregates of {stored}, as they were",
-                f"aggregates of {scope}",
-                "give the operator another uid, or its window= as it was",
             )
 
     def _free(self, uid: str) -> str:
@@ -521,31 +501,4 @@ def taken(what: str, name: str) -> PipelineNameError:
         f"each {what} once in a pipeline, because state and progress are restored by it",
         f"{name!r} a second time",
         "choose another name",
-    )
-
-
-def _watermark_lag(df: DataFrame, needed_by: str | None = None) -> int:
-    """Return by how many milliseconds the watermark of an operator's input lags behind that of its query.
-
-    The column with the watermark need not be among those of the input.
-
-    Args:
-        df: the input.
-        needed_by: the argument by which the operator runs in event time; None: it does not.
-
-    Raises:
-        DefinitionError: the operator runs in event time, and its input has no watermark.
-    """
-    lag = watermark_lag(df) if has_watermark(df) else None
-    if lag is not None or needed_by is None:
-        return lag or 0
-    expected = "an input with a watermark for event time, as df.withWatermark(column, delay) gives it"
-    if not has_watermark(df):
-        raise invalid_argument(needed_by, expected, "one without")
-    raise invalid_argument(
-        needed_by,
-        expected,
-        "one whose watermark ends at an operator that may emit rows of any event time",
-        "put this operator before the applyInPandasWithState or the transformWithState in processing time; or write "
-        "the output of that to a table, and read it by a query with a watermark of its own",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 import attrs
@@ -10,12 +10,10 @@ import pyarrow as pa
 
 from ..errors import invalid_argument
 from ..format.arrow import to_numpy
-from ..operators.arrow_expiry import TimeToLive
 from ..operators.dataframe import ArrowFunction, Combiner
-from .aggregate_operator import AggregateSpec
+from .aggregate_operator import AggregateSpec, Aggregation
 from .aggregates import Aggregates
 from .combining import Combined, Combining, PreAggregation
-from .event_ttl import living
 from .partial_aggregation import RowsToAccumulators
 from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
 
@@ -66,38 +64,27 @@ class BatchAggregation:
 
 
 def batch_aggregation(
-    df: DataFrame,
-    by: Sequence[str],
-    columns: Mapping[str, tuple[str, str]],
-    *,
-    uid: str,
-    combine: Combining,
-    tally: Tally,
-    ttl: TimeToLive | None = None,
+    df: DataFrame, define: Callable[..., Aggregation], *, combine: Combining, tally: Tally
 ) -> BatchAggregation:
     """Describe running aggregates over batches, on the driver.
 
     Args:
         df: the input.
-        by: names of the key columns.
-        columns: the input column and the function, by name of the output column.
-        uid: of the operator.
+        define: describes the aggregates over its rows, given ``combine`` as for ``aggregation``.
         combine: where rows are to be combined.
         tally: counts the rows.
-        ttl: how long a key lives; None: for ever.
 
     Raises:
         DefinitionError: an argument cannot be used.
     """
     if combine not in ("auto", "sql", "python", "none"):
         raise invalid_argument("combine", "'auto', 'sql', 'python' or 'none'", repr(combine))
-    plain = living(df.schema, by, columns, uid=uid, combine=False, ttl=ttl)
-    combined = living(df.schema, by, columns, uid=uid, ttl=ttl)
+    plain, combined = define(combine=False), define(combine="auto")
     convert = plain.spec.to_accumulators
     assert isinstance(convert, RowsToAccumulators), "rows come uncombined"
     assert combined.combiner is not None, "rows are combined"
     rows = plain.rows(df)
-    found = sql_partials(convert.aggregates, rows.schema, by, convert.inputs)
+    found = sql_partials(convert.aggregates, rows.schema, plain.by, convert.inputs)
     if isinstance(found, str) and combine == "sql":
         raise invalid_argument("combine", "aggregates and keys that Spark combines by hashing", found)
     specs = {

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator.batch_aggregate import BatchAggregate
 from chandy.coordinator.errors import RestoreError
 from chandy.coordinator.testing import PipelineTester
 from chandy.state import SavepointWriter, read_state
@@ -98,8 +99,11 @@ def taking(found: list[Batch]) -> Callable[[DataFrame, int], None]:
 
 def windows(
     coordinator: CheckpointCoordinator, rows: DataFrame, window: Column, mode: str, **more: Any
-) -> DataFrame:
-    return coordinator.aggregate(
+) -> DataFrame | BatchAggregate:
+    """Return aggregates of windows: within the stream, or over its batches where these say where rows are combined."""
+    is_of_batches = more.get("combine") in ("sql", "python", "none")
+    aggregate: Any = coordinator.aggregate_batches if is_of_batches else coordinator.aggregate
+    made: DataFrame | BatchAggregate = aggregate(
         rows,
         by=["k"],
         window=window,
@@ -109,6 +113,7 @@ def windows(
         n=("*", "count"),
         total=("v", "sum"),
     )
+    return made
 
 
 @attrs.frozen
@@ -125,9 +130,11 @@ class Twins:
 
     def lives(self, make: Make, number: int, moments: random.Random) -> int:
         """Run so often, each time with more files and from a checkpoint; return the last checkpoint's id."""
-        for _ in range(number):
+        forms = [moments.choice(["auto", False]), moments.choice(["sql", "python", "none"])]
+        moments.shuffle(forms)
+        for life in range(number):
             self.rows.add(moments.randrange(3, 7))
-            coordinator = self.run(make(), combine=moments.choice(["auto", False]))
+            coordinator = self.run(make(), combine=forms[life % 2])
             checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
             coordinator.stop()
         assert self.own == self.sparks
@@ -143,7 +150,7 @@ class Twins:
         writer = writer.option("checkpointLocation", str(self.folder / "native"))
         writer.trigger(availableNow=True).start().awaitTermination()
         output = windows(coordinator, stream, window(), self.mode, **more)
-        assert output.columns[0] == native.columns[0]
+        assert output.schema.names[0] == native.columns[0]
         own = output.writeStream.foreachBatch(taking(self.own)).trigger(availableNow=True)
         assert coordinator.start(own, name="q").awaitTermination(DEADLINE)
         return coordinator
