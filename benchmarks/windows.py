@@ -30,11 +30,13 @@ CHANDY: Final = "Chandy aggregate, window"
 CHANDY_APPEND: Final = "Chandy aggregate, window, append"
 SPARK: Final = "Spark groupBy(window)"
 SPARK_APPEND: Final = "Spark groupBy(window), append"
+CHANDY_BATCHES: Final = "Chandy aggregate_batches, window"
 CHANDY_SESSIONS: Final = "Chandy aggregate, sessions"
 SPARK_SESSIONS: Final = "Spark groupBy(session_window)"
 RUNNING: Final = "Chandy aggregate, no window"
 CONTESTANTS: Final = (
     CHANDY,
+    CHANDY_BATCHES,
     CHANDY_APPEND,
     CHANDY_SESSIONS,
     SPARK,
@@ -47,6 +49,8 @@ PAIRS: Final = (
     (CHANDY_APPEND, SPARK_APPEND),
     (CHANDY_SESSIONS, SPARK_SESSIONS),
     (CHANDY, RUNNING),
+    (CHANDY_BATCHES, SPARK),
+    (CHANDY_BATCHES, RUNNING),
 )
 
 WARM_UP: Final = 5
@@ -107,12 +111,12 @@ def _stream(spark: SparkSession, files: Path, folder: Path, name: str) -> Stream
     folder.mkdir()
     reader = spark.readStream.schema("k long, t timestamp").option("maxFilesPerTrigger", FILES_PER_BATCH)
     source = reader.parquet(str(files)).withWatermark("t", "30 seconds")
-    mode = "update" if name in (CHANDY, SPARK, RUNNING) else "append"
+    mode = "update" if name in (CHANDY, CHANDY_BATCHES, SPARK, RUNNING) else "append"
     sessions = name in (CHANDY_SESSIONS, SPARK_SESSIONS)
     window = F.session_window("t", "10 seconds") if sessions else F.window("t", "5 minutes")
     try:
         if name not in (SPARK, SPARK_APPEND, SPARK_SESSIONS):
-            return _chandy(spark, None if name == RUNNING else window, source, folder, mode)
+            return _chandy(name, None if name == RUNNING else window, source, folder, mode)
         frame = source.groupBy(window, "k").count()
         writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
@@ -122,15 +126,24 @@ def _stream(spark: SparkSession, files: Path, folder: Path, name: str) -> Stream
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _chandy(spark: SparkSession, window: Column | None, source: DataFrame, folder: Path, mode: str) -> Stream:
+def _chandy(name: str, window: Column | None, source: DataFrame, folder: Path, mode: str) -> Stream:
     config = CheckpointConfig(interval="10 s", cache_dir=str(folder / "cache"))
     with CheckpointCoordinator(
-        spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
+        source.sparkSession, pipeline="benchmark", storage=str(folder / "storage"), config=config
     ) as coordinator:
-        frame = coordinator.aggregate(
-            source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count")
+        of: Any = coordinator.aggregate_batches if name == CHANDY_BATCHES else coordinator.aggregate
+        made = of(source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count"))
+        if name == CHANDY_BATCHES:
+            writer = made.writeStream.foreachBatch(_take_all)
+        else:
+            writer = made.writeStream.format("noop")
+        query = coordinator.start(
+            writer.outputMode("append").trigger(availableNow=True),
+            name="counts",
         )
-        writer = frame.writeStream.format("noop").outputMode("append").trigger(availableNow=True)
-        query = coordinator.start(writer, name="counts")
         query.awaitTermination()
         return measured("Chandy", query.recentProgress, WARM_UP)
+
+
+def _take_all(rows: DataFrame, batch: int) -> None:
+    rows.write.format("noop").mode("append").save()
