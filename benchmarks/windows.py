@@ -132,11 +132,10 @@ def _chandy(name: str, window: Column | None, source: DataFrame, folder: Path, m
         source.sparkSession, pipeline="benchmark", storage=str(folder / "storage"), config=config
     ) as coordinator:
         of: Any = coordinator.aggregate_batches if name == CHANDY_BATCHES else coordinator.aggregate
-        made = of(source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count"))
-        if name == CHANDY_BATCHES:
-            writer = made.writeStream.foreachBatch(_take_all)
-        else:
-            writer = made.writeStream.format("noop")
+        made = of(
+            source, by=["k"], window=window, output_mode=mode, uid="counts", n=("*", "count")
+        ).writeStream
+        writer = made.foreachBatch(_take_all) if name == CHANDY_BATCHES else made.format("noop")
         query = coordinator.start(
             writer.outputMode("append").trigger(availableNow=True),
             name="counts",
