@@ -93,7 +93,7 @@ def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
     for shard in filter(None, selection.shards):
         for batch in selection.batches(shard):
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                time, number, _, place, error, traceback, rows = values[own:]
+                time, number, _, place, error, traceback, rows, offsets = values[own:]
                 yield {
                     "key": dict(zip(names[:own], values[:own], strict=True)),
                     "time": time,
@@ -102,6 +102,7 @@ def _letters(found: Located, uid: str) -> Iterator[dict[str, Any]]:
                     "error": error,
                     "traceback": traceback,
                     "rows": [] if rows is None else rows_of(rows).to_pylist(),
+                    "offsets": None if offsets is None else json.loads(offsets),
                 }
 
 
@@ -117,6 +118,8 @@ def _print(letter: dict[str, Any]) -> None:
         click.echo(f"  {letter['place']}")
     for line in letter["traceback"].strip().splitlines():
         click.echo(f"  {line}")
+    for source, (begin, end) in (letter["offsets"] or {}).items():
+        click.echo(f"  source {source} is read from {begin or 'its beginning'} to {end}")
     for row in letter["rows"]:
         click.echo(f"  row {_text(row)}")
 

@@ -22,6 +22,7 @@ from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
 from ..restore.resume import ResumableRun
 from ..spark import progress
+from ..spark.logs.offset_log import read_between
 from ..spark.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ class Runs:
         return self._current[query].is_committed(batch)
 
     def times(self, query_id: str, batch: int) -> BatchTimes:
-        """Return the timestamp and watermarks of a planned batch of the query with this Spark id.
+        """Return the timestamp, the watermarks and the offsets of a planned batch of the query with this Spark id.
 
         Raises:
             StaleQueryError: the query has gone back to a checkpoint since.
@@ -250,7 +251,9 @@ class Runs:
         run = next((run for run in self.all() if run.query_id == query_id), None)
         if run is None:
             raise StaleQueryError(query_id, batch)
-        return batch_times(run.log_of(batch), batch, single_watermark=run.definition.facts.single_watermark)
+        directory = run.log_of(batch)
+        times = batch_times(directory, batch, single_watermark=run.definition.facts.single_watermark)
+        return attrs.evolve(times, offsets=read_between(directory, batch))
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:

@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from ...storage.checkpoints.manifest import StateRecord
 from ..format.arrow import BYTES, from_numpy, to_numpy, valid
 from ..format.keyspace import WINDOWS, value_prefix
+from ..format.schema import from_json
 from ..operators.arrow_expiry import Since, TimeToLive
 from ..operators.arrow_processor import ArrowInput, ArrowSpec
 from ..operators.attempts import Attempts
@@ -62,6 +64,11 @@ def living(
     time = Source(of, Input(ttl.column, ITSELF))
     made = aggregation(schema, by, columns, uid=uid, combine=combine, also=[time])
     return attrs.evolve(made, spec=attrs.evolve(made.spec, operator=partial(EventTtlOperator, ttl)))
+
+
+def lives_by_event_time(record: StateRecord) -> bool:
+    """Return whether the keys of aggregates in a state of this description live by event time."""
+    return not set(from_json(record.versions[-1]).names).isdisjoint(_FIELDS.values())
 
 
 class EventTtlOperator(AggregateOperator):

@@ -33,10 +33,10 @@ from ..operators.engine import Chunk, RuntimeContext, with_prefix
 from ..operators.expiry_index import entries, take_due
 from ..operators.task_state import TaskState
 from ..rpc.access import Entries, ShardColumn
-from .aggregate_operator import STATE, Aggregation, ToAccumulators
+from .aggregate_operator import Aggregation, ToAccumulators
 from .aggregates import Aggregates
 from .reduce import array
-from .windows import END, START, PunctualOperator, as_windows, closes_windows
+from .windows import END, START, PunctualOperator, as_windows
 
 SESSIONS: Final = "sessions"
 """The only state of the operator: a struct of lists, which have an item for each open session of a key."""
@@ -81,17 +81,9 @@ def in_sessions(made: Aggregation, window: StructField) -> Aggregation:
     return attrs.evolve(made, spec=spec)
 
 
-def has_windows(key_schema: str, name: str, record: StateRecord) -> bool:
-    """Return whether a state has windows or sessions, of which each key needs an entry under ``WINDOWS``.
-
-    Args:
-        key_schema: schema of the key columns of its operator, as Spark's JSON.
-        name: the state.
-        record: its description.
-    """
-    if name == SESSIONS:
-        return from_json(record.versions[-1]).names[:2] == [START, END]
-    return name == STATE and closes_windows(key_schema)
+def holds_sessions(name: str, record: StateRecord) -> bool:
+    """Return whether a state of this name and description holds sessions."""
+    return name == SESSIONS and from_json(record.versions[-1]).names[:2] == [START, END]
 
 
 # --- in a task ----------------------------------------------------------------------------------------------

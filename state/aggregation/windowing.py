@@ -7,13 +7,13 @@ from enum import StrEnum
 
 from pyspark.sql.types import StructType
 
-from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..errors import invalid_argument
 from ..operators.arrow_expiry import TimeToLive
 from ..operators.time_mode import check_output_mode
-from .aggregate_operator import Aggregation, Combine, aggregation
-from .event_ttl import living
-from .sessions import SESSIONS, has_windows, in_sessions
+from .aggregate_operator import STATE, Aggregation, Combine, aggregation
+from .event_ttl import lives_by_event_time, living
+from .sessions import SESSIONS, holds_sessions, in_sessions
 from .windows import END, START, WindowColumn, closes_windows, windowed
 
 
@@ -35,7 +35,7 @@ class Scope(StrEnum):
     def stored(cls, operator: OperatorRecord) -> Scope:
         """Return what the aggregates in a checkpoint are of."""
         sessions = operator.states.get(SESSIONS)
-        if sessions is not None and has_windows(operator.key_schema, SESSIONS, sessions):
+        if sessions is not None and holds_sessions(SESSIONS, sessions):
             return cls.SESSIONS
         return cls.WINDOWS if closes_windows(operator.key_schema) else cls.ALL_ROWS
 
@@ -45,6 +45,19 @@ class Scope(StrEnum):
         Windows that an operator has closed may go on as plain keys: nothing is closed any more, and nothing is lost.
         """
         return self is stored or (self, stored) == (Scope.ALL_ROWS, Scope.WINDOWS)
+
+
+def has_ends(key_schema: str, name: str, record: StateRecord) -> bool:
+    """Return whether the watermark ends what a state has of a key, so that the key needs an entry under ``WINDOWS``.
+
+    Args:
+        key_schema: schema of the key columns of its operator, as Spark's JSON.
+        name: the state.
+        record: its description.
+    """
+    if name == STATE:
+        return closes_windows(key_schema) or lives_by_event_time(record)
+    return holds_sessions(name, record)
 
 
 def key_columns(by: Sequence[str], window: WindowColumn | None) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ class GiveUpKeys:
             return error
 
     def _write(self, lost: Lost, error: UserError) -> None:
-        self._letters += letters_of(lost, error, self._batch)
+        self._letters += letters_of(lost, error, self._batch, self._access.times.offsets)
         found = len(self._letters)
         if found > self._policy.max_per_batch:
             raise self._too_many(f"{found} dead letters in batch {self._batch}", "batch", lost, error)

@@ -14,21 +14,23 @@ from typing import Final
 import attrs
 import pyarrow as pa
 import pyarrow.ipc
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from ..errors import ProcessorError, UserError, invalid_argument
 from ..format.keyspace import LETTERS, letter_key
 from ..format.packing import Packing
 from ..format.values import StateName
 
-STORED: Final = (
+_FIRST: Final = (
     StructType()
     .add("place", StringType())
     .add("error", StringType())
     .add("traceback", StringType())
     .add("rows", BinaryType())
 )
-"""What a shard has of a letter, besides the time, the batch and the key."""
+VERSIONS: Final = (_FIRST, StructType([*_FIRST.fields, StructField("offsets", StringType())]))
+"""What a shard has of a letter, besides the time, the batch and the key: the schemas that were ever stored, the newest
+last."""
 _TEXT: Final = 20_000
 """About the most characters of each text of a letter."""
 _ROWS: Final = 1000
@@ -39,7 +41,7 @@ _ROW_BYTES: Final = 16 << 20
 
 def packing() -> Packing:
     """Return how letters are stored."""
-    return Packing([STORED], StateName("", LETTERS))
+    return Packing(VERSIONS, StateName("", LETTERS))
 
 
 @attrs.frozen(kw_only=True)
@@ -109,6 +111,8 @@ class Letter:
     traceback: str
     rows: bytes | None
     """See ``rows_of``."""
+    offsets: str | None
+    """See ``BatchTimes``; None if they are not known."""
 
     def stored(self, number: int, time_ms: int) -> tuple[int, bytes, bytes]:
         """Return the shard, the key and the value with which it is stored.
@@ -118,19 +122,19 @@ class Letter:
             time_ms: processing time of the batch.
         """
         where = letter_key(time_ms, self.batch, number, self.key)
-        value = packing().pack_row((self.place, self.error, self.traceback, self.rows))
+        value = packing().pack_row((self.place, self.error, self.traceback, self.rows, self.offsets))
         return self.shard, where, value
 
 
-def letters_of(lost: Lost, error: UserError, batch: int) -> Iterator[Letter]:
-    """Yield the letters of what a key has lost."""
+def letters_of(lost: Lost, error: UserError, batch: int, offsets: str = "") -> Iterator[Letter]:
+    """Yield the letters of what a key has lost in a batch with these offsets."""
     text = str(error)
     place, summary, trace = "", text.splitlines()[0], text
     if isinstance(error, ProcessorError):
         place, summary, trace = error.where, error.summary, error.traceback
     place, summary, trace = map(_cut, (place, summary, trace))
     for rows in _parts(lost.rows):
-        yield Letter(lost.shard, lost.key, batch, place, summary, trace, rows)
+        yield Letter(lost.shard, lost.key, batch, place, summary, trace, rows, offsets or None)
 
 
 def _cut(text: str) -> str:

@@ -6,7 +6,7 @@
 | list | ``position`` (int, from 0), the fields of the element; one row for each element, in order |
 | map | the fields of the map's key, the fields of the value; one row for each entry |
 | ``TIMERS`` | ``mode`` ("processing" or "event"), ``timer`` (timestamp); one row for each timer |
-| ``LETTERS`` | ``time`` (of the batch), ``batch``, ``number``; ``place``, ``error``, ``traceback``, ``rows`` |
+| ``LETTERS`` | ``time`` (of the batch), ``batch``, ``number``; the columns of ``dead_letters.VERSIONS`` |
 
 State variables have a last column ``expires_at``, a timestamp, null for what never expires. Expired items are returned
 until their shard has removed them, because the time at which a query goes on from the checkpoint, which decides what
@@ -53,7 +53,7 @@ ROWS: Final = 10_000
 """The most rows of a batch."""
 _BYTES: Final = 8 << 20
 """The number of bytes of keys and values after which a batch ends."""
-_LETTERS: Final = StateRecord((to_json(dead_letters.STORED),))
+_LETTERS: Final = StateRecord(tuple(map(to_json, dead_letters.VERSIONS)))
 """What a manifest would say of dead letters."""
 Column = tuple[str, str, DataType]
 """A prefix to use if the name is taken, the name, and the type."""

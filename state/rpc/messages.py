@@ -89,7 +89,7 @@ class OpenShards:
 
 @attrs.frozen
 class BatchTimes:
-    """The times of a batch. They are the same for every attempt: Spark logs them before the batch runs."""
+    """When a batch is, and what it reads. Every attempt has the same: Spark logs it before the batch runs."""
 
     timestamp_ms: int = 0
     """Processing time: when Spark planned the batch, in milliseconds since 1970."""
@@ -97,6 +97,8 @@ class BatchTimes:
     """Event time: no row up to here is expected any more, and timers up to here are due. 0: no watermark yet."""
     late_ms: int = 0
     """Rows of event time up to here are late: the watermark of the batch before."""
+    offsets: str = ""
+    """From where to where its sources are read, as ``offset_log.read_between`` has it; empty if that is not known."""
 
     def lagging(self, by_ms: int) -> BatchTimes:
         """Return the times for an operator to which rows may come that are later than the query's watermark.

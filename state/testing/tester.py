@@ -367,7 +367,7 @@ class OperatorTester:
 
     def _letter(self, where: bytes, value: bytes) -> DeadLetter:
         time, batch, _, key = keyspace.split_letter(where)
-        place, error, traceback, rows = packing().unpack_row(value)
+        place, error, traceback, rows, _ = packing().unpack_row(value)
         row = Row(*self._input.names)
         given = [] if rows is None else rows_of(rows).to_pylist()
         decoded = self._codec.decode(key)

@@ -31,7 +31,7 @@ from ...storage.checkpoints.snapshots import StoredSnapshot
 from ...storage.codec import from_json as from_canonical_json
 from ...storage.keys import validate_name
 from ...storage.store import Store
-from ..aggregation.sessions import has_windows
+from ..aggregation.windowing import has_ends
 from ..aggregation.windows import closing
 from ..errors import DefinitionError, NoSuchStateError, invalid_argument
 from ..format import keyspace
@@ -304,7 +304,7 @@ class SavepointWriter:
                 one.name,
                 kind=one.record.kind if one.record else None,
                 ttl_ms=one.record.ttl_ms if one.record else None,
-                has_windows=one.record is not None and has_windows(record.key_schema, one.name, one.record),
+                has_ends=one.record is not None and has_ends(record.key_schema, one.name, one.record),
                 keeps_other_keys=one.mode == "merge",
             )
             for one in operator.written.values()

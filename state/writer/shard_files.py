@@ -59,8 +59,8 @@ class WrittenState:
     ttl_ms: int | None = None
     keeps_other_keys: bool = False
     """Whether keys without items stay as they are. Otherwise the items are all that the state has from now on."""
-    has_windows: bool = False
-    """Whether its keys are closed by the watermark."""
+    has_ends: bool = False
+    """Whether the watermark ends what its keys have: windows, sessions, times to live of event time."""
 
 
 @attrs.frozen
@@ -200,8 +200,8 @@ class _ShardWriter:
         where = keyspace.value_prefix(state.name) + key
         if kind is StateKind.VALUE:
             yield where, items[0][1]
-            if state.has_windows:
-                # The first batch with a watermark looks at all keys, and enters when their windows end.
+            if state.has_ends:
+                # The first batch with a watermark looks at all keys, and enters when they end.
                 yield keyspace.timed_key(keyspace.WINDOWS, 0, key), b""
         else:
             layout = (

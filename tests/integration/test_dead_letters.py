@@ -102,12 +102,25 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
 
     lost = failing(events.folder)
     letters = read_state(spark, uri, operator="totals", state="$dead_letters")
-    assert letters.columns == ["k", "time", "batch", "number", "place", "error", "traceback", "rows"]
+    assert letters.columns == [
+        "k",
+        "time",
+        "batch",
+        "number",
+        "place",
+        "error",
+        "traceback",
+        "rows",
+        "offsets",
+    ]
     found = sorted(letters.collect(), key=lambda row: row.batch)
     assert [(row.batch, row.k) for row in found] == [
         (at, rows[0][0]) for at, rows in enumerate(lost.values())
     ]
     assert {row.error.split(", at ")[0] for row in found} == {"ValueError: 13 brings bad luck"}
+    # A batch takes a file, and the source counts those from 0.
+    read = [None, *(f'{{"logOffset":{at}}}' for at in range(4))]
+    assert [json.loads(row.offsets) for row in found] == [{"0": read[at : at + 2]} for at in range(4)]
     rows = dead_letter_rows(letters, EVENTS)
     assert sorted(map(tuple, rows.collect())) == sorted(row for some in lost.values() for row in some)
     wider = dead_letter_rows(letters, "v double, more string, k string").collect()
@@ -143,6 +156,7 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     assert told.output.count("ValueError: 13 brings bad luck") == 3
     latest = next(reversed(lost.values()))
     assert f'batch 3, key {{"k": "{latest[0][0]}"}}' in told.output
+    assert f"source 0 is read from {read[3]} to {read[4]}" in told.output
     assert told.output.count("  row ") == sum(len(some) for some in list(lost.values())[1:])
     shown = json.loads(CliRunner().invoke(main, ["dead-letters", str(tmp_path / "store"), "--json"]).stdout)
     assert shown["operators"]["totals"]["letters"] == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,8 @@ import attrs
 
 _NOTHING: Final = "-"
 """What the log has of a source that has given nothing yet."""
+_LONGEST: Final = 20_000
+"""The most characters of offsets that are told: all tasks of a batch are told them."""
 _LOG_END: Final = re.compile(r'\{"logOffset":\s*(-?\d+)\}')
 """How a file source writes down where a batch ends."""
 
@@ -47,6 +50,27 @@ def offsets_in(entry: str) -> tuple[LoggedOffset, ...]:
             name, _, offset = line.partition(":")
         found.append(LoggedOffset(name, None if offset in ("", _NOTHING) else offset, is_named))
     return tuple(found)
+
+
+def read_between(directory: Path, batch: int) -> str:
+    """Return from where to where the sources of a planned batch are read.
+
+    Args:
+        directory: the query's working checkpoint directory.
+        batch: the batch.
+
+    Returns:
+        A JSON object: by source a pair of offsets as the source writes them, null before its first row. Empty if the
+        log does not say, or more than 20,000 characters.
+    """
+    try:
+        end = offsets_at(directory, batch)
+        begin = offsets_at(directory, batch - 1) if batch else ()
+    except OSError:
+        return ""
+    before = {one.source: one.offset for one in begin}
+    text = json.dumps({one.source: [before.get(one.source), one.offset] for one in end})
+    return text if len(text) <= _LONGEST else ""
 
 
 def log_end(offset: str | None) -> int | None:

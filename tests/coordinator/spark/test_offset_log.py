@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.spark.logs.offset_log import LoggedOffset, log_end, offsets_at, offsets_in
+from chandy.coordinator.spark.logs.offset_log import (
+    LoggedOffset,
+    log_end,
+    offsets_at,
+    offsets_in,
+    read_between,
+)
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 KAFKA = '{"flights":{"0":5,"1":7}}'
@@ -31,6 +38,19 @@ def test_each_source_stands_where_its_line_says(
     lines: list[str], expected: list[tuple[str, str | None]]
 ) -> None:
     assert [(one.source, one.offset) for one in offsets_in("\n".join(lines))] == expected
+
+
+def test_a_batch_is_read_from_where_the_one_before_has_ended(tmp_path: Path) -> None:
+    log = tmp_path / "offsets"
+    log.mkdir()
+    (log / "0").write_text(f"v1\n{TIMES}\n5\n-")
+    (log / "1").write_text(f"v1\n{TIMES}\n{KAFKA}\n8")
+    assert json.loads(read_between(tmp_path, 0)) == {"0": [None, "5"], "1": [None, None]}
+    assert json.loads(read_between(tmp_path, 1)) == {"0": ["5", KAFKA], "1": [None, "8"]}
+    # Neither an entry that Spark has deleted nor one that is too long is worth a batch.
+    assert read_between(tmp_path, 3) == ""
+    (log / "2").write_text(f"v1\n{TIMES}\n{'9' * 20_000}")
+    assert read_between(tmp_path, 2) == ""
 
 
 def test_the_entry_of_a_batch_is_read_from_the_working_directory(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from chandy.state.errors import (
 from chandy.state.format import keyspace
 from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
+from chandy.state.format.packing import Packing
+from chandy.state.format.values import StateName
 from chandy.state.operators import dead_letters
 from chandy.state.operators.entry_sizes import EntrySizes
 from chandy.state.operators.task_state import TaskState
@@ -462,3 +464,9 @@ def test_a_state_host_that_is_lost_is_no_error_of_the_code_that_wants_to_read(
     assert found.value is lost
     assert tested.dead_letters() == []
     assert not fails or len(asked) == 1, "nothing is tried again"
+
+
+def test_a_letter_of_an_earlier_version_has_no_offsets() -> None:
+    before = Packing(dead_letters.VERSIONS[:1], StateName("", keyspace.LETTERS))
+    stored = before.pack_row(("place", "error", "traceback", b"rows"))
+    assert dead_letters.packing().unpack_row(stored) == ("place", "error", "traceback", b"rows", None)
