@@ -1,4 +1,4 @@
-"""States replicated to PostgreSQL and Kafka on their real servers: each target is the state, in its own terms."""
+"""States replicated to PostgreSQL, Kafka, Delta and Iceberg: each target is the state, in its own terms."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, TwoPhaseSink
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.errors import PipelineNameError
 
+from ..coordinator.connectors import test_delta, test_iceberg
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
 from ..coordinator.connectors.postgres_server import PostgresServer
@@ -142,24 +143,43 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
     assert counted.coordinator.replicas == ()
 
 
-def test_a_target_that_was_away_gets_what_has_come_meanwhile_in_one_step(
-    counted: Counted, postgres: PostgresServer
+def test_targets_that_were_away_get_what_has_come_meanwhile_in_one_step(
+    counted: Counted, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    sink = table(postgres)
+    by_key: dict[str, Any] = {"mode": "upsert", "key": ("k",), "deleted": "_deleted"}
+    delta = test_delta.Table(str(tmp_path / "delta"))
+    iceberg = test_iceberg.Table(tmp_path / "iceberg")
+    (iceberg.folder / "warehouse").mkdir(parents=True)
+    sinks = {
+        "postgres": table(postgres),
+        "delta": attrs.evolve(delta.sink(), **by_key),
+        "iceberg": attrs.evolve(iceberg.sink(), **by_key),
+    }
+
+    def replicate() -> list[Replica]:
+        return [counted.replicate(sink, name) for name, sink in sinks.items()]
+
     counted.begin()
-    replica = counted.replicate(sink, "table")
+    replicas = replicate()
     counted.give(a=1, b=1)
-    replica.catch_up(WAIT)
-    replica.stop()
+    for replica in replicas:
+        replica.catch_up(WAIT)
+        replica.stop()
     # Retention drops more checkpoints than it keeps.
     for _ in range(7):
         newest = counted.give(a=1, c=1)
     counted.give(b=-1)
     counted.coordinator.stop()
     counted.begin()
-    replica = counted.replicate(sink, "table")
-    assert replica.catch_up(WAIT) > newest
-    assert set(postgres.execute("SELECT k, n FROM copy")) == {("a", 8), ("c", 7)}
+    for replica in replicate():
+        assert replica.catch_up(WAIT) > newest
+    in_lake = [
+        delta.open().to_pyarrow_table().to_pylist(),
+        iceberg.catalog().load_table(iceberg.name).scan().to_arrow().to_pylist(),
+    ]
+    expected = {("a", 8), ("c", 7)}
+    assert set(postgres.execute("SELECT k, n FROM copy")) == expected
+    assert [{(row["k"], row["n"]) for row in rows} for rows in in_lake] == [expected] * 2
 
 
 def test_topics_are_the_state_for_readers_of_upserts_and_of_debezium(counted: Counted, kafka: Broker) -> None:

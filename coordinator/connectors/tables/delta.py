@@ -326,12 +326,14 @@ class _Committer(Committer):
             return self._record.position(table)
 
     def _publish(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
-        if not staged.of.rows:
+        before = table.version()
+        if staged.of.rows:
+            put = self._upsert if self._sink.mode == "upsert" else self._append
+            put(table, staged, properties)
+        if table.version() == before:
+            # A merge that changes nothing, such as deletions of keys that are not there, makes no version. The position
+            # needs one.
             _commit_nothing(table, properties)
-        elif self._sink.mode == "upsert":
-            self._upsert(table, staged, properties)
-        else:
-            self._append(table, staged, properties)
 
     def _append(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         from deltalake import write_deltalake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
@@ -23,7 +24,7 @@ from ..values import far_year
 from .bounded import within
 from .passing import unavailable
 from .schema import check_schema, fit, limits_of, reading
-from .upserting import Mode, check_mode, last_by_key
+from .upserting import Mode, check_deleted, check_mode, last_by_key, without
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +60,8 @@ class IcebergSink(StagedSink):
 
     With ``mode="upsert"`` a row replaces the one with the same key, and of rows of one epoch with one key the last one
     counts. It is PyIceberg's upsert: it compares rows one by one in Python, and no two rows of the table may have one
-    key. It suits epochs of thousands of keys, not of millions, and has a whole epoch in memory.
+    key. It suits epochs of thousands of keys, not of millions, and has a whole epoch in memory. Files of which rows are
+    replaced or deleted are written anew (copy on write).
     """
 
     catalog: Mapping[str, str] = attrs.field(repr=False)
@@ -75,6 +77,9 @@ class IcebergSink(StagedSink):
     """Whether rows are added, or replace those with the same ``key``. A column that only the table has becomes null."""
     key: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=tuple[str, ...])
     """The columns that name a row, for ``mode="upsert"``."""
+    deleted: str | None = attrs.field(default=None, kw_only=True)
+    """Boolean column whose true rows delete their key. It is not a column of the table. All columns of these rows must
+    be such that the table takes them."""
     catalog_name: str = attrs.field(default="default", kw_only=True)
     """The catalog's name. It is a part of the names of tables in SQL catalogs."""
     create_table: bool = attrs.field(default=True, kw_only=True)
@@ -112,6 +117,9 @@ class IcebergSink(StagedSink):
                 ", ".join(unknown),
                 "correct `key` of the sink",
             )
+        if self.deleted is not None:
+            check_deleted(self.name, schema, self.mode, self.key, self.deleted)
+            schema = without(schema, self.deleted)
         with self.connected() as catalog:
             try:
                 found = self.load(catalog)
@@ -244,11 +252,17 @@ class IcebergSink(StagedSink):
     ) -> bool:
         import pyarrow as pa
 
-        tables = [fit(rows, schema, self.name) for rows in staged.tables()]
+        marked = schema if self.deleted is None else schema.append(pa.field(self.deleted, pa.bool_()))
+        tables = [fit(rows, marked, self.name) for rows in staged.tables()]
         rows = last_by_key(pa.concat_tables(tables), self.key, self.name)
-        done = transaction.upsert(rows, join_cols=list(self.key), snapshot_properties=dict(said))
-        # Rows that are there as they are to be change nothing.
-        return bool(done.rows_updated or done.rows_inserted)
+        before = transaction.table_metadata.current_snapshot_id
+        if self.deleted is not None:
+            rows, gone = _kept_and_gone(rows, self.deleted)
+            _delete(transaction, gone.select(list(self.key)), said)
+        if len(rows):
+            transaction.upsert(rows, join_cols=list(self.key), snapshot_properties=dict(said))
+        # Rows that are there as they are to be, and keys to delete that are not there, change nothing.
+        return bool(transaction.table_metadata.current_snapshot_id != before)
 
     def busy(self) -> TargetUnavailableError:
         """Return the error for a table whose other writers were faster each time."""
@@ -309,6 +323,27 @@ class _Committer(Committer):
     @override
     def close(self) -> None:
         _close(self._catalog)
+
+
+def _kept_and_gone(rows: pa.Table, deleted: str) -> tuple[pa.Table, pa.Table]:
+    """Return rows without their mark: those that stay, and those that delete their key."""
+    import pyarrow.compute as pc
+
+    is_gone = pc.fill_null(rows.column(deleted), False)
+    unmarked = rows.drop_columns([deleted])
+    return unmarked.filter(pc.invert(is_gone)), unmarked.filter(is_gone)
+
+
+def _delete(transaction: Transaction, keys: pa.Table, said: Mapping[str, str]) -> None:
+    """Delete the rows that have one of these keys, if the table has any."""
+    from pyiceberg.table.upsert_util import create_match_filter
+
+    if not len(keys):
+        return
+    with warnings.catch_warnings():
+        # It may match none.
+        warnings.simplefilter("ignore")
+        transaction.delete(create_match_filter(keys, keys.column_names), snapshot_properties=dict(said))
 
 
 def _property(fence: Fence) -> str:

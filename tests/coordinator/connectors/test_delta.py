@@ -481,44 +481,6 @@ def test_a_row_replaces_the_one_with_its_key(tmp_path: Path) -> None:
     assert sorted(table.rows()) == [(1, "a"), (2, "c"), (3, "e")]
 
 
-def test_rows_that_are_marked_delete_their_key(tmp_path: Path) -> None:
-    schema = pa.schema([("k", pa.int64()), ("v", pa.string()), ("gone", pa.bool_())])
-    sink = DeltaSink(str(tmp_path / "table"), mode="upsert", key=["k"], deleted="gone")
-    sink.check(schema)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-
-    def commit(number: int, *rows: tuple[int, str | None, bool | None]) -> set[tuple[int, str]]:
-        batch = pa.RecordBatch.from_pylist(
-            [dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema
-        )
-        committer.commit(epoch_of(pipeline, number, batch))
-        table = deltalake.DeltaTable(sink.table).to_pyarrow_table()
-        assert table.column_names == ["k", "v"]
-        return {(row["k"], row["v"]) for row in table.to_pylist()}
-
-    assert commit(1, (1, "a", False), (2, "b", None), (3, "c", False)) == {(1, "a"), (2, "b"), (3, "c")}
-    # One that is not there is deleted, too, and of two rows of a key the last one counts.
-    assert commit(2, (1, None, True), (4, None, True), (2, "d", False)) == {(2, "d"), (3, "c")}
-    assert commit(3, (2, None, True), (2, "e", False), (3, "f", False), (3, None, True)) == {(2, "e")}
-
-
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        ({"k": pa.int64()}, {"mode": "upsert", "key": ["k"]}),
-        ({"k": pa.int64(), "gone": pa.string()}, {"mode": "upsert", "key": ["k"]}),
-        ({"k": pa.int64(), "gone": pa.bool_()}, {"mode": "upsert", "key": ["gone"]}),
-        ({"k": pa.int64(), "gone": pa.bool_()}, {}),
-    ],
-)
-def test_a_mark_of_deletions_is_a_boolean_apart_from_the_key_of_an_upsert(
-    tmp_path: Path, columns: dict[str, pa.DataType], options: dict[str, Any]
-) -> None:
-    with pytest.raises(OutputError, match="a boolean column 'gone' apart from the key"):
-        DeltaSink(str(tmp_path / "table"), deleted="gone", **options).check(pa.schema(columns))
-
-
 def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
     schema = pa.schema([('an "odd" Name', pa.string()), ("v", pa.int64())])
     sink = DeltaSink(str(tmp_path / "table"), mode="upsert", key=['an "odd" Name'])
