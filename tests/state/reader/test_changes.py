@@ -131,7 +131,7 @@ def test_an_operator_that_is_in_no_checkpoint_yet_is_empty(made: Checkpoints) ->
 
 def test_a_dead_letter_is_known_by_its_time_batch_number_and_key(made: Checkpoints) -> None:
     def letters(*some: tuple[str, int, int]) -> dict[bytes, bytes]:
-        packed = packing().pack_row(("in a test", "ValueError: no", "at line 1", b"rows"))
+        packed = packing().pack_row(("in a test", "ValueError: no", "at line 1", b"rows", None))
         return {
             letter_key(1000, batch, number, KeyCodec(KEY).encode((k,))): packed for k, batch, number in some
         }
