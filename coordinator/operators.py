@@ -35,7 +35,7 @@ from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError, SetupError
 from .operator_arguments import KeyedStream, Lifetime, Windows, check_no_column, event_time_lag
 from .restore.restore_point import check_operator
-from .spark.reach import has_other_machines
+from .spark.reachable_places import has_other_machines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData

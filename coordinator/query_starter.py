@@ -27,10 +27,10 @@ from .restore import restore_point
 from .sinks.recognition import sink_of
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
-from .sinks.two_phase.together import check_together
+from .sinks.two_phase.sink_set import check_together
 from .spark import plan
 from .spark.writer_facts import WriterFacts, check, check_duration
-from .wiring.query_reach import check_query_reach
+from .wiring.reachable_files import check_query_reach
 from .wiring.taken_pipeline import TakenPipeline
 
 if TYPE_CHECKING:

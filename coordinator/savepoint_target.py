@@ -12,7 +12,7 @@ from ..storage.checkpoints.layout import SAVEPOINTS
 from ..storage.keys import validate_name
 from ..storage.uri import checked_uri, join_uri
 from .errors import ArgumentError
-from .spark.reach import check_reach
+from .spark.reachable_places import check_reach
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     class_archive,
+    cleanup,
     comparing,
     dead_letters,
     demo,
@@ -15,13 +16,13 @@ from . import (
     showing,
     top,
     ui,
-    upkeep,
     verifying,
 )
 from .group import main
 
 __all__ = [
     "class_archive",
+    "cleanup",
     "comparing",
     "dead_letters",
     "demo",
@@ -34,6 +35,5 @@ __all__ = [
     "showing",
     "top",
     "ui",
-    "upkeep",
     "verifying",
 ]

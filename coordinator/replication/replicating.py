@@ -9,7 +9,7 @@ import attrs
 
 from ...state.aggregation.aggregates import Aggregates
 from ...state.format.keyspace import LETTERS
-from ...state.reader.finished import finished
+from ...state.reader.aggregate_results import finished
 from ...state.reader.reading import stream_declared
 from ...state.reader.stored import StoredState
 from ...storage.checkpoints.layout import replica_pipeline

@@ -41,7 +41,7 @@ from ..spark.hadoop_folder import HadoopFolder
 from ..spark.java_watch import JavaWatch
 from ..spark.local_path import is_local, local_path
 from ..spark.quiet_log import hide_warning_of_stops
-from ..spark.reach import check_reach, for_hadoop
+from ..spark.reachable_places import check_reach, for_hadoop
 from .taken_pipeline import is_chosen
 
 if TYPE_CHECKING:

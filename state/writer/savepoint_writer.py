@@ -47,7 +47,7 @@ from ..operators.dataframe import quoted
 from ..operators.partitioning import default_tasks
 from ..reader.stored import TIMERS, StoredState
 from . import entries
-from .carrying import Carried, carry
+from .copied_state import Carried, carry
 from .encoding import Encoder
 from .shard_files import RESULT, ShardFiles, WrittenState
 

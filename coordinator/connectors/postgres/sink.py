@@ -13,8 +13,8 @@ from ...errors import ConfigError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.sink_set import check_publish
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
-from ...sinks.two_phase.together import check_publish
 from ..record import Identity
 from ..values import far_year, unclean_text
 from . import dead_letters, rows, sql

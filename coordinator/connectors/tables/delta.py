@@ -18,15 +18,15 @@ from ...errors import SetupError
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.sink_set import check_publish
 from ...sinks.two_phase.staged import StagedRows, StagedSink
-from ...sinks.two_phase.together import check_publish
 from ..files.formats import too_long
 from ..record import check_record
 from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
-from .passing import unavailable
 from .schema import check_schema, fit, limits_of, reading
+from .transient_errors import unavailable
 from .upserting import Mode, check_deleted, check_mode, last_by_key, without
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year
-from .bounded import within
-from .passing import unavailable
+from .call_timeouts import within
 from .schema import check_schema, fit, limits_of, reading
+from .transient_errors import unavailable
 from .upserting import Mode, check_deleted, check_mode, last_by_key, without
 
 if TYPE_CHECKING:

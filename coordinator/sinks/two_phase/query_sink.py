@@ -32,12 +32,12 @@ from . import staging
 from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
 from .errors import BatchInterruptedError
-from .finished import Finished
 from .limits import Limits
 from .policy import OutputPolicy
 from .publisher import Publisher
+from .sink_set import check_together, guarantee
 from .takeover import TakeOver
-from .together import check_together, guarantee
+from .task_results import Finished
 from .writing import Writing
 
 if TYPE_CHECKING:

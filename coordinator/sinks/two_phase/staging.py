@@ -20,7 +20,7 @@ from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ..sink import RECORDS
 from .contract import Staged, WriteContext
-from .finished import Attempt
+from .task_results import Attempt
 from .writing import Writing
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from chandy.state.aggregation.aggregates import plan
 from chandy.state.format.schema import to_json
+from chandy.state.reader.aggregate_results import Finished
 from chandy.state.reader.changes import BEFORE, CHANGE
-from chandy.state.reader.finished import Finished
 
 ROWS = StructType().add("k", StringType()).add("v", DoubleType())
 AGGREGATES = plan("totals", ROWS, ["k"], {"mean": ("v", "avg"), "n": ("*", "count")})

@@ -10,7 +10,7 @@ from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.errors import ConfigError, WriterError
-from chandy.coordinator.sinks.two_phase.together import check_together, guarantee
+from chandy.coordinator.sinks.two_phase.sink_set import check_together, guarantee
 
 from .sqlite_sink import SqliteSink
 from .writing_sink import WritingSink

@@ -9,7 +9,7 @@ from ..errors import SetupError, WriterError
 from ..sinks.sink import Sink
 from ..spark import plan, session
 from ..spark.local_path import is_local
-from ..spark.reach import check_reach
+from ..spark.reachable_places import check_reach
 from ..spark.writer_facts import WriterFacts
 
 if TYPE_CHECKING:

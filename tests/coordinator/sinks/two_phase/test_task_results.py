@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.accumulators import Accumulator
 
 from chandy.coordinator.sinks.two_phase.contract import Staged
-from chandy.coordinator.sinks.two_phase.finished import Finished
+from chandy.coordinator.sinks.two_phase.task_results import Finished
 
 ONE, TWO = Staged(1, note="one"), Staged(2, note="two")
 

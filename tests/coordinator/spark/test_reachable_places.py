@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chandy.coordinator.errors import SetupError
-from chandy.coordinator.spark.reach import check_reach, for_hadoop, has_other_machines
+from chandy.coordinator.spark.reachable_places import check_reach, for_hadoop, has_other_machines
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2,3]", "local-cluster[2,1,1024]"])

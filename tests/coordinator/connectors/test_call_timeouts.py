@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from chandy.coordinator.connectors.tables import bounded
-from chandy.coordinator.connectors.tables.bounded import within
+from chandy.coordinator.connectors.tables import call_timeouts
+from chandy.coordinator.connectors.tables.call_timeouts import within
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 
 from ...waiting import eventually
@@ -24,13 +24,13 @@ def test_an_answer_and_an_error_are_those_of_the_call(target: str) -> None:
     # A time-out of the client's own is not that of the call.
     with pytest.raises(TimeoutError, match="own"):
         within(60, target, lambda: (_ for _ in ()).throw(TimeoutError("own")))
-    assert bounded._under_way[target] == 0
+    assert call_timeouts._under_way[target] == 0
 
 
 def test_only_so_many_calls_hang_and_once_they_end_others_go_through(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "MOST", 3)
+    monkeypatch.setattr(call_timeouts, "MOST", 3)
     comes_back = threading.Event()
     begun: list[int] = []
 
@@ -49,5 +49,5 @@ def test_only_so_many_calls_hang_and_once_they_end_others_go_through(
     # Another target has calls of its own.
     assert within(60, f"{target} 2", lambda: 7) == 7
     comes_back.set()
-    eventually(lambda: bounded._under_way[target] == 0)
+    eventually(lambda: call_timeouts._under_way[target] == 0)
     assert within(60, target, lambda: 7) == 7

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from chandy.state.writer.carrying import carry
+from chandy.state.writer.copied_state import carry
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.layout import STAGED, pack_key
 from chandy.storage.checkpoints.locate import Located
