@@ -105,7 +105,7 @@ class DeadLetterWriter:
                         f"{self.session.where} refuses rows",
                         f"at most max_dead_letters={self.most} rows that it refuses at a time",
                         f"{letters} and perhaps more; this one: {error.found}",
-                        error.advice or "correct the rows in the query, or raise max_dead_letters",
+                        "correct the rows in the query, or the table; or raise max_dead_letters",
                     ) from error
                 self._put(refused, error, of)
         if first is not None:

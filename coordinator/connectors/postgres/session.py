@@ -42,8 +42,8 @@ _NO_ENTRY: Final = re.compile(
     r"|permission denied|\w+ authentication failed|role .* is not permitted to log in)"
 )
 _ADVICE: Final = {
-    "22": "correct the rows in the query, or the column's type in the table",
-    "23": "correct the rows in the query, or the table's constraint",
+    "22": "correct the rows in the query, or the column's type in the table; or give the sink dead_letters",
+    "23": "correct the rows in the query, or the table's constraint; or give the sink dead_letters",
     "42501": "grant it to the user of the sink",
     "42": "let the table be as the query's rows are, or the rows as the table is",
 }
