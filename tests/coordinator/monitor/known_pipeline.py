@@ -18,7 +18,7 @@ from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
-from .test_metrics import FACTS
+from .known_facts import FACTS
 
 SHARDS = [ShardStatistics("totals", shard, 10.0, 0.1 * shard, 0.01, 0.2, 11.0, 100, 7, 3) for shard in (1, 0)]
 PHASES = PhaseSeconds(0.25, 1.5, 0.25)

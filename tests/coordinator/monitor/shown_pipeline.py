@@ -21,8 +21,8 @@ from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
+from .known_facts import FACTS
 from .known_pipeline import KnownPipeline
-from .test_metrics import FACTS
 
 NOW: Final = 1_795_780_000.0
 EVIL: Final = "<script>alert(1)</script>" + "x" * 300

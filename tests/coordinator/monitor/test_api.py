@@ -23,25 +23,18 @@ from chandy.coordinator.protocol.errors import CheckpointError, DrainError
 from chandy.coordinator.protocol.reasons import Reason
 
 from ...waiting import DEADLINE, eventually
+from .described import Begin, described
 from .known_pipeline import KnownPipeline
-from .test_server import ask
-from .test_server import begin as begin
+from .served import ask
+from .served import begin as begin
 
 TOKEN = {"Authorization": "Bearer secret"}
-Begin = Callable[..., Monitor]
 
 
 def told(begin: Begin, known: KnownPipeline | None = None, **settings: str) -> Monitor:
     monitor = begin(**settings)
     monitor.tell(known or KnownPipeline())
     return monitor
-
-
-def described(monitor: Monitor, **headers: str) -> dict[str, Any]:
-    status, text = ask(monitor, "/api/v1/openapi.json", **headers)
-    assert status == 200
-    found: dict[str, Any] = json.loads(text)
-    return found
 
 
 def check(description: dict[str, Any], path: str, status: int, text: str, method: str = "get") -> Any:

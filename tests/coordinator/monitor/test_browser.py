@@ -20,8 +20,8 @@ from chandy.coordinator.monitor.page import render
 from chandy.coordinator.monitor.server import Monitor
 
 from ...pages import ROOT
+from .served import begin as begin
 from .shown_pipeline import BUSY, EVIL, SITUATIONS, ShownPipeline
-from .test_server import begin as begin
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it")
 

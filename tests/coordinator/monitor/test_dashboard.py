@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chandy.coordinator.monitor.metrics import exposition
 
-from .test_metrics import FACTS
+from .known_facts import FACTS
 
 FOLDER = files("chandy.coordinator.monitor")
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())

@@ -11,78 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from chandy.coordinator.monitor.activity import QueryActivity
-from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts
 from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
-from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
-from chandy.coordinator.replica_status import ReplicaStatus
-from chandy.state.rpc.messages import DiskSpace
-from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, TopicPartition, UnreadFiles
-from chandy.storage.store import StoreRequests
+from chandy.storage.checkpoints.manifest import CheckpointKind
 
-ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
-FACTS = Facts(
-    generation=3,
-    life=Life.RUNS,
-    now=1000.0,
-    began=100.0,
-    interval=10.0,
-    longest_interval=10.0,
-    totals=Totals(phases=PhaseSeconds(1.0, 2.0, 0.5)),
-    restored=1,
-    completed_at=990.0,
-    completed=41,
-    size=5000,
-    operators={"delays": OperatorSize("totals", 4000, 900, 70)},
-    in_progress=1,
-    queued=2,
-    queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)},
-    hosts={"near": 1, "far": 2},
-    disks={"far": DiskSpace(5_000, 20_000)},
-    shards={"near": 3, "far": 5},
-    unassigned=8,
-    moving=1,
-    standbys=4,
-    unpublished={"totals": Unpublished(2, 970.0)},
-    recoveries={"start": 1, "in place": 2},
-    recovery_seconds=1.5,
-    work={
-        "delays": OperatorMetrics(
-            tasks=2,
-            rows=1100,
-            late_rows=3,
-            keys=50,
-            dead_letters=1,
-            seconds=4.0,
-            input_seconds=1.0,
-            state_seconds=0.5,
-            output_seconds=0.25,
-        )
-    },
-    channels=(
-        ChannelRecord("totals", "files", "alerts", "/out", 39, 5, UnreadFiles(2, 300, 12)),
-        ChannelRecord(
-            "totals", "kafka", "audit", "topic", 39, 0, None, (TopicPartition("topic", 0, 90, 70),)
-        ),
-    ),
-    store=StoreRequests(90, 4, 1),
-    replicas={
-        "warehouse": ReplicaStatus(
-            name="warehouse",
-            operator="totals",
-            state="total",
-            format="table",
-            targets=("postgres",),
-            checkpoint=39,
-            is_active=True,
-            error=None,
-        )
-    },
-)
+from .known_facts import FACTS
 
 
 def read(facts: Facts | None) -> dict[tuple[str, ...], float]:

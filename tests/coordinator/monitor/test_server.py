@@ -6,7 +6,7 @@ import base64
 import http.client
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,36 +21,8 @@ from chandy.coordinator.monitor.server import Monitor
 
 from ...waiting import DEADLINE
 from .known_pipeline import KnownPipeline
-
-Answer = tuple[int, str]
-
-
-@pytest.fixture
-def begin() -> Iterator[Callable[..., Monitor]]:
-    made: list[Monitor] = []
-
-    def new(pipeline: str = "p", **settings: str) -> Monitor:
-        made.append(Monitor.begin(pipeline, Listening("127.0.0.1", 0, **settings)))
-        return made[-1]
-
-    yield new
-    for monitor in made:
-        monitor.close()
-
-
-def ask(
-    monitor: Monitor, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-) -> Answer:
-    address = urlsplit(monitor.url).netloc
-    connection = http.client.HTTPConnection(address, timeout=DEADLINE)
-    try:
-        connection.request(
-            method, path, body, {name.replace("_", "-"): text for name, text in headers.items()}
-        )
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
+from .served import ask
+from .served import begin as begin
 
 
 def test_a_driver_answers_before_it_leads_and_once_it_does(begin: Callable[..., Monitor]) -> None:

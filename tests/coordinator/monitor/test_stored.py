@@ -26,10 +26,10 @@ from chandy.storage.store import Store
 
 from ...builders import MemoryStore, make_manifest
 from ...waiting import DEADLINE
-from .test_api import Begin, described
-from .test_page import Parsed
-from .test_server import ask
-from .test_server import begin as begin
+from .described import Begin, described
+from .parsed_page import Parsed
+from .served import ask
+from .served import begin as begin
 
 
 class Away(MemoryStore):

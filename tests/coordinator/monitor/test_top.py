@@ -14,9 +14,9 @@ from chandy.coordinator.cli import top as module
 from chandy.coordinator.monitor.facts import Life, QueryFacts
 from chandy.coordinator.monitor.server import Monitor
 
+from .known_facts import FACTS
 from .known_pipeline import KnownPipeline
-from .test_metrics import FACTS
-from .test_server import begin as begin
+from .served import begin as begin
 
 Begin = Callable[..., Monitor]
 

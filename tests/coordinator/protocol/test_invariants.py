@@ -18,7 +18,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
-from .test_state_machine import Bench, hello
+from .bench import Bench, hello
 
 Break = Callable[[Bench], object]
 

@@ -31,8 +31,7 @@ from chandy.state.rpc.messages import (
 )
 from chandy.state.shards import ShardId
 
-from .test_state_machine import Bench
-from .test_terms import hello
+from .bench import Bench, hello_on
 
 SHARD = ShardId("up-op", 0)
 
@@ -41,7 +40,7 @@ def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
     """Host a has a shard on machine one, whose standby is on b; b, on machine two, has the two others."""
     bench = Bench(standbys=1)
     for host, machine in zip("abc", machines, strict=False):
-        bench(on.HostJoined(hello(host, machine)))
+        bench(on.HostJoined(hello_on(host, machine)))
     # The hosts of ``Bench`` have been here before, with other machines: what was planned then is not.
     bench.machine.placement.moves.is_uneven = False
     bench.completed()
@@ -59,7 +58,7 @@ def number(bench: Bench) -> int:
 
 
 def lost(bench: Bench) -> Bench:
-    bench(on.HostLeft(hello("a", "one")))
+    bench(on.HostLeft(hello_on("a", "one")))
     return bench
 
 
@@ -104,7 +103,7 @@ def test_it_is_said_once_that_all_shards_have_standbys_and_again_after_a_loss() 
     bench = standing_by()
     assert bench.of(do.StandbysInSync) == [do.StandbysInSync(3)]
     taken(lost(bench))
-    bench(on.HostJoined(hello("c", "three")))
+    bench(on.HostJoined(hello_on("c", "three")))
     # Nothing moves to it.
     bench.machine.placement.moves.is_uneven = False
     assert len(bench.of(do.StandbysInSync)) == 1
@@ -120,7 +119,7 @@ def test_it_is_said_once_that_all_shards_have_standbys_and_again_after_a_loss() 
 def test_without_another_machine_or_without_standbys_there_are_none() -> None:
     assert not standing_by(("one", "one")).orders(OpenAhead)
     bench = Bench()
-    bench(on.HostJoined(hello("a", "one")))
+    bench(on.HostJoined(hello_on("a", "one")))
     bench.completed()
     assert not bench.machine.placement.standbys.under_way
 
@@ -148,7 +147,7 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
 
 def test_another_standby_is_made_with_the_next_checkpoint() -> None:
     bench = taken(lost(standing_by()))
-    bench(on.HostJoined(hello("c", "three")))
+    bench(on.HostJoined(hello_on("c", "three")))
     before = len(bench.orders(OpenAhead))
     completed(bench)
     made = {(host, order.shard, order.owner_term) for host, order in bench.orders(OpenAhead)[before:]}
@@ -165,10 +164,10 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
         with pytest.raises(HostDismissedError):
             bench.claim("a", "up", (0,))
         assert StopOrder() in [
-            send.order for send in bench(on.HostJoined(hello("a", "one"))) if isinstance(send, do.Send)
+            send.order for send in bench(on.HostJoined(hello_on("a", "one"))) if isinstance(send, do.Send)
         ]
         assert "a" not in bench.machine.members.hosts
-        bench(on.HostLeft(hello("a", "one")))
+        bench(on.HostLeft(hello_on("a", "one")))
         taken(bench)
     assert not bench.of(do.GoBack)
 
@@ -209,7 +208,7 @@ def test_an_owner_of_another_term_drops_nothing() -> None:
 def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
     bench = Bench(standbys=1)
     for host, machine in (("a", "one"), ("b", "two")):
-        bench(on.HostJoined(hello(host, machine)))
+        bench(on.HostJoined(hello_on(host, machine)))
     bench.completed()
     assert bench.orders(OpenAhead)
     lost(bench)
@@ -220,7 +219,7 @@ def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> Non
     bench = standing_by(("one", "two", "three"))
     shard = next(one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0))
     assert shard.standby == "three"
-    bench(on.HostLeft(hello("c", "three")))
+    bench(on.HostLeft(hello_on("c", "three")))
     assert not bench.of(do.GoBack)
     ended = [host for host, order in bench.orders(EndStandby) if order.shard == SHARD]
     assert ended == ["a", "c"]
@@ -230,7 +229,7 @@ def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> Non
 
 def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
     bench = lost(standing_by())
-    bench(on.HostLeft(hello("b", "two")))
+    bench(on.HostLeft(hello_on("b", "two")))
     assert bench.of(do.GoBack)
 
 
@@ -282,7 +281,7 @@ def test_an_acknowledgement_of_the_lost_host_does_not_count() -> None:
 
 def test_a_host_that_takes_the_place_of_another_in_its_executor_lets_standbys_take_over() -> None:
     bench = standing_by()
-    bench(on.HostJoined(attrs.evolve(hello("a2", "one"), executor="a")))
+    bench(on.HostJoined(attrs.evolve(hello_on("a2", "one"), executor="a")))
     assert bench.orders(Promote)
     # The end of the stream of the one before is noticed later.
     lost(bench)

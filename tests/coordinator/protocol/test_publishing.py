@@ -12,7 +12,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.storage.checkpoints.manifest import CheckpointKind, EpochRecord, OutputRecord, QueryRecord
 
-from .test_state_machine import ROOT, Bench, handle
+from .bench import ROOT, Bench, handle
 
 
 class Outputs(Bench):

@@ -23,8 +23,8 @@ from chandy.state.rpc.messages import HostHello
 from chandy.storage.errors import ChandyError
 
 from ...effort import always_kept, sampled, until_found
-from .test_interleavings import QUERY, SMALL, Attempt, Life, shards_of
-from .test_moves import EXECUTOR, Bug, MovingMachine, assert_found, count_the_acknowledgement_of_a_zombie
+from .lives import QUERY, SMALL, Attempt, Life, shards_of
+from .moving_machine import EXECUTOR, Bug, MovingMachine, assert_found, count_the_acknowledgement_of_a_zombie
 
 
 @pytest.fixture(autouse=True)

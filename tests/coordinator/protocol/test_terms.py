@@ -18,7 +18,6 @@ from chandy.state.rpc.messages import (
     BatchAnswer,
     ClaimShards,
     Decline,
-    HostHello,
     MoveReport,
     MoveStep,
     OpenAhead,
@@ -29,20 +28,16 @@ from chandy.state.rpc.messages import (
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import QueryRecord
 
-from .test_state_machine import Bench, handle
+from .bench import Bench, handle, hello_on
 
 SHARD = ShardId("up-op", 0)
-
-
-def hello(host: str, machine: str) -> HostHello:
-    return HostHello(host, f"address-{host}", machine, host, 1)
 
 
 def drained() -> Bench:
     """Host a is on machine one, which is drained, b on machine two. A checkpoint has completed since."""
     bench = Bench()
-    bench(on.HostJoined(hello("a", "one")))
-    bench(on.HostJoined(hello("b", "two")))
+    bench(on.HostJoined(hello_on("a", "one")))
+    bench(on.HostJoined(hello_on("b", "two")))
     bench(on.DrainRequested("one"))
     bench.completed()
     return bench
@@ -161,22 +156,22 @@ def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() ->
 
 def test_the_loss_of_the_target_ends_a_move_and_that_of_the_owner_goes_back() -> None:
     bench = opened()
-    bench(on.HostJoined(hello("c", "three")))
-    bench(on.HostLeft(hello("b", "two")))
+    bench(on.HostJoined(hello_on("c", "three")))
+    bench(on.HostLeft(hello_on("b", "two")))
     assert not bench.machine.placement.moves.under_way
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
 
 
 def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
     bench = Bench(claimed=False)
-    bench(on.HostJoined(hello("a", "one")))
-    bench(on.HostJoined(hello("b", "two")))
+    bench(on.HostJoined(hello_on("a", "one")))
+    bench(on.HostJoined(hello_on("b", "two")))
     bench(on.DrainRequested("one"))
     answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,)))
     assert (answer.granted, answer.elsewhere) == ({}, {0: "address-b"})
     # A machine that has left and comes back under its name is like any other.
-    bench(on.HostLeft(hello("a", "one")))
-    bench(on.HostJoined(hello("a2", "one")))
+    bench(on.HostLeft(hello_on("a", "one")))
+    bench(on.HostJoined(hello_on("a2", "one")))
     answer = bench.answer(ClaimShards("a2", "up-id", "up-op", (0,)))
     assert list(answer.granted) == [0]
 
@@ -184,7 +179,7 @@ def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
 def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> None:
     bench = Bench(claimed=False)
     for host, machine in {"a": "one", "b": "two", "c": "three"}.items():
-        bench(on.HostJoined(hello(host, machine)))
+        bench(on.HostJoined(hello_on(host, machine)))
     bench(on.DrainRequested("one"))
     claim = ClaimShards("a", "up-id", "up-op", (0, 1))
     answer = bench.answer(claim)
@@ -196,7 +191,7 @@ def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> No
 def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine() -> None:
     bench = Bench()
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
-        bench(on.HostJoined(attrs.evolve(hello(host, "one"), spark_executor=executor)))
+        bench(on.HostJoined(attrs.evolve(hello_on(host, "one"), spark_executor=executor)))
     assert bench.machine.placement.shards_leaving() == []
     bench(on.ExecutorsLeaving(frozenset({"0", "7"})))
     left = bench.machine.placement.shards_leaving()
@@ -214,7 +209,7 @@ def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its
 @pytest.mark.parametrize("was_there", [False, True])
 def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(was_there: bool) -> None:
     bench = Bench()
-    late = attrs.evolve(hello("late", "two"), spark_executor="9")
+    late = attrs.evolve(hello_on("late", "two"), spark_executor="9")
     if was_there:
         bench(on.HostJoined(late))
     bench(on.ExecutorsLeaving(frozenset({"9"})))
@@ -229,8 +224,8 @@ def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(wa
 
 def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> None:
     bench = Bench()
-    leaving = attrs.evolve(hello("leaving", "three"), spark_executor="9")
-    for one in (hello("a", "one"), hello("without shards", "two"), leaving):
+    leaving = attrs.evolve(hello_on("leaving", "three"), spark_executor="9")
+    for one in (hello_on("a", "one"), hello_on("without shards", "two"), leaving):
         bench(on.HostJoined(one))
     bench.machine.placement.moves.is_uneven = False
     bench(on.HostLeft(leaving))
@@ -251,7 +246,7 @@ def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
     bench = Bench()
     bench.completed()
     assert not bench.machine.placement.moves.under_way
-    bench(on.HostJoined(hello("c", "three")))
+    bench(on.HostJoined(hello_on("c", "three")))
     bench.completed()
     bench.completed()
     ((host, _),) = bench.orders(OpenAhead)
@@ -270,7 +265,7 @@ def asks_for_batches(bench: Bench, host: str, batches: range) -> None:
 def following() -> Bench:
     bench = Bench()
     bench.machine.placement.moves.follows_tasks = True
-    bench(on.HostJoined(hello("c", "three")))
+    bench(on.HostJoined(hello_on("c", "three")))
     return bench
 
 
@@ -322,8 +317,8 @@ def test_shards_that_follow_their_tasks_are_not_spread_when_a_host_joins_nor_go_
 ):
     bench = following()
     assert planned(bench) == []
-    bench(on.HostJoined(hello("a", "one")))
-    bench(on.HostJoined(hello("b", "two")))
+    bench(on.HostJoined(hello_on("a", "one")))
+    bench(on.HostJoined(hello_on("b", "two")))
     bench(on.DrainRequested("three"))
     asks_for_batches(bench, "c", range(5, 6 + STAYS))
     assert planned(bench) == []
