@@ -54,7 +54,7 @@ EXPECTED = {
 
 
 ELSEWHERE = {"kafka_totals"}
-"""It needs a broker: tests/integration/test_kafka.py."""
+"""It needs a broker: tests/integration/kafka_targets.py."""
 
 
 def test_every_example_is_run_and_listed() -> None:

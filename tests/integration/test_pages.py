@@ -28,7 +28,7 @@ from ..waiting import DEADLINE, eventually
 pytestmark = pytest.mark.spark
 
 ELSEWHERE = {README, ROOT / "docs" / "kafka.md"}
-"""Pages whose code needs a process of its own: the quick start is below, that of Kafka is in test_kafka.py."""
+"""Pages whose code needs a process of its own: the quick start is below, that of Kafka is in kafka_targets.py."""
 RUN = [
     page
     for page in PAGES

@@ -16,7 +16,7 @@ from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, TwoPhaseSink
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.errors import PipelineNameError
 
-from ..coordinator.connectors import test_delta, test_iceberg
+from ..coordinator.connectors import delta_tables, iceberg_tables
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
 from ..coordinator.connectors.postgres_server import PostgresServer
@@ -147,8 +147,8 @@ def test_targets_that_were_away_get_what_has_come_meanwhile_in_one_step(
     counted: Counted, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     by_key: dict[str, Any] = {"mode": "upsert", "key": ("k",), "deleted": "_deleted"}
-    delta = test_delta.Table(str(tmp_path / "delta"))
-    iceberg = test_iceberg.Table(tmp_path / "iceberg")
+    delta = delta_tables.Table(str(tmp_path / "delta"))
+    iceberg = iceberg_tables.Table(tmp_path / "iceberg")
     (iceberg.folder / "warehouse").mkdir(parents=True)
     sinks = {
         "postgres": table(postgres),

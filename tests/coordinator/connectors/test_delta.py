@@ -31,42 +31,14 @@ from ...storage.servers import Server
 from .batch_conformance import BatchConformance
 from .boundaries import Server as ServerBoundary
 from .boundaries import http_requests
-from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
+from .conformance import SCHEMA, Pipeline, SinkConformance, Target
+from .delta_tables import Table, UpsertTable
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
 from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
 
 __all__ = ["moto", "s3_keys", "s3proxy"]
-
-
-@attrs.frozen
-class Table(Target):
-    uri: str
-    options: dict[str, str] | None = None
-
-    def sink(self, uid: str = "out") -> DeltaSink:
-        return DeltaSink(self.uri, self.options, uid=uid)
-
-    def make(self) -> Table:
-        self.sink().check(SCHEMA)
-        return self
-
-    def open(self) -> deltalake.DeltaTable:
-        return deltalake.DeltaTable(self.uri, storage_options=self.options)
-
-    def rows(self) -> list[Row]:
-        return [(row["k"], row["v"]) for row in self.open().to_pyarrow_table().to_pylist()]
-
-    def add(self, *rows: Row) -> None:
-        """Append as another program does."""
-        data = pa.Table.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
-        deltalake.write_deltalake(self.open(), data, mode="append")
-
-
-class UpsertTable(Table):
-    def sink(self, uid: str = "out") -> DeltaSink:
-        return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])
 
 
 @pytest.fixture

@@ -21,12 +21,12 @@ from chandy.storage.errors import ChandyError
 
 from ...small_disk import SmallDisk, small_disk
 from ...waiting import eventually
-from . import test_delta, test_iceberg, test_kafka, test_postgres
+from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
 from .conformance import Pipeline, Row, Target
+from .directory_target import Directory
 from .kafka_broker import broker_or_skip, new_topic
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .test_files import Directory
 
 FIRST: list[Row] = [(0, "there is room for this")]
 
@@ -134,13 +134,13 @@ class TestFiles(FullConformance):
 class TestDelta(FullConformance):
     @pytest.fixture
     def target(self, disk: SmallDisk) -> Target:
-        return test_delta.Table(str(disk.path / "table")).make()
+        return delta_tables.Table(str(disk.path / "table")).make()
 
 
 class TestIceberg(FullConformance):
     @pytest.fixture
     def target(self, disk: SmallDisk) -> Target:
-        return test_iceberg.Table(disk.path / "lake").make()
+        return iceberg_tables.Table(disk.path / "lake").make()
 
 
 @pytest.mark.server
@@ -162,7 +162,7 @@ class TestPostgres(FullConformance):
         place.mkdir()
         if postgres.user:
             shutil.chown(place, postgres.user)
-        table = test_postgres.Table.make(postgres)
+        table = postgres_tables.Table.make(postgres)
         name = f'"{table.schema} space"'
         postgres.execute(f"CREATE TABLESPACE {name} LOCATION '{place}'")
         postgres.execute(f"ALTER TABLE {table.sql} SET TABLESPACE {name}")
@@ -179,7 +179,7 @@ def test_a_kafka_broker_whose_disk_is_full_is_waited_for(
         kafka = broker_or_skip(disk.path, pytestconfig)
         try:
             kafka.server.start()
-            target = test_kafka.KafkaTarget(kafka, new_topic(kafka, partitions=1), "positions")
+            target = kafka_targets.KafkaTarget(kafka, new_topic(kafka, partitions=1), "positions")
             lives = Lives(Pipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
             publisher, _ = lives.begin()
             first, *others = lives.epochs()

@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -27,54 +26,12 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavail
 from chandy.storage.errors import DamagedError, FencedError
 
 from .boundaries import iceberg_calls
-from .conformance import SCHEMA, Pipeline, Row, Target
+from .conformance import SCHEMA, Pipeline, Target
 from .files_of_others import open_folder, read_only
+from .iceberg_tables import Table, UpsertTable, roll_back_to
+from .iceberg_tables import table as table
 from .races import RaceConformance, within_the_next_commits
 from .steps import Stepped, StepsConformance
-
-
-@attrs.frozen
-class Table(Target):
-    folder: Path
-    name: str = "flights.delays"
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{self.folder}/catalog.db",
-            "warehouse": f"file://{self.folder}/warehouse",
-        }
-
-    def sink(self, uid: str = "out") -> IcebergSink:
-        return IcebergSink(self.properties, self.name, uid=uid)
-
-    def make(self) -> Table:
-        (self.folder / "warehouse").mkdir(parents=True, exist_ok=True)
-        self.sink().check(SCHEMA)
-        return self
-
-    def catalog(self) -> Catalog:
-        return load_catalog("default", **self.properties)
-
-    def rows(self) -> list[Row]:
-        found = self.catalog().load_table(self.name).scan().to_arrow().to_pylist()
-        return [(row["k"], row["v"]) for row in found]
-
-    def add(self, *rows: Row) -> None:
-        """Append as another program does."""
-        data = pa.Table.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
-        self.catalog().load_table(self.name).append(data)
-
-
-class UpsertTable(Table):
-    def sink(self, uid: str = "out") -> IcebergSink:
-        return attrs.evolve(super().sink(uid), mode="upsert", key=["k"])
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "lake").make()
 
 
 @pytest.fixture
@@ -228,16 +185,6 @@ def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(
     later.commit(pipeline.epoch(5, [(5, "a")]))
     assert pipeline.recover(3).position == 5
     assert sorted(k for k, _ in table.rows()) == [1, 2, 5, 101, 102]
-
-
-def roll_back_to(table: Table, snapshot: int | None) -> int:
-    """Roll a table back to a snapshot, if one is given; return its newest one."""
-    found = table.catalog().load_table(table.name)
-    if snapshot is not None:
-        found.manage_snapshots().set_current_snapshot(snapshot).commit()
-    newest = table.catalog().load_table(table.name).current_snapshot()
-    assert newest is not None
-    return newest.snapshot_id
 
 
 def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_path: Path) -> None:

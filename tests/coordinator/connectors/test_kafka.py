@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,14 +15,12 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.connectors.kafka import topics as kafka_topics
-from chandy.coordinator.connectors.kafka.producer import TransactionalProducer
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
     Epoch,
     Fence,
-    Staged,
     TwoPhaseSink,
     WriteContext,
 )
@@ -35,7 +33,7 @@ from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .boundaries import Server as ServerBoundary
 from .boundaries import kafka_requests
-from .conformance import Row, Target
+from .conformance import Target
 from .kafka_broker import (
     PASSWORD,
     START,
@@ -48,52 +46,12 @@ from .kafka_broker import (
     read,
 )
 from .kafka_broker import kafka as kafka
+from .kafka_targets import KafkaTarget, before, ends, topics, values
+from .kafka_targets import topic as topic
 from .races import LivesConformance
 from .steps import Stepped, StepsConformance
 
 pytestmark = pytest.mark.server
-
-
-@attrs.frozen
-class Numbered(KafkaSink):
-    """Takes the rows of the conformance suite: the number is the key."""
-
-    def check(self, schema: pa.Schema) -> None:
-        super().check(_keyed(pa.RecordBatch.from_pylist([], schema=schema)).schema)
-
-    def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
-        return super().write((_keyed(batch) for batch in batches), context)
-
-
-def _keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    key = batch.column("k").cast(pa.string())
-    return pa.RecordBatch.from_arrays([key, batch.column("v")], names=["key", "value"])
-
-
-@attrs.frozen
-class KafkaTarget(Target):
-    kafka: Broker
-    topic: str
-    positions: str
-
-    def sink(self, uid: str = "out") -> TwoPhaseSink:
-        return Numbered(
-            bootstrap_servers=self.kafka.servers,
-            topic=self.topic,
-            uid=uid,
-            position_topic=self.positions,
-            timeout="30 s",
-        )
-
-    def rows(self) -> list[Row]:
-        return [
-            (int(one.key or b""), (one.value or b"").decode()) for one in read(self.kafka.servers, self.topic)
-        ]
-
-    def check_settled(self) -> None:
-        for topic in (self.topic, self.positions):
-            end, stable = ends(self.kafka, topic)
-            assert end == stable
 
 
 class TestConformance(LivesConformance):
@@ -141,11 +99,6 @@ class Flights:
 
 
 @pytest.fixture
-def topic(kafka: Broker) -> str:
-    return new_topic(kafka)
-
-
-@pytest.fixture
 def flights(kafka: Broker, topic: str, tmp_path: Path) -> Flights:
     sink = KafkaSink(
         bootstrap_servers=kafka.servers,
@@ -162,10 +115,6 @@ def having(flights: Flights, **fields: Any) -> Flights:
 
 def rows_of(*values: str, **columns: pa.Array) -> pa.Table:
     return pa.table({"value": pa.array(values, pa.string()), **columns})
-
-
-def values(kafka: Broker, *topics: str) -> list[str]:
-    return sorted((one.value or b"").decode() for one in read(kafka.servers, *topics))
 
 
 def test_it_is_told_how_far_readers_can_read(kafka: Broker, topic: str, flights: Flights) -> None:
@@ -286,31 +235,6 @@ def test_readers_of_what_is_committed_see_whole_epochs(kafka: Broker, flights: F
 
 
 STEPS = ["begin", "send", "flush", "send marker", "flush marker", "commit", "end"]
-
-
-def before(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Act once, ahead of a step of the next commit: one of ``STEPS``."""
-    taken = 0
-    acting = False
-
-    def hooked(name: str) -> Callable[..., Any]:
-        original = getattr(TransactionalProducer, name)
-
-        def call(self: TransactionalProducer, *arguments: Any) -> Any:
-            nonlocal taken, acting
-            if acting:
-                return original(self, *arguments)
-            if taken == step:
-                acting = True
-                act()
-                acting = False
-            taken += 1
-            return original(self, *arguments)
-
-        return call
-
-    for name in ("begin", "send", "flush", "commit"):
-        monkeypatch.setattr(TransactionalProducer, name, hooked(name))
 
 
 @pytest.mark.parametrize("step", range(len(STEPS) - 1), ids=STEPS[:-1])
@@ -548,21 +472,6 @@ def published(flights: Flights, epoch: Epoch, committer: Committer | None) -> Co
             committer = None
 
 
-def ends(kafka: Broker, topic: str) -> tuple[int, int]:
-    """The offset after the last record, and that before the first open transaction."""
-    from confluent_kafka import IsolationLevel, TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
-
-    admin = AdminClient({"bootstrap.servers": kafka.servers})
-    found = []
-    for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
-        (asked,) = admin.list_offsets(
-            {TopicPartition(topic, 0): OffsetSpec.latest()}, isolation_level=level
-        ).values()
-        found.append(asked.result(DEADLINE).offset)
-    return found[0], found[1]
-
-
 # --- what is not as it must be --------------------------------------------------------------------------------
 
 
@@ -596,12 +505,6 @@ def test_a_missing_topic_is_named_and_not_made(
     by_row.recover(2).commit(by_row.epoch(2, rows_of("c", topic=pa.array([topic]))))
     assert values(kafka, topic) == ["c"]
     assert name not in topics(kafka)
-
-
-def topics(kafka: Broker) -> set[str]:
-    from confluent_kafka.admin import AdminClient
-
-    return set(AdminClient({"bootstrap.servers": kafka.servers}).list_topics(timeout=30).topics)
 
 
 @pytest.mark.parametrize("options", [{}, {"batch.num.messages": 1}], ids=["in a batch", "by itself"])

@@ -21,9 +21,9 @@ from .conformance import SCHEMA, Pipeline, Row
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .test_postgres import Table, through
-from .test_postgres import proxy as proxy
-from .test_postgres import store as store
+from .postgres_tables import Table, through
+from .postgres_tables import proxy as proxy
+from .postgres_tables import store as store
 
 pytestmark = pytest.mark.server
 

@@ -25,7 +25,7 @@ from ...effort import trying
 from .conformance import SCHEMA, Pipeline
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .test_postgres import Table, publish
+from .postgres_tables import Table, publish
 
 pytestmark = pytest.mark.server
 

@@ -15,7 +15,7 @@ from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError
 
-from . import test_delta, test_iceberg, test_kafka, test_postgres
+from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
 from .kafka_broker import Broker, new_topic
 from .kafka_broker import kafka as kafka
 from .postgres_server import PostgresServer
@@ -80,7 +80,7 @@ def of_two_batches(publishing: Publishing, bad: pa.Table = BAD) -> str:
 @pytest.mark.server
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_row_that_postgres_refuses(postgres: PostgresServer, store: str, mode: str) -> None:
-    table = test_postgres.Table.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    table = postgres_tables.Table.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
     sink = table.sink() if mode == "append" else table.upsert()
     said = of_two_batches(Publishing(sink, store))
     assert 'null value in column "v"' in said
@@ -90,7 +90,7 @@ def test_a_row_that_postgres_refuses(postgres: PostgresServer, store: str, mode:
 
 @pytest.mark.server
 def test_a_row_of_a_batch_that_postgres_refuses(postgres: PostgresServer, store: str) -> None:
-    table = test_postgres.AtOnce.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    table = postgres_tables.AtOnce.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
     publishing = Publishing(table.sink(), store)
     said = publishing.refused(publishing.write(5, BAD))
     assert "while publishing batch 5" in said
@@ -101,18 +101,18 @@ def test_a_row_of_a_batch_that_postgres_refuses(postgres: PostgresServer, store:
 @pytest.mark.server
 def test_a_row_that_kafka_refuses(kafka: Broker, store: str) -> None:
     topic = new_topic(kafka, partitions=1, **{"max.message.bytes": "1500"})
-    sink = test_kafka.KafkaTarget(kafka, topic, f"positions-{topic}").sink()
+    sink = kafka_targets.KafkaTarget(kafka, topic, f"positions-{topic}").sink()
     large = pa.table({"k": pa.array([777], pa.int64()), "v": ["x" * 10_000]})
     publishing = Publishing(sink, store)
     said = publishing.refused(publishing.epoch(7, publishing.write(4, GOOD), publishing.write(5, large)))
     assert "the row with key '777'" in said
     assert "while publishing checkpoint 7 (batches 4 to 5)" in said
-    assert test_kafka.values(kafka, topic) == []
+    assert kafka_targets.values(kafka, topic) == []
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_row_that_a_delta_table_refuses(tmp_path: Path, store: str, mode: str) -> None:
-    kind = test_delta.Table if mode == "append" else test_delta.UpsertTable
+    kind = delta_tables.Table if mode == "append" else delta_tables.UpsertTable
     table = kind(str(tmp_path / "table")).make()
     said = of_two_batches(Publishing(table.sink(), store))
     assert "column 'k' to be never null" in said
@@ -121,7 +121,7 @@ def test_a_row_that_a_delta_table_refuses(tmp_path: Path, store: str, mode: str)
 
 
 def test_a_row_that_a_constraint_of_a_delta_table_refuses(tmp_path: Path, store: str) -> None:
-    table = test_delta.Table(str(tmp_path / "table")).make()
+    table = delta_tables.Table(str(tmp_path / "table")).make()
     table.open().alter.add_constraint({"small": "k < 100"})
     said = of_two_batches(Publishing(table.sink(), store), BAD.slice(1, 1))
     assert "777" in said
@@ -129,7 +129,7 @@ def test_a_row_that_a_constraint_of_a_delta_table_refuses(tmp_path: Path, store:
 
 
 def test_a_row_that_an_iceberg_table_refuses(tmp_path: Path, store: str) -> None:
-    table = test_iceberg.Table(tmp_path / "lake").make()
+    table = iceberg_tables.Table(tmp_path / "lake").make()
     said = of_two_batches(Publishing(table.sink(), store))
     assert "column 'k' to be never null" in said
     assert "{'k': None, 'v': 'e'}" in said

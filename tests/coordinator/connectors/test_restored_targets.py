@@ -24,13 +24,13 @@ from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
 
 from ...waiting import eventually
-from . import test_delta, test_iceberg, test_kafka, test_postgres
+from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
 from .conformance import Pipeline, Target
+from .directory_target import Directory
 from .kafka_broker import Broker, delete_topic, new_topic
 from .kafka_broker import kafka as kafka
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .test_files import Directory
 
 POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
 
@@ -71,7 +71,7 @@ class RestoredConformance(abc.ABC):
         self, target: Target, tmp_path: Path
     ) -> None:
         pipeline = Pipeline(target.sink(), f"file://{tmp_path}/store/flights/")
-        pipeline.sink.check(test_delta.SCHEMA)
+        pipeline.sink.check(delta_tables.SCHEMA)
         first = begin(pipeline, 1)
         first.publish_now([pipeline.epoch(1, [(1, "a")])], 30)
         put_back = self.back_up(target)
@@ -120,16 +120,16 @@ class TestFiles(RestoredConformance):
 class TestDelta(RestoredConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
-        return test_delta.Table(str(tmp_path / "table")).make()
+        return delta_tables.Table(str(tmp_path / "table")).make()
 
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_delta.Table)
+        assert isinstance(target, delta_tables.Table)
         return copied(Path(target.uri))
 
 
 class TestDeltaRestore(TestDelta):
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_delta.Table)
+        assert isinstance(target, delta_tables.Table)
         version = target.open().version()
         return lambda: target.open().restore(version)
 
@@ -139,10 +139,10 @@ class TestIcebergCatalog(RestoredConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Target:
-        return test_iceberg.Table(tmp_path / "lake").make()
+        return iceberg_tables.Table(tmp_path / "lake").make()
 
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_iceberg.Table)
+        assert isinstance(target, iceberg_tables.Table)
         catalog = target.folder / "catalog.db"
         backup = catalog.with_suffix(".backup")
         shutil.copy(catalog, backup)
@@ -151,9 +151,9 @@ class TestIcebergCatalog(RestoredConformance):
 
 class TestIcebergRollback(TestIcebergCatalog):
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_iceberg.Table)
-        snapshot = test_iceberg.roll_back_to(target, None)
-        return lambda: test_iceberg.roll_back_to(target, snapshot)
+        assert isinstance(target, iceberg_tables.Table)
+        snapshot = iceberg_tables.roll_back_to(target, None)
+        return lambda: iceberg_tables.roll_back_to(target, snapshot)
 
 
 @pytest.mark.server
@@ -162,10 +162,10 @@ class TestPostgres(RestoredConformance):
 
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> Target:
-        return test_postgres.Table.make(postgres)
+        return postgres_tables.Table.make(postgres)
 
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_postgres.Table)
+        assert isinstance(target, postgres_tables.Table)
         server, schema = target.server, f'"{target.schema}"'
         to = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "-d", "postgres"]
         environment = {**os.environ, "PGSSLMODE": "disable"}
@@ -193,15 +193,15 @@ class TestKafka(RestoredConformance):
 
     @pytest.fixture
     def target(self, kafka: Broker) -> Target:
-        return test_kafka.KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
+        return kafka_targets.KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
 
     def back_up(self, target: Target) -> Callable[[], object]:
-        assert isinstance(target, test_kafka.KafkaTarget)
+        assert isinstance(target, kafka_targets.KafkaTarget)
 
         def lose() -> None:
             delete_topic(target.kafka.servers, target.positions)
             eventually(
-                lambda: target.positions not in test_kafka.topics(target.kafka), "the end of the topic"
+                lambda: target.positions not in kafka_targets.topics(target.kafka), "the end of the topic"
             )
 
         return lose

@@ -15,14 +15,14 @@ from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 
 from ...effort import chance
-from . import test_delta, test_iceberg
+from . import delta_tables, iceberg_tables
 from .conformance import SCHEMA, Pipeline
 
 MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
-Table = test_delta.Table | test_iceberg.Table
+Table = delta_tables.Table | iceberg_tables.Table
 TABLES: dict[str, Callable[[Path], Table]] = {
-    "delta": lambda folder: test_delta.UpsertTable(str(folder / "table")),
-    "iceberg": lambda folder: test_iceberg.UpsertTable(folder / "lake"),
+    "delta": lambda folder: delta_tables.UpsertTable(str(folder / "table")),
+    "iceberg": lambda folder: iceberg_tables.UpsertTable(folder / "lake"),
 }
 Given = tuple[int, str | None, bool | None]
 

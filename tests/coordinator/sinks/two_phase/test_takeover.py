@@ -24,7 +24,7 @@ from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecor
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import FencedError, StorageReplacedError
 
-from ...connectors.test_files import Directory
+from ...connectors.directory_target import Directory
 from .sqlite_sink import SqliteSink
 
 POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
