@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from chandy.coordinator import CheckpointCoordinator
 from chandy.state.rpc.messages import HostHello
 
-from ..coordinator.channels.test_interleavings import listed, local
+from ..coordinator.channels.listed_files import listed, local
 from ..integration.drivers import Output, add_file, answer, chained
 from ..waiting import DEADLINE, eventually
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,10 +33,8 @@ from chandy.coordinator.execution.service import Service, listen
 from chandy.coordinator.protocol.events import Closed
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.recovery.supervisor import Supervisor
-from chandy.coordinator.spark import plan, session
+from chandy.coordinator.spark import session
 from chandy.coordinator.spark.progress import newest_committed
-from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.coordinator.wiring import assembly, driver
 from chandy.state.local.changelog import FOLDER
 from chandy.storage import FencedError
@@ -47,149 +45,9 @@ from chandy.storage.long_waits import Reminder
 
 from ..builders import make_manifest
 from ..waiting import DEADLINE, eventually
+from .stand_in_pipeline import Other, Pipeline, Run, cluster, commit, made, stored
+from .stand_in_pipeline import pipeline as pipeline
 from .stand_ins import Spark
-
-
-def cluster(host: str = "127.0.0.1") -> Any:
-    """A session whose master is a cluster."""
-    return Spark("spark://master:7077", **{"spark.driver.host": host})
-
-
-class Run:
-    """A run of a query that never ends by itself."""
-
-    id = runId = "a UUID"  # noqa: N815 (as in PySpark)
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-        self.on_stop: Callable[[], object] = lambda: None
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802
-        return not self.stopped.is_set()
-
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        return self.stopped.wait(timeout)
-
-    def stop(self) -> None:
-        self.on_stop()
-        self.stopped.set()
-
-
-class Lock:
-    """A lock like the coordinator's that records when a thread has to wait for it."""
-
-    def __init__(self) -> None:
-        self.awaited = threading.Event()
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self.awaited.set()
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-class Other:
-    """A call in another thread."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.found: object = None
-        self.error: Exception | None = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.found = self._call()
-        except Exception as error:  # noqa: BLE001 (the test says which it may be)
-            self.error = error
-
-    @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def end(self) -> Other:
-        self._thread.join(DEADLINE)
-        assert self.ended
-        return self
-
-
-class Pipeline:
-    """A coordinator and the runs of its queries."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.runs: list[Run] = []
-        self.on_start: Callable[[], object] = lambda: None
-        self.closed = 0
-        self.work = folder / "work"
-        self.lock = Lock()
-        monkeypatch.setattr(plan, "check_writer", lambda writer: None)
-        monkeypatch.setattr(plan, "facts", self._facts)
-        monkeypatch.setattr(plan, "output_path", lambda writer, sink: None)
-        monkeypatch.setattr(launcher, "start_spark", self._start)
-        monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
-        self.coordinator = made(cluster(), folder)
-        self.coordinator._changing = self.lock  # type: ignore[assignment]
-
-    def start(self, name: str) -> Any:
-        writer: Any = SimpleNamespace(_df=None)
-        return self.coordinator.start(writer, name=name)
-
-    def meanwhile(self, call: Callable[[], object]) -> Other:
-        """Call something in another thread; return when the call has ended or waits for the coordinator's lock."""
-        self.lock.awaited.clear()
-        other = Other(call)
-        eventually(lambda: other.ended or self.lock.awaited.is_set())
-        return other
-
-    def _facts(self, writer: object, table: str | None) -> WriterFacts:
-        self.on_start()
-        return WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
-
-    def _start(self, *_: object, **__: object) -> Run:
-        self.runs.append(Run())
-        return self.runs[-1]
-
-    def _counting(self, close: Callable[[Supervisor], None]) -> Callable[[Supervisor], None]:
-        def counted(closed: Supervisor) -> None:
-            self.closed += 1
-            close(closed)
-
-        return counted
-
-
-def made(spark: Any, folder: Path, restore: str = "latest", **config: Any) -> CheckpointCoordinator:
-    return CheckpointCoordinator(
-        spark,
-        restore=restore,
-        pipeline="p",
-        storage=str(folder / "store"),
-        config=CheckpointConfig(
-            **{
-                "interval": None,
-                "work_dir": str(folder / "work"),
-                "cache_dir": str(folder / "cache"),
-                # It is a cluster of one machine.
-                "shared": True,
-            }
-            | config
-        ),
-    )
-
-
-@pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path, monkeypatch)
-    yield running
-    running.on_start = lambda: None
-    for run in running.runs:
-        run.on_stop = lambda: None
-    running.coordinator.stop(timeout="1 s")
-
 
 # --- making -------------------------------------------------------------------------------------------------
 
@@ -299,18 +157,6 @@ def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pip
     assert [type(other.end().error) for other in others] == [type(None), CoordinatorStoppedError]
     assert left == [[]]
     assert pipeline.closed == 1
-
-
-def commit(pipeline: Pipeline, batch: int) -> None:
-    """Let Spark have committed a batch of the only query."""
-    (run,) = pipeline.coordinator._supervisor._runs.all()
-    for log in ("offsets", "commits"):
-        (run.directory / log).mkdir(exist_ok=True)
-        (run.directory / log / str(batch)).write_text("v1\n{}")
-
-
-def stored(tmp_path: Path) -> list[int]:
-    return Catalog(LocalStore(tmp_path / "store" / "p")).list_ids()
 
 
 def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Pipeline, tmp_path: Path) -> None:

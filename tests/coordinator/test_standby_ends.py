@@ -13,7 +13,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 
 from ..builders import make_manifest
 from ..waiting import DEADLINE
-from .test_coordinator import cluster
+from .stand_in_pipeline import cluster
 
 
 @pytest.fixture(autouse=True)

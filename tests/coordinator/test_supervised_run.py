@@ -15,8 +15,8 @@ from chandy.coordinator.supervised_run import Exit
 from chandy.storage.errors import FencedError
 
 from ..waiting import DEADLINE, eventually
-from .test_coordinator import Other, Pipeline, commit, stored
-from .test_coordinator import pipeline as pipeline
+from .stand_in_pipeline import Other, Pipeline, commit, stored
+from .stand_in_pipeline import pipeline as pipeline
 
 
 def meanwhile(act: Callable[[], object]) -> threading.Thread:

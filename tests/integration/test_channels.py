@@ -28,7 +28,7 @@ from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
 from tests.effort import chance, rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
-from ..coordinator.channels.test_interleavings import listed, local
+from ..coordinator.channels.listed_files import listed, local
 from .channels_driver import PIPELINE
 from .driver_process import Driver, driver
 from .drivers import ROWS, add_file, records

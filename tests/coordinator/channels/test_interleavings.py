@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
 
 import attrs
 import pyarrow as pa
@@ -55,7 +54,6 @@ from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseS
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.spark import progress
-from chandy.coordinator.spark.logs.compact_log import entry_number
 from chandy.coordinator.spark.seeding import seed
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.storage.backends.local import LocalStore
@@ -69,9 +67,10 @@ from chandy.storage.errors import ChandyError
 from chandy.storage.store import Store
 
 from ...effort import always_kept, sampled, until_found
-from ..sinks.two_phase.test_interleavings import SteppedPublisher
+from ..sinks.two_phase.stepped_publisher import SteppedPublisher
 from ..stepped_executor import SteppedExecutor, SteppedRollback
 from ..strict_machine import StrictStateMachine
+from .listed_files import entries, lines, listed, local
 
 STEPS = 30
 WRITER, READERS = "writer", ("reader", "slow")
@@ -96,23 +95,6 @@ _unique = itertools.count(1)
 # --- logs as Spark writes and reads them --------------------------------------------------------------------
 
 
-def entries(log: Path) -> dict[int, Path]:
-    found = [path for path in log.iterdir() if entry_number(path.name) is not None] if log.is_dir() else []
-    return {number: path for path in found if (number := entry_number(path.name)) is not None}
-
-
-def lines(log: Path) -> list[dict[str, Any]]:
-    """What a compacting log names, in its order: from the latest compact entry on."""
-    by_number = entries(log)
-    latest = max((n for n, path in by_number.items() if path.name.endswith(".compact")), default=-1)
-    return [
-        json.loads(line)
-        for number, path in sorted(by_number.items())
-        if number >= latest
-        for line in path.read_text().splitlines()[1:]
-    ]
-
-
 def append(log: Path, number: int, added: list[dict[str, Any]]) -> None:
     log.mkdir(parents=True, exist_ok=True)
     compacts = (number + 1) % COMPACTED == 0
@@ -120,15 +102,6 @@ def append(log: Path, number: int, added: list[dict[str, Any]]) -> None:
     new = log / f".{number}"
     new.write_text("\n".join(["v1", *(json.dumps(one, separators=(",", ":")) for one in all_of_them)]))
     new.rename(log / f"{number}{'.compact' if compacts else ''}")
-
-
-def local(uri: str) -> Path:
-    return Path(unquote(urlsplit(uri).path))
-
-
-def listed(output: Path) -> list[str]:
-    """What Spark's file source finds in a directory that has a log, oldest first."""
-    return [one["path"] for one in lines(output / "_spark_metadata") if not one.get("isDir")]
 
 
 @functools.cache

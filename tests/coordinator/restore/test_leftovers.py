@@ -16,7 +16,7 @@ from chandy.coordinator.restore.run_record import boot_id
 from chandy.storage.disk.locks import acquire
 from chandy.storage.disk.workspace import ALIVE
 
-from .test_local_recovery import RECORD, ROOT, left_behind
+from .left_behind import RECORD, ROOT, left_behind
 
 DAY = 24 * 3600.0
 

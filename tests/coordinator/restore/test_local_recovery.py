@@ -15,7 +15,6 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.runs import Run
-from chandy.coordinator.restore import local_recovery as module
 from chandy.coordinator.restore import run_record
 from chandy.coordinator.restore.adoptions import Adoptions
 from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery, find_leftovers
@@ -23,7 +22,6 @@ from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.restore.run_record import (
-    RunRecord,
     base_of,
     boot_id,
     fits,
@@ -33,7 +31,7 @@ from chandy.coordinator.restore.run_record import (
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.state.local.changelog import Changelog, admit, shard_folder, sweep
+from chandy.state.local.changelog import sweep
 from chandy.state.shards import ResumePoint
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -46,72 +44,16 @@ from chandy.storage.disk.locks import acquire
 from chandy.storage.disk.workspace import ALIVE
 
 from ...builders import make_manifest
-
-ROOT = "file:///store/p"
-KEY = StructType().add("k", LongType(), nullable=False)
-OPERATOR = OperatorRecord("op", "q", KEY.json(), {}, (None, None))
-
-
-def checkpoint(
-    id: int = 7,
-    *,
-    generation: int = 4,
-    kind: CheckpointKind = CheckpointKind.PERIODIC,
-    root: str = ROOT,
-    **batches: int,
-) -> RestorePoint:
-    queries = tuple(QueryRecord(name, batch, Handle(())) for name, batch in batches.items())
-    return RestorePoint(make_manifest(id, generation, kind=kind, queries=queries, operators=()), root)
-
-
-RECORD = RunRecord(
-    root=ROOT,
-    generation=4,
-    round=0,
-    base=base_of(checkpoint(7, generation=3)),
-    boot="this start",
-    query="q",
-    query_id="id",
-    operators=(OPERATOR,),
-    output=None,
-)
+from .left_behind import KEY, OPERATOR, RECORD, ROOT, checkpoint, left_behind
+from .left_behind import base as base
+from .left_behind import changelogs as changelogs
+from .left_behind import start as start
 
 
 def query(name: str = "q", *operators: OperatorRecord, output: Path | None = None) -> Definition:
     facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
     sink = FileSink(output, "parquet") if output else AtLeastOnceSink("noop")
     return Definition(name, cast(Any, None), None, facts, sink, operators or (OPERATOR,), ())
-
-
-@pytest.fixture
-def changelogs(tmp_path: Path) -> Path:
-    return tmp_path / "changelogs"
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    made = tmp_path / "queries"
-    made.mkdir(mode=0o700)
-    return made
-
-
-def left_behind(
-    base: Path, changelogs: Path, record: RunRecord, *, committed: int, place: str = "dead"
-) -> Path:
-    """Create the files of one run of a killed driver. Its shards' changelogs have all batches after 2."""
-    folder = base / place / f"{record.round}-{record.query}"
-    (folder / "checkpoint" / "commits").mkdir(parents=True)
-    (folder / "checkpoint" / "commits" / str(committed)).touch()
-    (base / place / ALIVE).touch()
-    record.write(folder)
-    admit(changelogs, record.query_id, base / place)
-    for operator in record.operators:
-        for shard in range(len(operator.shards)):
-            changelog = Changelog(shard_folder(changelogs, record.query_id, operator.uid, shard))
-            for batch in range(3, committed + 1):
-                changelog.append(batch)
-            changelog.close()
-    return folder / "checkpoint"
 
 
 def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **options: Any) -> LocalRecovery:
@@ -124,11 +66,6 @@ def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **o
         "java": 1,
     }
     return LocalRecovery.begin(base, changelogs, point=point, **{**defaults, **options})
-
-
-@pytest.fixture(autouse=True)
-def start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "boot_id", lambda: "this start")
 
 
 # --- what fits ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from chandy.state.testing import OperatorTester
 from chandy.state.testing.tester import Point
 
 from ...effort import trying
-from .test_windows import at
+from .moments import at
 
 INPUT = StructType().add("t", "timestamp").add("k", "string").add("v", "long")
 TTL = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from hypothesis import given
@@ -14,9 +14,9 @@ from chandy.state.format import keyspace
 from chandy.state.testing import OperatorTester, TimeWindow
 
 from ...effort import trying
+from .moments import EPOCH, at
 
 INPUT = StructType().add("t", "timestamp").add("k", "string").add("v", "long")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WINDOWS = [
     TimeWindow("t", 10_000),
     TimeWindow("t", 10_000, 4_000),
@@ -29,10 +29,6 @@ ROWS = st.lists(
 # Whole seconds, so that many a watermark is the end of a window.
 STEPS = st.integers(0, 15).map(lambda seconds: 1000 * seconds)
 BATCHES = st.lists(st.tuples(ROWS, STEPS, st.booleans()), min_size=1, max_size=8)
-
-
-def at(ms: int) -> datetime:
-    return EPOCH + timedelta(milliseconds=ms)
 
 
 class Model:

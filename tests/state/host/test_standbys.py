@@ -51,7 +51,7 @@ from chandy.storage.errors import ChandyError, FailureCode
 
 from ...waiting import DEADLINE, eventually
 from ..fake_control import order
-from .test_arrivals import SHARD, TOKEN, Pair
+from .host_pair import SHARD, TOKEN, Pair
 
 
 @pytest.fixture

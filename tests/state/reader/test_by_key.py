@@ -18,7 +18,7 @@ from chandy.state.rpc.messages import BatchTimes
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
 from ..pipeline import KEY, SHARDS, Pipeline
-from .test_stored import NOW, TTL, StateHost, shard_files
+from .held_state import NOW, TTL, StateHost, shard_files
 
 ROWS = [("a" * (n % 3 + 1) if n % 9 else None, n) for n in range(1, 20)] + [
     ("large", n) for n in range(1, 500)

@@ -15,7 +15,7 @@ from chandy.storage.checkpoints.manifest import StateRecord
 
 from ..pipeline import KEY, SHARDS, Pipeline
 from .checkpoints import Checkpoints
-from .test_stored import NOW, StateHost
+from .held_state import NOW, StateHost
 
 ROWS = [
     ("small", 1),

@@ -16,7 +16,6 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
 from chandy.storage.checkpoints.manifest import (
     EpochRecord,
-    FileRef,
     Handle,
     Manifest,
     OutputRecord,
@@ -31,6 +30,7 @@ from chandy.storage.errors import NotDeletedError, StoreFailedError
 from chandy.storage.store import ObjectStat
 
 from ...builders import PROBE, AskingProof, make_manifest, pack, shared, staged
+from .stored_files import files
 
 MakeManifest = Callable[..., Manifest]
 
@@ -38,12 +38,6 @@ MakeManifest = Callable[..., Manifest]
 @pytest.fixture
 def catalog(store: LocalStore) -> Catalog:
     return Catalog(store)
-
-
-def files(store: LocalStore, *keys: str) -> Handle:
-    for key in keys:
-        store.write(key, key.encode())
-    return Handle(tuple(FileRef(key, key, len(key), "ab") for key in keys))
 
 
 class _DiesAfter(LocalStore):

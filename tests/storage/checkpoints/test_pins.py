@@ -21,7 +21,7 @@ from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.store import ObjectStat
 
 from ...builders import MemoryStore, make_manifest, pack, shared
-from .test_collect import files
+from .stored_files import files
 
 DEADLINE = 30.0
 

@@ -20,8 +20,8 @@ from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.errors import FencedError
 
 from ....effort import chance, examples
+from .batch_lives import COLUMNS, Life, Lives, write_batch
 from .sqlite_sink import SqliteSink
-from .test_batches import COLUMNS, Life, Lives, write_batch
 
 STEPS = 30
 KEYS = 5
