@@ -296,3 +296,17 @@ def test_the_page_about_internals_names_files_that_there_are() -> None:
     named = re.findall(r"`((?:coordinator|state|storage|tests)/[a-z_/]+(?:\.py)?)`", page)
     assert len(named) > 20
     assert [one for one in named if not (Path(__file__).parents[1] / one).exists()] == []
+
+
+def test_no_test_module_is_a_library_of_another_one() -> None:
+    root = Path(__file__).parent
+    modules = {path.stem for path in root.rglob("test_*.py")}
+    found = {
+        str(path.relative_to(root)): name
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for name in [*(node.module or "").split("."), *(one.name for one in node.names)]
+        if name in modules
+    }
+    assert found == {}

@@ -11,8 +11,8 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDel
 
 from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
+from .losses import KILLS, lose_again_and_again
 from .stream import Stream
-from .test_losses import KILLS, lose_again_and_again
 
 pytestmark = pytest.mark.cluster
 

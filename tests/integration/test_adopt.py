@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -31,9 +30,10 @@ from chandy.storage.checkpoints.verification import verify
 
 from ..effort import sampled
 from ..waiting import eventually
+from .crashes import crash, in_place
+from .native_state import PROVIDERS, STREAMING
 from .support import Events, Make
-from .test_going_on import crash, in_place
-from .test_working_directory import PROVIDERS, STREAMING
+from .untouched import check_untouched, contents
 
 pytestmark = pytest.mark.spark
 
@@ -104,24 +104,6 @@ def plain(writer: DataStreamWriter, checkpoint: Path) -> None:
 def rows(spark: SparkSession, out: Path) -> Counter[tuple[Any, ...]]:
     """What readers see in the output of a file sink."""
     return Counter(map(tuple, spark.read.parquet(str(out)).collect()))
-
-
-SNAPSHOTS = re.compile(r"state/.*(\.zip|\.snapshot|/SSTs/|\.tmp)")
-"""Spark uploads snapshots of its state, also for a while after a query has stopped."""
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """The files in a directory by name, with the hash of their bytes, but without snapshots of state."""
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file() and not SNAPSHOTS.search(name := path.relative_to(folder).as_posix())
-    }
-
-
-def check_untouched(folder: Path, before: dict[str, str]) -> None:
-    """Compare a directory with what ``contents`` gave before."""
-    assert contents(folder) == before
 
 
 class Case:

@@ -25,10 +25,10 @@ from chandy.state import read_state
 
 from ..effort import chance, rounds
 from ..waiting import DEADLINE
+from .crashes import crash, in_place
+from .pyspark_cases import CASES, FILES, HOUR, ROCKSDB, Case, Feed, on_pyspark
 from .support import TOTALS, Events, Make, Totals, last_totals
-from .test_adopt import check_untouched, contents
-from .test_going_on import crash, in_place
-from .test_same_as_pyspark import CASES, FILES, HOUR, ROCKSDB, Case, Feed, on_pyspark
+from .untouched import check_untouched, contents
 
 pytestmark = pytest.mark.spark
 

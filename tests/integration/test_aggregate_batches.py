@@ -41,7 +41,7 @@ from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 from tests.waiting import DEADLINE, eventually
 
 from .support import Events, Make
-from .test_aggregate import NUMBERS, SPARK, TYPES, functions_of, same
+from .typed_columns import NUMBERS, SPARK, TYPES, functions_of, same
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
 from chandy.coordinator.wiring import assembly
 
-from . import test_time
+from .seconds import Seconds, check_that_the_watermark_is_carried_on
+from .seconds import seconds as seconds
 from .support import Make
-from .test_time import Seconds
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -73,9 +73,4 @@ def test_operators_of_event_time_pass_the_watermark_on(
     anchors: Anchors, make: Make, spark: SparkSession, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assembly, "by_id", anchors.partition)
-    test_time.test_an_event_time_column_carries_the_watermark_on_to_later_operators_of_chandy_and_of_spark(
-        make, spark, seconds
-    )
-
-
-seconds = test_time.seconds
+    check_that_the_watermark_is_carried_on(make, spark, seconds)

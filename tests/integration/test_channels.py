@@ -31,9 +31,9 @@ from tests.waiting import DEADLINE, eventually
 from ..coordinator.channels.listed_files import listed, local
 from .channels_driver import PIPELINE
 from .driver_process import Driver, driver
+from .driver_runs import runtime as runtime
 from .drivers import ROWS, add_file, records
 from .support import EVENTS, Events, Make
-from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 

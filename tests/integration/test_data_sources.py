@@ -40,9 +40,9 @@ from tests.waiting import DEADLINE, eventually
 
 from . import drivers
 from .driver_process import driver
+from .driver_runs import runtime as runtime
 from .drivers import add_file
 from .support import TOTALS, Events, Make, Totals
-from .test_exactly_once import runtime as runtime
 
 pytestmark = pytest.mark.spark
 

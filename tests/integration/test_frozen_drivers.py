@@ -26,9 +26,9 @@ from ..effort import chance, rounds
 from ..waiting import eventually
 from . import driver_process
 from .driver_process import Driver
+from .driver_runs import rows
+from .driver_runs import runtime as runtime
 from .drivers import add_file, answer_of_batches, batches_in, records
-from .test_exactly_once import rows
-from .test_exactly_once import runtime as runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -16,16 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.leadership import leadership
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import CheckpointedQuery
-from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
 from chandy.storage.disk.directories import runtime_directory
-from chandy.storage.disk.locks import FileLock
 
 from ..waiting import DEADLINE, eventually
+from .crashes import crash, in_place
 from .support import TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -132,33 +129,6 @@ class Pipeline:
 @pytest.fixture
 def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, events, tmp_path)
-
-
-def crash(coordinator: CheckpointCoordinator) -> None:
-    """Leave what a driver leaves that is killed; its state host lives on for its lease."""
-    coordinator._stopped = True
-    coordinator._supervisor._decide(StopRequested())
-    for run in coordinator._supervisor._runs.all():
-        run.ended = True
-        assert run.spark is not None
-        run.spark.stop()
-    atexit.unregister(coordinator._abandon)
-    coordinator._abandon()
-    coordinator._supervisor._events.put(None)
-    coordinator._executor.close()
-    # Of a process that is gone, others find that out; this one lives on.
-    leadership._here.pop(coordinator._taken.leadership.driver.nonce)
-    for lock in (coordinator._supervisor._launcher._directories._workspace._alive, *_held(coordinator)):
-        lock.release()
-
-
-def _held(coordinator: CheckpointCoordinator) -> list[FileLock]:
-    """What it holds of the life before."""
-    return [lock for _, lock in coordinator._supervisor._local_recovery._leftovers.places]
-
-
-def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
-    return [recovery.in_place for recovery in coordinator.recoveries]
 
 
 def ids(coordinator: CheckpointCoordinator) -> set[str]:

@@ -16,8 +16,8 @@ from tests.effort import chance, rounds
 from tests.waiting import eventually
 
 from .driver_process import Driver, driver
+from .driver_runs import runtime as runtime
 from .replica_driver import PIPELINE, add_file, check_table
-from .test_exactly_once import runtime as runtime
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 

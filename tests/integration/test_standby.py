@@ -16,12 +16,11 @@ from chandy.storage.checkpoints.catalog import Catalog
 from ..effort import sampled
 from ..waiting import eventually
 from . import driver_process
+from .driver_runs import Driver, Feed, rows
+from .driver_runs import runtime as runtime
 from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
 from .support import GOES_BACK, RESUMES
-from .test_exactly_once import Driver, Feed, rows
-from .test_exactly_once import runtime as runtime
-from .test_taking_over import check_whole
-from .test_transactional_kills import check_rows, wait_for_all_rows
+from .whole_output import check_rows, check_whole, wait_for_all_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 

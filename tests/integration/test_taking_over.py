@@ -14,29 +14,20 @@ from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, Checkpoi
 from chandy.coordinator.errors import SinkTakenError
 from chandy.coordinator.sinks import file_sink_log
 from chandy.coordinator.sinks.file_sink_log import LOG
-from chandy.coordinator.spark.logs.compact_log import entry_number
 from chandy.storage.errors import FencedError
 
 from ..effort import chance, rounds
 from ..waiting import DEADLINE, eventually
-from .drivers import answer, chained, files_sunk
+from .driver_runs import Driver, Feed, parquet
+from .driver_runs import local as local
+from .driver_runs import runtime as runtime
+from .drivers import chained, files_sunk
 from .support import EVENTS, Events, Make
-from .test_exactly_once import Driver, Feed, parquet, rows
-from .test_exactly_once import local as local
-from .test_exactly_once import runtime as runtime
+from .whole_output import check_whole
 
 pytestmark = pytest.mark.spark
 
 ROUNDS = rounds(2, full=10)
-
-
-def check_whole(spark: SparkSession, out: Path, files: int) -> None:
-    """Every row once, and a log without a gap."""
-    numbers = [number for path in (out / LOG).iterdir() if (number := entry_number(path.name)) is not None]
-    assert len(set(numbers)) == len(numbers)
-    # It refuses a log with a gap.
-    file_sink_log.files_at(out, max(numbers))
-    assert rows(spark, out) == answer(range(files))
 
 
 # --- in one process -----------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,13 @@ from tests.effort import chance, rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
 from .driver_process import Driver, driver
-from .drivers import INPUT, ROWS, add_file, chained, linked, records
+from .driver_runs import coordinate, hosts
+from .driver_runs import local as local
+from .driver_runs import runtime as runtime
+from .drivers import INPUT, ROWS, add_file, chained
 from .outputs_driver import sinks
 from .support import GOES_BACK, RESUMES
-from .test_exactly_once import coordinate, hosts
-from .test_exactly_once import local as local
-from .test_exactly_once import runtime as runtime
+from .whole_output import check_rows, wait_for_all_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
@@ -36,46 +35,6 @@ FILES = 12
 
 # A worker of Spark cannot import test code.
 cloudpickle.register_pickle_by_value(sqlite_sink)
-
-Row = tuple[object, ...]
-
-
-def given(files: int) -> list[tuple[int, str, int]]:
-    return [row for file in range(files) for row in records(file)]
-
-
-def states(files: int) -> dict[str, list[Row]]:
-    """What the operator may give out for each key, in order; the last one is given out for sure."""
-    found: dict[str, list[Row]] = {}
-    for number, key, value in given(files):
-        _, n, total, link = found[key][-1] if key in found else (key, 0, 0, 0)
-        found.setdefault(key, []).append((key, n + 1, total + value, linked(link, number)))
-    return found
-
-
-def check_rows(folder: Path, files: int) -> None:
-    """Check what readers see: right rows, and none twice."""
-    chain, ids = sinks(folder)
-    assert not Counter(ids.rows()) - Counter(given(files)), "rows that were not given, or came twice"
-    totals = Counter(chain.rows())
-    assert set(totals) <= {row for rows in states(files).values() for row in rows}
-    assert set(totals.values()) <= {1}, "rows that came twice"
-
-
-def wait_for_all_rows(folder: Path, files: int, check: Callable[[], None]) -> None:
-    """Wait for what is missing as long as more comes, and check what there is then."""
-    chain, ids = sinks(folder)
-    last = {rows[-1] for rows in states(files).values()}
-    there = ids.count(), chain.count()
-    while ids.count() < files * ROWS or not last <= {*chain.rows()}:
-
-        def has_more(there: tuple[int, int] = there) -> bool:
-            check()
-            return (ids.count(), chain.count()) != there
-
-        eventually(has_more, f"more than {there} rows")
-        there = ids.count(), chain.count()
-    check_rows(folder, files)
 
 
 def check_lives(one: Driver) -> None:

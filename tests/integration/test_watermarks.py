@@ -17,7 +17,7 @@ from chandy.coordinator.spark.watermarks import watermark_lag
 from chandy.state.errors import DefinitionError
 
 from ..effort import examples
-from .test_same_as_pyspark import RunningCount
+from .pyspark_cases import RunningCount
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow.dataset
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as f
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -30,6 +29,7 @@ from chandy.storage.checkpoints.proof import Unshared
 
 from ..effort import sampled
 from ..waiting import DEADLINE
+from .native_state import PROVIDERS, STREAMING, join, stream
 
 pytestmark = pytest.mark.spark
 
@@ -37,35 +37,6 @@ start = partial(starting.start, proof=Unshared())
 
 FILES = 6
 CUT = 2
-STREAMING = "spark.sql.streaming."
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-PROVIDERS = {
-    "hdfs": {"stateStore.providerClass": HDFS},
-    "rocksdb": {
-        "stateStore.providerClass": ROCKSDB,
-        "stateStore.rocksdb.changelogCheckpointing.enabled": "false",
-    },
-    "rocksdb-changelog": {
-        "stateStore.providerClass": ROCKSDB,
-        "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    },
-    "rocksdb-v2": {
-        "stateStore.providerClass": ROCKSDB,
-        "stateStore.rocksdb.changelogCheckpointing.enabled": "false",
-        "stateStore.checkpointFormatVersion": "2",
-    },
-    "rocksdb-changelog-v2": {
-        "stateStore.providerClass": ROCKSDB,
-        "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "stateStore.checkpointFormatVersion": "2",
-    },
-    "rocksdb-one-store": {
-        "stateStore.providerClass": ROCKSDB,
-        "stateStore.checkpointFormatVersion": "2",
-        "join.stateFormatVersion": "3",
-    },
-}
 
 
 def records(file: int) -> list[dict[str, int]]:
@@ -90,21 +61,11 @@ def inputs(tmp_path: Path) -> Path:
     return folder
 
 
-def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema("id long, k long").option("maxFilesPerTrigger", 1).json(str(folder))
-
-
 # --- the queries, and what a plain computation over all the input says -----------------------------------
 
 
 def count(spark: SparkSession, folder: Path) -> DataFrame:
     return stream(spark, folder).groupBy("k").count()
-
-
-def join(spark: SparkSession, folder: Path) -> DataFrame:
-    left = stream(spark, folder)
-    right = stream(spark, folder).select(f.col("id").alias("other"), f.col("k").alias("j"))
-    return left.join(right, f.expr("id = other"))
 
 
 def duplicates(spark: SparkSession, folder: Path) -> DataFrame:

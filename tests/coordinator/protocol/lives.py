@@ -125,7 +125,6 @@ ROOT = "memory://pipeline"
 KEYS = 5
 
 SHARDS = {"orders": 3, "totals": 2}
-
 """Queries, upstream first, and the shards of the one operator of each."""
 
 READS: dict[str, tuple[str, ...]] = {"orders": (), "totals": ("orders",)}
