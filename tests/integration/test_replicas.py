@@ -11,7 +11,7 @@ import pytest
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.pins import pinned
-from tests.coordinator.connectors.test_files import Directory
+from tests.coordinator.connectors.directory_target import Directory
 from tests.effort import chance, rounds
 from tests.waiting import eventually
 
