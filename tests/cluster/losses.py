@@ -24,7 +24,6 @@ ROUNDS = rounds(2, full=10)
 _log = logging.getLogger(__name__)
 
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-
 _HOST = "chandy.state.host.process"
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import sys
-
-from pyspark import cloudpickle
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.leadership import leadership
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.storage.disk.locks import FileLock
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def crash(coordinator: CheckpointCoordinator) -> None:

@@ -22,19 +22,11 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from chandy.coordinator import (
-    CheckpointConfig,
-    CheckpointCoordinator,
-    FixedDelay,
-)
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
 
 from ..waiting import DEADLINE
 from . import drivers
-from .drivers import (
-    EVENT,
-    Output,
-    add_file,
-)
+from .drivers import EVENT, Output, add_file
 
 cloudpickle.register_pickle_by_value(drivers)
 

@@ -26,11 +26,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
 FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-
 KINDS = "s string, d decimal(9,2), a array<int>, m map<string,long>, x struct<p:int,q:string>, t timestamp"
-
 EVENTS = f"k string, j int, n long, {KINDS}"
 
 Batch = list[dict[str, Any]]
@@ -75,6 +72,9 @@ RICH = [
 ]
 
 FULL = [[rich(k, j + 1, j) for j in range(3) for k in "abc"] for _ in range(2)]
+
+
+# --- rows ---------------------------------------------------------------------------------------------------
 
 
 class RunningCount(StatefulProcessor):
@@ -303,6 +303,9 @@ class Shapes(StatefulProcessor):
             yield Row(k=key[0], s=row.s, d=row.d, a=row.a, m=dict(row.m), x=row.x, t=row.t, u=None)
 
 
+# --- pandas -------------------------------------------------------------------------------------------------
+
+
 class FrameCount(StatefulProcessor):
     """Counts rows, and how many are large, in DataFrames; tells what the DataFrames are like."""
 
@@ -382,8 +385,10 @@ class FrameSessions(StatefulProcessor):
         yield pd.DataFrame({"k": [key[0]], "what": [f"{self.state.get()} at {time}"]})
 
 
-OUTPUT = "k string, what string"
+# --- both engines -------------------------------------------------------------------------------------------
 
+
+OUTPUT = "k string, what string"
 SHAPES = f"k string, {KINDS}, u date"
 
 

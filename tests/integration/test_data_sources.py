@@ -28,14 +28,7 @@ from chandy.coordinator.errors import SinkTakenError, WriterError
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.connectors import file_source
-from tests.coordinator.connectors.file_source import (
-    ArrowFileSource,
-    FileSource,
-    calls,
-    files,
-    mark,
-    rows,
-)
+from tests.coordinator.connectors.file_source import ArrowFileSource, FileSource, calls, files, mark, rows
 from tests.waiting import DEADLINE, eventually
 
 from . import drivers

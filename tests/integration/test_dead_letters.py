@@ -18,14 +18,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 
-from chandy import (
-    DeadLetters,
-    FilesSink,
-    ProcessorFailedError,
-    dead_letter_rows,
-    read_state,
-    stream_changes,
-)
+from chandy import DeadLetters, FilesSink, ProcessorFailedError, dead_letter_rows, read_state, stream_changes
 from chandy.coordinator import FixedDelay
 from chandy.coordinator.cli import main
 from chandy.state.errors import DefinitionError

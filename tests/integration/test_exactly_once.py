@@ -18,13 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from chandy.coordinator import (
-    Checkpoint,
-    CheckpointCoordinator,
-    CheckpointedQuery,
-    CheckpointError,
-    Reason,
-)
+from chandy.coordinator import Checkpoint, CheckpointCoordinator, CheckpointedQuery, CheckpointError, Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.restore.run_record import may_be_alive
 from chandy.coordinator.sinks.file_sink_log import newest
@@ -42,16 +36,7 @@ from . import drivers
 from .driver_runs import AHEAD, Driver, Feed, coordinate, hosts, parquet, rows
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
-from .drivers import (
-    Output,
-    answer,
-    answer_of_batches,
-    batches_in,
-    chained,
-    files_sunk,
-    seen,
-    trouble,
-)
+from .drivers import Output, answer, answer_of_batches, batches_in, chained, files_sunk, seen, trouble
 from .support import GOES_BACK, RESUMES
 
 pytestmark = pytest.mark.spark

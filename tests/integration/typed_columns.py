@@ -32,7 +32,6 @@ TYPES = {
 """Columns of all types, with nulls, NaN and skew, from the number of a row."""
 
 NUMBERS = ("b", "i", "l", "f", "d", "tiny", "small", "wide")
-
 SPARK = {
     "count": F.count,
     "sum": F.sum,

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from pathlib import Path
-
-from pyspark import cloudpickle
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 
 SNAPSHOTS = re.compile(r"state/.*(\.zip|\.snapshot|/SSTs/|\.tmp)")
 """Spark uploads snapshots of its state, also for a while after a query has stopped."""

@@ -11,19 +11,11 @@ import pytest
 
 from chandy.coordinator.connectors.kafka.producer import TransactionalProducer
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
-from chandy.coordinator.sinks.two_phase.contract import (
-    Staged,
-    TwoPhaseSink,
-    WriteContext,
-)
+from chandy.coordinator.sinks.two_phase.contract import Staged, TwoPhaseSink, WriteContext
 
 from ...waiting import DEADLINE
 from .conformance import Row, Target
-from .kafka_broker import (
-    Broker,
-    new_topic,
-    read,
-)
+from .kafka_broker import Broker, new_topic, read
 from .kafka_broker import kafka as kafka
 
 

@@ -17,13 +17,7 @@ import pytest
 from chandy.coordinator.connectors.kafka import topics as kafka_topics
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
-from chandy.coordinator.sinks.two_phase.contract import (
-    Committer,
-    Epoch,
-    Fence,
-    TwoPhaseSink,
-    WriteContext,
-)
+from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenError, TargetUnavailableError
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, FencedError

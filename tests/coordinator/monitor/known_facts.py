@@ -13,7 +13,6 @@ from chandy.storage.checkpoints.manifest import ChannelRecord, TopicPartition, U
 from chandy.storage.store import StoreRequests
 
 ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
-
 FACTS = Facts(
     generation=3,
     life=Life.RUNS,

@@ -10,14 +10,7 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
-from chandy.state.rpc.messages import (
-    Ack,
-    ClaimShards,
-    Decline,
-    HostHello,
-    ShardSnapshot,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import Ack, ClaimShards, Decline, HostHello, ShardSnapshot, SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
@@ -31,9 +24,7 @@ from chandy.storage.checkpoints.manifest import (
 from ..strict_machine import StrictStateMachine
 
 ROOT = "file:///store"
-
 SHARDS = {"up": 2, "down": 1}
-
 T = TypeVar("T")
 
 

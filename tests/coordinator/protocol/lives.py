@@ -22,13 +22,7 @@ from typing import Any
 
 import attrs
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQueryError, StateLostError
@@ -121,9 +115,7 @@ from ...builders import AskingProof, MemoryStore
 from ..strict_machine import StrictStateMachine
 
 ROOT = "memory://pipeline"
-
 KEYS = 5
-
 SHARDS = {"orders": 3, "totals": 2}
 """Queries, upstream first, and the shards of the one operator of each."""
 
@@ -150,6 +142,9 @@ def records_of(query: str, shard: ShardId, start: int, end: int) -> State:
         if key % SHARDS[query] == shard.shard:
             found.setdefault(key, []).append(record)
     return found
+
+
+# --- the store ----------------------------------------------------------------------------------------------
 
 
 class StoreDownError(ChandyError):
@@ -251,6 +246,9 @@ def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Fil
     return found
 
 
+# --- shards -------------------------------------------------------------------------------------------------
+
+
 @attrs.frozen
 class ModelChanges:
     """What an attempt has changed, as ``Changes`` has it."""
@@ -350,6 +348,9 @@ def state_of(files: Files) -> State:
     for name in sorted(name for name in files if name.endswith(".sst")):
         state |= {int(key): value for key, value in json.loads(files[name])["changes"].items()}
     return state
+
+
+# --- state hosts --------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -664,6 +665,9 @@ class Host:
                 self.bases.forget([ShardKey(known, shard.uid, shard.shard) for known, shard in released])
 
 
+# --- Spark --------------------------------------------------------------------------------------------------
+
+
 @attrs.define
 class Run:
     """One life of a query under Spark, with its working directory and its sink."""
@@ -702,6 +706,9 @@ class Attempt:
     run: Run
     batch: int
     held: tuple[tuple[Host, ShardId], ...]
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -1510,14 +1517,13 @@ class World:
                 assert found == expected, f"{operator.uid}/{number} is not the state at the cut"
 
 
+# --- the machine --------------------------------------------------------------------------------------------
+
+
 SMALL = st.integers(0, 7)
-
 QUERY = st.sampled_from(list(SHARDS))
-
 BATCHES = st.lists(st.tuples(QUERY, st.integers(0, 4)), min_size=1, max_size=4)
-
 FATES = ["arrives", "arrives", "arrives", "twice", "twice", "doubted", "declined", "lost"]
-
 HOLD = st.sampled_from(
     [
         "",

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
-from hypothesis.stateful import (
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
@@ -30,9 +28,7 @@ from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery import decisions
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.restore import resume
-from chandy.state.errors import (
-    ShardRefusedError,
-)
+from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
@@ -40,37 +36,16 @@ from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
 from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
-from chandy.state.rpc.messages import (
-    Decline,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import Decline, SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import (
-    CheckpointKind,
-    Handle,
-)
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
 from ...effort import IS_FULL, always_kept, sampled, until_found
-from .lives import (
-    KEYS,
-    SHARDS,
-    STEPS,
-    Files,
-    Host,
-    Life,
-    Machine,
-    ModelChanges,
-    State,
-    Task,
-    _unique,
-)
-
-# --- the store ----------------------------------------------------------------------------------------------
-
+from .lives import KEYS, SHARDS, STEPS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
 
 # --- shards -------------------------------------------------------------------------------------------------
 
@@ -125,15 +100,6 @@ class RealShard:
         finally:
             shard.close()
         return {key: value for key, value in state.items() if value}
-
-
-# --- state hosts --------------------------------------------------------------------------------------------
-
-
-# --- Spark --------------------------------------------------------------------------------------------------
-
-
-# --- the driver ---------------------------------------------------------------------------------------------
 
 
 # --- the machine --------------------------------------------------------------------------------------------

@@ -34,13 +34,7 @@ from chandy.state.rpc.messages import (
     SnapshotOrder,
 )
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
-from chandy.storage.checkpoints.manifest import (
-    CheckpointKind,
-    Handle,
-    Manifest,
-    OperatorRecord,
-    StateRecord,
-)
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
 
 from ...builders import make_manifest
 from .bench import ROOT, SHARDS, Bench, handle, hello

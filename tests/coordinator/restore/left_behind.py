@@ -9,25 +9,15 @@ from pyspark.sql.types import LongType, StructType
 
 from chandy.coordinator.restore import local_recovery as module
 from chandy.coordinator.restore.restore_point import RestorePoint
-from chandy.coordinator.restore.run_record import (
-    RunRecord,
-    base_of,
-)
+from chandy.coordinator.restore.run_record import RunRecord, base_of
 from chandy.state.local.changelog import Changelog, admit, shard_folder
-from chandy.storage.checkpoints.manifest import (
-    CheckpointKind,
-    Handle,
-    OperatorRecord,
-    QueryRecord,
-)
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord, QueryRecord
 from chandy.storage.disk.workspace import ALIVE
 
 from ...builders import make_manifest
 
 ROOT = "file:///store/p"
-
 KEY = StructType().add("k", LongType(), nullable=False)
-
 OPERATOR = OperatorRecord("op", "q", KEY.json(), {}, (None, None))
 
 

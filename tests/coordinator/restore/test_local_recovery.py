@@ -21,13 +21,7 @@ from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecover
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.restore.resume import ResumableRun
-from chandy.coordinator.restore.run_record import (
-    base_of,
-    boot_id,
-    fits,
-    may_be_alive,
-    read_records,
-)
+from chandy.coordinator.restore.run_record import base_of, boot_id, fits, may_be_alive, read_records
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts

@@ -9,14 +9,7 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.client import HostClient
-from chandy.state.rpc.messages import (
-    BeginTask,
-    MoveReport,
-    OpenAhead,
-    ReadValues,
-    Settle,
-    TakeOver,
-)
+from chandy.state.rpc.messages import BeginTask, MoveReport, OpenAhead, ReadValues, Settle, TakeOver
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 
@@ -24,7 +17,6 @@ from ...waiting import DEADLINE
 from ..fake_control import FakeControl, order
 
 SHARD = ShardId("op", 0)
-
 TOKEN = "secret"
 
 

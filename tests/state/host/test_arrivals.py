@@ -11,12 +11,7 @@ import pytest
 from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
 from chandy.state.host.changes import Changes
 from chandy.state.host.tail import Tail
-from chandy.state.rpc.messages import (
-    BeginTask,
-    HandOver,
-    MoveReport,
-    MoveStep,
-)
+from chandy.state.rpc.messages import BeginTask, HandOver, MoveReport, MoveStep
 from chandy.state.shards import ShardId
 
 from ..fake_control import order

@@ -15,11 +15,8 @@ from chandy.state.host.changes import POSITION_KEY
 from ..pipeline import SHARDS
 
 NOW = 1_700_000_000_000
-
 TTL = 60_000
-
 NUMBER = StructType().add("n", LongType())
-
 NUMBER_AND_TEXT = StructType().add("n", LongType()).add("text", StringType())
 
 

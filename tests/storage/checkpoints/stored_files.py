@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from chandy.storage.backends.local import LocalStore
-from chandy.storage.checkpoints.manifest import (
-    FileRef,
-    Handle,
-)
+from chandy.storage.checkpoints.manifest import FileRef, Handle
 
 
 def files(store: LocalStore, *keys: str) -> Handle:

@@ -14,13 +14,7 @@ from chandy.storage import DamagedError, FencedError, SchemaTooNewError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
-from chandy.storage.checkpoints.manifest import (
-    EpochRecord,
-    Handle,
-    Manifest,
-    OutputRecord,
-    QueryRecord,
-)
+from chandy.storage.checkpoints.manifest import EpochRecord, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, read_savepoint
