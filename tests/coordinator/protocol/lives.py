@@ -2012,6 +2012,3 @@ class Machine(RuleBasedStateMachine):
         for host in life.hosts.values():
             for shard in [*host.shards.values(), *(aside for _, aside in host.aside.values())]:
                 shard.close()
-
-
-STEPS = 50

@@ -45,7 +45,11 @@ from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
 from ...effort import IS_FULL, always_kept, sampled, until_found
-from .lives import KEYS, SHARDS, STEPS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
+from .lives import KEYS, SHARDS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
+
+LENGTH = 50
+"""The number of steps of a run."""
+
 
 # --- shards -------------------------------------------------------------------------------------------------
 
@@ -102,11 +106,8 @@ class RealShard:
         return {key: value for key, value in state.items() if value}
 
 
-# --- the machine --------------------------------------------------------------------------------------------
-
-
 def test_the_promises_are_kept_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=always_kept(40, STEPS))
+    run_state_machine_as_test(Machine, settings=always_kept(40, LENGTH))
 
 
 def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pyt
         shard = RealShard
         state = staticmethod(RealShard.state_of)
 
-    run_state_machine_as_test(RealMachine, settings=always_kept(5, STEPS))
+    run_state_machine_as_test(RealMachine, settings=always_kept(5, LENGTH))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
@@ -487,7 +488,7 @@ def test_the_machine_finds(
     bug(monkeypatch)
     # A shard may notice first that its state is not what it must be.
     with pytest.raises((AssertionError, KeyError, ShardRefusedError)):
-        run_state_machine_as_test(Machine, settings=until_found(STEPS))
+        run_state_machine_as_test(Machine, settings=until_found(LENGTH))
 
 
 # --- bugs that random examples show late: each has a schedule of its own -------------------------------------
