@@ -72,6 +72,14 @@ def make(session: Session, name: TableName) -> Found:
     return found
 
 
+@attrs.define
+class Refused:
+    """What the target has refused in a transaction."""
+
+    rows: int = 0
+    first: RowRefusedError | None = None
+
+
 @attrs.frozen
 class DeadLetterWriter:
     """Writes rows of an epoch or a batch to the target, and those that it refuses to the table of dead letters."""
@@ -82,8 +90,8 @@ class DeadLetterWriter:
     most: int
     """The most letters of an epoch, or of a batch that is published at once."""
 
-    def write(self, parts: Iterator[list[pa.Table]], of: Epoch | Batch, write: Write) -> None:
-        """Write all parts, in the transaction that is open.
+    def write(self, parts: Iterator[list[pa.Table]], of: Epoch | Batch, write: Write) -> Refused:
+        """Write all parts, in the transaction that is open; return what was refused.
 
         Args:
             parts: rows of one schema each.
@@ -95,26 +103,29 @@ class DeadLetterWriter:
         """
         # A constraint that is checked at the end of the transaction would not tell which row breaks it.
         self.session.query("SET CONSTRAINTS ALL IMMEDIATE")
-        letters = 0
-        first: RowRefusedError | None = None
+        found = Refused()
         for part in parts:
-            for refused, error in self._refused(part, write):
-                letters, first = letters + 1, first or error
-                if letters > self.most:
+            for row, error in self._refused(part, write):
+                found.rows, found.first = found.rows + 1, found.first or error
+                if found.rows > self.most:
                     raise OutputError(
                         f"{self.session.where} refuses rows",
                         f"at most max_dead_letters={self.most} rows that it refuses at a time",
-                        f"{letters} and perhaps more; this one: {error.found}",
+                        f"{found.rows} and perhaps more; this one: {error.found}",
                         "correct the rows in the query, or the table; or raise max_dead_letters",
                     ) from error
-                self._put(refused, error, of)
-        if first is not None:
+                self._put(row, error, of)
+        return found
+
+    def tell(self, refused: Refused) -> None:
+        """Log what was refused, once the transaction is committed."""
+        if refused.first is not None:
             log.warning(
-                "the table refuses rows; the table of dead letters has them",
+                "the table has refused rows; the table of dead letters has them",
                 target=self.session.where,
                 dead_letters=self.table.sql,
-                rows=letters,
-                first=first.found,
+                rows=refused.rows,
+                first=refused.first.found,
             )
 
     def _refused(self, part: list[pa.Table], write: Write) -> Iterator[tuple[pa.Table, RowRefusedError]]:

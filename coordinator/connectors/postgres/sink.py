@@ -431,16 +431,19 @@ class PostgresCommitter(Committer):
         first = list(itertools.islice(parts, 1))
         self._lock()
         parts = itertools.chain(first, parts)
-        if self._letters is None:
+        refused = None
+        if self._letters is not None:
+            refused = self._letters.write(parts, staged.of, self._write)
+        else:
             for part in parts:
                 self._write(part)
-        else:
-            self._letters.write(parts, staged.of, self._write)
         moved = sql.move_position(self._positions)
         self._session.query(moved, position, str(self._identity), self._fence.writer)
         # A COMMIT that waits for a standby must not stop to wait and call itself done.
         self._session.query("SELECT set_config('statement_timeout', '0', true)")
         self._session.commit()
+        if self._letters is not None and refused is not None:
+            self._letters.tell(refused)
 
     def _lock(self) -> None:
         """Lock the record, and check that it is as this life has left it."""
