@@ -12,8 +12,8 @@ from ....storage.logs import logger
 from ...sinks.two_phase.contract import Batch, Epoch
 from ...sinks.two_phase.errors import OutputError
 from . import rows, sql
-from .catalog import Found, columns_of, find
-from .positions import UNLOGGED, create_table
+from .catalog import columns_of, find
+from .positions import UNLOGGED
 from .session import RowRefusedError, Session
 from .sql import TableName
 
@@ -58,18 +58,6 @@ def problems(session: Session, name: TableName) -> Iterator[str]:
         yield f"the user has no right to INSERT into {name.sql}"
     if found.is_unlogged:
         yield UNLOGGED.format(name.sql)
-
-
-def make(session: Session, name: TableName) -> Found:
-    """Return the table of dead letters. It is made if there is none."""
-    found = find(session, name)
-    if found is None:
-        create_table(session, sql.create_dead_letters(name))
-        found = find(session, name)
-    if found is None:
-        expected = f"a table {name.sql} for dead letters"
-        raise OutputError(f"{session.where} cannot be written to", expected, "none", "make it")
-    return found
 
 
 @attrs.define

@@ -54,17 +54,32 @@ def create_table(session: Session, statement: str) -> None:
     session.commit()
 
 
-def make_positions(session: Session, name: TableName) -> Found:
-    """Return the table of positions. It is made if there is none."""
+def make_own_table(session: Session, name: TableName, statement: str, purpose: str) -> Found:
+    """Return a table that the sink keeps beside the target. It is made if there is none.
+
+    Args:
+        session: with the server.
+        name: of the table.
+        statement: makes it.
+        purpose: what it is for, in the plural.
+
+    Raises:
+        OutputError: the user cannot see it.
+    """
     # A user for whom the table exists needs no right to create one.
     found = find(session, name)
     if found is None:
-        create_table(session, sql.create_positions(name))
+        create_table(session, statement)
         found = find(session, name)
     if found is None:
-        raise OutputError(
-            f"{session.where} cannot be written to", f"a table {name.sql} for positions", "none", "make it"
-        )
+        expected = f"a table {name.sql} for {purpose}"
+        raise OutputError(f"{session.where} cannot be written to", expected, "none", "make it")
+    return found
+
+
+def make_positions(session: Session, name: TableName) -> Found:
+    """Return the table of positions. It is made if there is none."""
+    found = make_own_table(session, name, sql.create_positions(name), "positions")
     if is_old(session, found):
         create_table(session, sql.add_target(name))
     session.commit()

@@ -20,7 +20,7 @@ from ..values import far_year, unclean_text
 from . import dead_letters, rows, sql
 from .catalog import Column, Found, columns_of, find
 from .dead_letters import DeadLetterWriter
-from .positions import UNLOGGED, create_table, make_positions, rights_problems, take
+from .positions import UNLOGGED, create_table, make_own_table, make_positions, rights_problems, take
 from .session import RowRefusedError, Session
 from .sql import TableName
 
@@ -213,7 +213,7 @@ class PostgresSink(StagedSink):
             lengths = _lengths(columns_of(session, found))
             letters = None
             if name := self._dead_letters(found):
-                made = dead_letters.make(session, name)
+                made = make_own_table(session, name, sql.create_dead_letters(name), "dead letters")
                 letters = DeadLetterWriter(session, made.name, fence.writer, self.max_dead_letters)
             session.commit()
         except BaseException:
