@@ -137,7 +137,10 @@ def add_files(folder: Path, entry: str, *marks: list[int]) -> None:
         lines.append(json.dumps({"path": path.as_uri(), "action": "add"}))
     lines.append(json.dumps({"path": (folder / "_chandy").as_uri(), "isDir": True, "action": "add"}))
     (folder / "_spark_metadata").mkdir(exist_ok=True)
-    (folder / "_spark_metadata" / entry).write_text("\n".join(lines))
+    # Whole at once, as Spark writes it: a reader looks at an entry once.
+    hidden = folder / "_spark_metadata" / f".{entry}"
+    hidden.write_text("\n".join(lines))
+    hidden.rename(folder / "_spark_metadata" / entry)
 
 
 def test_files_are_seen_once_the_log_has_them(tmp_path: Path) -> None:
