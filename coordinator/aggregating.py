@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
 
 import attrs
 
-from ..state.aggregation.aggregate_operator import Aggregation, Combine
+from ..state.aggregation.batch_aggregation import Define
 from ..state.aggregation.windowing import Scope, aggregation_in, key_columns
 from ..state.aggregation.windows import windowed_stream
 from ..state.operators.dataframe import check_input, check_streaming
 from ..state.operators.time_mode import TimeMode
 from .operator_arguments import KeyedStream, Lifetime, Windows, event_time_lag
-
-
-class Define(Protocol):
-    """Describes the aggregates.
-
-    Raises:
-        DefinitionError: an argument of theirs cannot be used.
-    """
-
-    def __call__(self, *, combine: Combine) -> Aggregation: ...  # noqa: D102
 
 
 @attrs.frozen

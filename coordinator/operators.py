@@ -64,6 +64,8 @@ class Operator:
     """What the state ``AGGREGATES`` has the accumulators of; None if it has no such state."""
     initial: InitialState | None = None
     """With what its state begins; None: with nothing, or it is restored."""
+    keeps_letters: bool = False
+    """Whether it keeps dead letters of what its code has failed on."""
 
 
 @attrs.define
@@ -191,7 +193,7 @@ class Operators:
             made.combiner,
             time_mode=given.mode,
             watermark_lag_ms=given.lag_ms,
-            aggregates=made.aggregates if AGGREGATES in made.spec.states else None,
+            aggregates=made.aggregates,
         )
 
     def with_batch_aggregates(
@@ -217,12 +219,11 @@ class Operators:
         ticking = self.ticks.attach(given.keyed.df, stream.uid, given.mode)
         tally = Tally.begin(ticking.sparkSession.sparkContext)
         made = batch_aggregation(ticking, given.define, combine=combine, tally=tally)
-        spec = made.specs[PreAggregation.NOWHERE]
         task, states = self._add(
             attrs.evolve(given.keyed, df=made.rows),
-            spec,
+            made.specs[PreAggregation.NOWHERE],
             watermark_lag_ms=given.lag_ms,
-            aggregates=made.aggregates if AGGREGATES in spec.states else None,
+            aggregates=made.aggregates,
         )
         tasks = {
             place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
@@ -351,12 +352,14 @@ class Operators:
         kept = {name: state for name, state in record.states.items() if name not in dropped}
         record = attrs.evolve(record, states=kept)
         initial = spec.initial if isinstance(spec, ProcessorSpec) else None
-        made = Operator(record, tasks, aggregates, initial)
+        # Sessions are kept in another form.
+        accumulated = aggregates if AGGREGATES in spec.states else None
+        made = Operator(record, tasks, accumulated, initial, keeps_letters=on_error != "fail")
         if is_again:
             self._again[uid] = made
         else:
             self._made[uid] = made
-            if aggregates is not None:
+            if accumulated is not None:
                 self._tell_of_new_aggregates(record)
         # The record also has states that are no longer declared. The task does not need them.
         states = {name: record.states[name] for name in declared.states}
@@ -441,6 +444,10 @@ class Operators:
             RestoreError: one was part of another query in the restored checkpoint.
         """
         return tuple(self._of_query(query, uid) for uid in uids)
+
+    def keep_letters(self, uids: Iterable[str]) -> bool:
+        """Return whether one of some operators keeps dead letters."""
+        return any(self._made[uid].keeps_letters for uid in uids)
 
     def _of_query(self, query: str, uid: str) -> OperatorRecord:
         record = self._made[uid].record if uid in self._made else None

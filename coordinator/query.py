@@ -43,6 +43,8 @@ class Definition:
     """Names of the pipeline's queries whose output it reads."""
     sources: QuerySources = attrs.field(factory=QuerySources)
     """Those of its sources that Chandy knows more of."""
+    keeps_letters: bool = False
+    """Whether an operator of it keeps dead letters, which say what their batch has read."""
 
 
 class CheckpointedQuery:

@@ -174,6 +174,7 @@ class QueryStarter:
             operators=self.operators.of_query(name, facts.operators),
             reads=request.reads,
             sources=sources_of(facts, self.pipeline.name, name),
+            keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:
             channels = self.channels.add(definition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import attrs
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..errors import invalid_argument
 from ..format.arrow import to_numpy
 from ..operators.dataframe import ArrowFunction, Combiner
-from .aggregate_operator import AggregateSpec, Aggregation
+from .aggregate_operator import AggregateSpec, Aggregation, Combine
 from .aggregates import Aggregates
 from .combining import Combined, Combining, PreAggregation
 from .partial_aggregation import RowsToAccumulators
@@ -20,6 +20,16 @@ from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
     from pyspark.sql import DataFrame
+
+
+class Define(Protocol):
+    """Describes running aggregates.
+
+    Raises:
+        DefinitionError: an argument of theirs cannot be used.
+    """
+
+    def __call__(self, *, combine: Combine) -> Aggregation: ...  # noqa: D102
 
 
 @attrs.frozen(eq=False)
@@ -63,14 +73,12 @@ class BatchAggregation:
     aggregates: Aggregates
 
 
-def batch_aggregation(
-    df: DataFrame, define: Callable[..., Aggregation], *, combine: Combining, tally: Tally
-) -> BatchAggregation:
+def batch_aggregation(df: DataFrame, define: Define, *, combine: Combining, tally: Tally) -> BatchAggregation:
     """Describe running aggregates over batches, on the driver.
 
     Args:
         df: the input.
-        define: describes the aggregates over its rows, given ``combine`` as for ``aggregation``.
+        define: describes the aggregates over its rows.
         combine: where rows are to be combined.
         tally: counts the rows.
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from ...storage.checkpoints.manifest import StateRecord
-from ..format.arrow import BYTES, from_numpy, to_numpy, valid
+from ..format.arrow import BYTES, from_numpy, milliseconds, nulled, to_numpy, valid
 from ..format.keyspace import WINDOWS, value_prefix
 from ..format.schema import from_json
 from ..operators.arrow_expiry import Since, TimeToLive
@@ -126,13 +126,9 @@ class EventTtlOperator(AggregateOperator):
         gone = ends <= self._until
         self._is_new = ~gone & (ends != _NEVER) & ((before == _NEVER) | (before > ends))
         self._ends.append(ends)
-        if gone.any():
-            totals = totals.take(from_numpy(np.arange(len(totals)), gone))
-        return output, states | {STATE: totals}
+        return output, states | {STATE: nulled(totals, gone)}
 
     def _ends_of(self, totals: pa.StructArray) -> npt.NDArray[np.int64]:
         """Return when the time to live of keys ends, in milliseconds since 1970, rounded up."""
         times = pc.struct_field(totals, _FIELDS[self._ttl.since])
-        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-        ends: npt.NDArray[np.int64] = -(-to_numpy(micros, 0) // 1000) + self._ttl.ms
-        return np.where(valid(times), ends, _NEVER)
+        return np.where(valid(times), milliseconds(times) + self._ttl.ms, _NEVER)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, StructField, StructType, TimestampType
 
 from ...storage.checkpoints.manifest import StateRecord
-from ..format.arrow import BYTES, from_numpy, to_numpy, valid
+from ..format.arrow import BYTES, from_numpy, microseconds, milliseconds, to_numpy, valid
 from ..format.keys import KeyCodec
 from ..format.keyspace import WINDOWS, value_prefix
 from ..format.rows import SLICE
@@ -160,8 +160,8 @@ class SessionProcessor(ArrowProcessor):
         rows = given.rows
         new = Sessions(
             given.numbers,
-            _micros(array(rows.column(START))),
-            _micros(array(rows.column(END))),
+            microseconds(array(rows.column(START))),
+            microseconds(array(rows.column(END))),
             [array(rows.column(name)) for name in self._parts],
         )
         held = self.opened(given.states[SESSIONS])
@@ -173,7 +173,7 @@ class SessionProcessor(ArrowProcessor):
         lengths = to_numpy(pc.fill_null(pc.list_value_length(lists[START]), 0)).astype(np.int64)
         keys = np.repeat(np.arange(len(held), dtype=np.int64), lengths)
         parts = [_items(column, lengths) for name, column in lists.items() if name not in (START, END)]
-        starts, ends = (_micros(_items(lists[name], lengths)) for name in (START, END))
+        starts, ends = (microseconds(_items(lists[name], lengths)) for name in (START, END))
         return Sessions(keys, starts, ends, parts)
 
     def close(self, sessions: Sessions, keys: pa.Table, watermark_ms: int) -> ArrowResult:
@@ -292,12 +292,8 @@ def next_ends(states: pa.StructArray) -> Longs:
     lists = pc.struct_field(states, END)
     some = to_numpy(pc.fill_null(pc.list_value_length(lists), 0)) > 0
     ends = np.full(len(states), _NONE, np.int64)
-    ends[some] = -(-_micros(pc.list_element(lists.filter(from_numpy(some)), 0)) // 1000)
+    ends[some] = milliseconds(pc.list_element(lists.filter(from_numpy(some)), 0))
     return ends
-
-
-def _micros(column: pa.Array) -> Longs:
-    return to_numpy(column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())).astype(np.int64)
 
 
 def _items(column: pa.Array, lengths: Longs) -> pa.Array:

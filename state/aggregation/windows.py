@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from ..errors import invalid_argument
-from ..format.arrow import BYTES, from_numpy, to_numpy, valid
+from ..format.arrow import BYTES, from_numpy, milliseconds, nulled, to_numpy, valid
 from ..format.keys import KeyCodec
 from ..format.keyspace import WINDOWS, value_prefix
 from ..format.rows import SLICE
@@ -173,11 +173,9 @@ class WindowProcessor(ArrowProcessor):
         found = self.aggregates.process(given)
         closed = ends_ms(given.keys) <= given.times.watermark_ms
         totals, output = found.states[STATE], self.output(found.output)
-        if closed.any():
-            totals = totals.take(from_numpy(np.arange(len(totals)), closed))
         if self.only_closed:
             output = output.filter(from_numpy(closed))
-        return ArrowResult(output, {STATE: totals})
+        return ArrowResult(output, {STATE: nulled(totals, closed)})
 
     def output(self, results: pa.Table) -> pa.Table:
         """Return results with windows in place of their starts and ends."""
@@ -259,5 +257,4 @@ def as_windows(starts: pa.Array, ends: pa.Array, window: str) -> pa.StructArray:
 
 def ends_ms(keys: pa.Table) -> npt.NDArray[np.int64]:
     """Return when the windows of some keys end, in milliseconds since 1970, rounded up."""
-    ends = array(keys.column(END))
-    return -(-to_numpy(ends.cast(pa.timestamp("us", ends.type.tz)).cast(pa.int64())) // 1000)
+    return milliseconds(array(keys.column(END)))

@@ -57,6 +57,21 @@ def valid(column: pa.Array) -> Bits:
     return to_numpy(column.is_valid())
 
 
+def nulled(values: pa.Array, gone: Bits) -> pa.Array:
+    """Return an array of any type, null where ``gone`` is true."""
+    return values.take(from_numpy(np.arange(len(values)), gone)) if gone.any() else values
+
+
+def microseconds(times: pa.Array) -> npt.NDArray[np.int64]:
+    """Return timestamps in microseconds since 1970, 0 for nulls."""
+    return to_numpy(times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()))
+
+
+def milliseconds(times: pa.Array) -> npt.NDArray[np.int64]:
+    """Return timestamps in milliseconds since 1970, rounded up; 0 for nulls."""
+    return -(-microseconds(times) // 1000)
+
+
 def bounds_of(data: pa.Array) -> npt.NDArray[np.int64]:
     """Return where the bytes of each row of a ``BYTES`` array begin in its data buffer, and where the last end."""
     offsets = np.frombuffer(data.buffers()[1], np.int64)

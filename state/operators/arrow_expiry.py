@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..format.arrow import BYTES, from_numpy, scalar, to_numpy, valid
+from ..format.arrow import BYTES, from_numpy, nulled, scalar, to_numpy, valid
 from ..format.keyspace import EXPIRY
 from ..format.packing import expiries
 from ..rpc.access import Entries, ShardColumn
@@ -49,7 +49,7 @@ class ColumnExpiry:
         A value keeps its expiry until it is written again, whatever time to live is declared meanwhile.
         """
         gone = to_numpy(pc.less_equal(expiries(held), scalar(self.now, pa.int64())), null=False)
-        return held.take(from_numpy(np.arange(len(held)), gone)) if gone.any() else held
+        return nulled(held, gone)
 
     def of(self, prefix: bytes, held: pa.Array) -> pa.Array | None:
         """Return when values that are written now expire; None: never.

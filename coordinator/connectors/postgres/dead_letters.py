@@ -13,7 +13,7 @@ from ...sinks.two_phase.contract import Batch, Epoch
 from ...sinks.two_phase.errors import OutputError
 from . import rows, sql
 from .catalog import columns_of, find
-from .positions import UNLOGGED
+from .positions import UNLOGGED, may_create_in
 from .session import RowRefusedError, Session
 from .sql import TableName
 
@@ -40,11 +40,7 @@ def problems(session: Session, name: TableName) -> Iterator[str]:
     found = find(session, name)
     if found is None:
         assert name.schema is not None
-        ((may,),) = session.query(
-            "SELECT coalesce(has_schema_privilege(to_regnamespace(%s), 'CREATE'), false)",
-            sql.quoted(name.schema),
-        )
-        if not may:
+        if not may_create_in(session, name.schema):
             yield f"the user may not CREATE the table {name.sql} for dead letters, and there is none"
         return
     present = {column.name: column for column in columns_of(session, found)}

@@ -26,8 +26,7 @@ def rights_problems(session: Session, found: Found) -> Iterator[str]:
     assert schema is not None
     positions = find(session, found.name.beside(sql.POSITIONS))
     if positions is None:
-        ((may,),) = session.query("SELECT has_schema_privilege(%s, 'CREATE')", schema)
-        if not may:
+        if not may_create_in(session, schema):
             yield f"the user may not CREATE the table {sql.POSITIONS} in schema {schema!r}, and there is none"
     else:
         if positions.is_unlogged:
@@ -45,6 +44,13 @@ def rights_problems(session: Session, found: Found) -> Iterator[str]:
     ((is_read_only,),) = session.query("SELECT current_setting('transaction_read_only')::boolean")
     if is_read_only:
         yield "the server or the database is read-only, such as a standby"
+
+
+def may_create_in(session: Session, schema: str) -> bool:
+    """Return whether the user may make tables in a schema; not if there is none."""
+    query = "SELECT coalesce(has_schema_privilege(to_regnamespace(%s), 'CREATE'), false)"
+    ((may,),) = session.query(query, sql.quoted(schema))
+    return bool(may)
 
 
 def create_table(session: Session, statement: str) -> None:

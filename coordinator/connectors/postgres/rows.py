@@ -223,7 +223,7 @@ def texts(row: pa.Table) -> dict[str, str | None]:
     import pyarrow as pa
 
     found: dict[str, str | None] = {}
-    for name, column in zip(row.column_names, row.combine_chunks().columns, strict=True):
+    for name, column in zip(row.column_names, row.columns, strict=True):
         (value,) = _text(column.combine_chunks()).cast(pa.large_binary()).to_pylist()
         found[name] = None if value is None else value.decode(errors="backslashreplace")
     return found

@@ -25,9 +25,9 @@ from ..record import check_record
 from ..values import far_year
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
-from .schema import check_schema, fit, limits_of, reading
+from .schema import check_schema, limits_of, reading
 from .transient_errors import unavailable
-from .upserting import Mode, check_deleted, check_mode, last_by_key, without
+from .upserting import Mode, check_mode, last_rows, unmarked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,9 +129,7 @@ class DeltaSink(StagedSink):
                 ", ".join(unquotable),
                 "rename them in the query",
             )
-        if self.deleted is not None:
-            check_deleted(self.name, schema, self.mode, self.key, self.deleted)
-            schema = without(schema, self.deleted)
+        schema = unmarked(self.name, schema, self.mode, self.key, self.deleted)
         self._check_partitions(schema, self.partition_by)
         try:
             found = self.open()
@@ -342,13 +340,8 @@ class _Committer(Committer):
             write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     def _upsert(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
-        import pyarrow as pa
-
-        schema, deleted = _schema_of(table), self._sink.deleted
-        if deleted is not None:
-            schema = schema.append(pa.field(deleted, pa.bool_()))
-        tables = [fit(rows, schema, self._sink.name, fill=False) for rows in staged.tables()]
-        rows = last_by_key(pa.concat_tables(tables), self._sink.key, self._sink.name)
+        sink, deleted = self._sink, self._sink.deleted
+        rows = last_rows(staged.tables(), _schema_of(table), sink.key, deleted, sink.name, fill=False)
         merge = table.merge(
             rows,
             " AND ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in self._sink.key),

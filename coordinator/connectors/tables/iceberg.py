@@ -22,9 +22,9 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year
 from .call_timeouts import within
-from .schema import check_schema, fit, limits_of, reading
+from .schema import check_schema, limits_of, reading
 from .transient_errors import unavailable
-from .upserting import Mode, check_deleted, check_mode, last_by_key, without
+from .upserting import Mode, check_mode, last_rows, unmarked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,8 @@ class IcebergSink(StagedSink):
 
     With ``mode="upsert"`` a row replaces the one with the same key, and of rows of one epoch with one key the last one
     counts. It is PyIceberg's upsert: it compares rows one by one in Python, and no two rows of the table may have one
-    key. It suits epochs of thousands of keys, not of millions, and has a whole epoch in memory. Files of which rows are
-    replaced or deleted are written anew (copy on write).
+    key. It suits epochs of thousands of keys, not of millions, and has a whole epoch in memory. A commit rewrites
+    each file that has a row to replace or to delete (copy on write).
     """
 
     catalog: Mapping[str, str] = attrs.field(repr=False)
@@ -117,9 +117,7 @@ class IcebergSink(StagedSink):
                 ", ".join(unknown),
                 "correct `key` of the sink",
             )
-        if self.deleted is not None:
-            check_deleted(self.name, schema, self.mode, self.key, self.deleted)
-            schema = without(schema, self.deleted)
+        schema = unmarked(self.name, schema, self.mode, self.key, self.deleted)
         with self.connected() as catalog:
             try:
                 found = self.load(catalog)
@@ -250,11 +248,7 @@ class IcebergSink(StagedSink):
     def _upsert(
         self, transaction: Transaction, schema: pa.Schema, staged: StagedRows, said: Mapping[str, str]
     ) -> bool:
-        import pyarrow as pa
-
-        marked = schema if self.deleted is None else schema.append(pa.field(self.deleted, pa.bool_()))
-        tables = [fit(rows, marked, self.name) for rows in staged.tables()]
-        rows = last_by_key(pa.concat_tables(tables), self.key, self.name)
+        rows = last_rows(staged.tables(), schema, self.key, self.deleted, self.name, fill=True)
         before = transaction.table_metadata.current_snapshot_id
         if self.deleted is not None:
             rows, gone = _kept_and_gone(rows, self.deleted)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ...sinks.two_phase.errors import OutputError
-from .schema import rows_with_null
+from .schema import fit, rows_with_null
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
 Mode = Literal["append", "upsert"]
@@ -47,9 +49,47 @@ def check_deleted(target: str, schema: pa.Schema, mode: Mode, key: tuple[str, ..
         )
 
 
-def without(schema: pa.Schema, deleted: str) -> pa.Schema:
-    """Return a schema without the column that marks deletions, which is none of the table."""
+def unmarked(
+    target: str, schema: pa.Schema, mode: Mode, key: tuple[str, ...], deleted: str | None
+) -> pa.Schema:
+    """Return the schema of rows without the column that marks deletions, which is none of the table.
+
+    Raises:
+        OutputError: they do not have the column, or no keys can be deleted.
+    """
+    if deleted is None:
+        return schema
+    check_deleted(target, schema, mode, key, deleted)
     return schema.remove(schema.get_field_index(deleted))
+
+
+def last_rows(
+    tables: Iterable[pa.Table],
+    table: pa.Schema,
+    key: tuple[str, ...],
+    deleted: str | None,
+    target: str,
+    *,
+    fill: bool,
+) -> pa.Table:
+    """Return the last row of each key in the form of a table, then with the mark of deletions if rows have one.
+
+    Args:
+        tables: the rows, in their order.
+        table: the schema of the table.
+        key: the columns of the key.
+        deleted: the column that marks deletions; None if there is none.
+        target: the table, for messages.
+        fill: as for ``fit``.
+
+    Raises:
+        OutputError: a row does not fit, or has a null in its key.
+    """
+    import pyarrow as pa
+
+    marked = table if deleted is None else table.append(pa.field(deleted, pa.bool_()))
+    fitted = [fit(rows, marked, target, fill=fill) for rows in tables]
+    return last_by_key(pa.concat_tables(fitted), key, target)
 
 
 def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:

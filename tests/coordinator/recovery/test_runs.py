@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
 from chandy.coordinator.errors import SinkTakenError, WorkingDirectoryLostError
@@ -55,6 +56,13 @@ def query(tmp_path: Path) -> Query:
     for batch in range(2):
         made.commit(batch)
     return made
+
+
+def test_only_a_query_that_keeps_dead_letters_is_told_what_its_batch_reads(query: Query) -> None:
+    assert query.runs.times("x", 1).offsets == ""
+    (run,) = query.runs.all()
+    run.definition = attrs.evolve(run.definition, keeps_letters=True)
+    assert json.loads(query.runs.times("x", 1).offsets) == {"0": ["{}", "{}"]}
 
 
 @pytest.mark.parametrize("under_way", ["", "planned", "written"])
