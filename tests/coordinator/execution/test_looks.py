@@ -47,14 +47,18 @@ def test_a_look_that_fails_is_taken_again_and_told_of_once_until_one_succeeds(
 ) -> None:
     said: list[tuple[str, object]] = []
     monkeypatch.setattr(module.log, "warning", lambda event, error: said.append((event, error)))
-    taken = iter([*["fails"] * 3, "succeeds", *["fails"] * 3])
+    outcomes = iter([*["fails"] * 3, "succeeds", *["fails"] * 3])
+    ended = threading.Event()
 
     def look() -> None:
-        if next(taken, "succeeds") == "fails":
+        outcome = next(outcomes, None)
+        if outcome is None:
+            ended.set()
+        if outcome == "fails":
             raise ConnectionError("no executor answers")
 
     watch = begin({"start hosts": look})
-    eventually(lambda: next(iter(taken), None) is None and len(said) == 2)
+    assert ended.wait(DEADLINE)
     watch.close()
     assert said == [("could not start hosts", "no executor answers")] * 2
 
