@@ -44,22 +44,22 @@ class Assignment(tuple[AssignedShard, ...]):
         return table("Shards", [name.replace("_", " ") for name in columns], rows)
 
 
-def assigned_shards(machine: CheckpointStateMachine) -> Assignment:
+def assigned_shards(state: CheckpointStateMachine) -> Assignment:
     """Return the shards of all running queries."""
     found: list[AssignedShard] = []
-    sizes = machine.checkpoints.retained.sizes()
-    moves = {(move.query, move.shard): move for move in machine.placement.moves.under_way.values()}
-    for name, query in sorted(machine.queries.items()):
+    sizes = state.checkpoints.retained.sizes()
+    moves = {(move.query, move.shard): move for move in state.placement.moves.under_way.values()}
+    for name, query in sorted(state.queries.items()):
         owners = {
-            shard: machine.members.hosts.get(host)
+            shard: state.members.hosts.get(host)
             for host, some in query.assignment.by_owner().items()
             for shard in some
         }
         for shard in sorted({*owners, *query.assignment.shards}):
             owner = owners.get(shard)
             move = moves.get((name, shard))
-            target = machine.members.hosts.get(move.target) if move else None
-            standby = machine.placement.standbys.in_sync(name, shard, machine.members.hosts)
+            target = state.members.hosts.get(move.target) if move else None
+            standby = state.placement.standbys.in_sync(name, shard, state.members.hosts)
             found.append(
                 AssignedShard(
                     query=name,
@@ -71,7 +71,7 @@ def assigned_shards(machine: CheckpointStateMachine) -> Assignment:
                     size=sizes.get((name, shard)),
                     moves_to=target.machine if target else None,
                     progress=move.phase.value if move and target else None,
-                    standby=machine.members.hosts[standby.target].machine if standby else None,
+                    standby=state.members.hosts[standby.target].machine if standby else None,
                 )
             )
     return Assignment(found)

@@ -10,7 +10,7 @@ from ..state.rpc.addresses import PortRange
 from . import fields
 from .durations import Duration, seconds
 from .listening import Listening
-from .protocol.limits import Limits
+from .protocol.limits import ProtocolLimits
 from .recovery.pipeline_events import PipelineEvent
 from .recovery.restart import ExponentialBackoff, RestartStrategy
 from .sinks.two_phase.policy import OutputPolicy
@@ -362,9 +362,9 @@ class CheckpointConfig:
         )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ProtocolLimits:
         """What the checkpoint protocol needs of it."""
-        return Limits(
+        return ProtocolLimits(
             interval=self.interval_seconds,
             interval_during_backlog=self.interval_during_backlog_seconds,
             min_pause=self.min_pause_seconds,

@@ -119,7 +119,7 @@ class CheckpointCoordinator(KeyedOperators):
             operators=parts.operators,
             adopter=parts.adopter,
             channels=parts.channels,
-            machine=parts.executor.machine,
+            protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
         )
         self._abandon = parts.abandon
@@ -400,7 +400,7 @@ class CheckpointCoordinator(KeyedOperators):
 
     def assignment(self) -> Assignment:
         """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
-        return self._executor.machine.read(assigned_shards)
+        return self._executor.protocol.read(assigned_shards)
 
     def drain(self, machine: str, timeout: Duration = "10 min") -> None:
         """Move all shards of a machine to others, while the queries run, and return when it has none.
@@ -509,7 +509,7 @@ class CheckpointCoordinator(KeyedOperators):
                 with ThreadPoolExecutor(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
             self._stopped = True
-            if not hand_over and self._executor.machine.read(lambda machine: machine.closed) is None:
+            if not hand_over and self._executor.protocol.read(lambda state: state.closed) is None:
                 self._taken.leadership.stop()
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)

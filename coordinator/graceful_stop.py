@@ -34,7 +34,7 @@ class GracefulStop:
             CheckpointError: the savepoint failed.
             PipelineFailedError: it failed, and the pipeline cannot go on.
         """
-        order = self.executor.machine.read(lambda machine: machine.queries.downstream_first())
+        order = self.executor.protocol.read(lambda state: state.queries.downstream_first())
         stopped = self.supervisor.stop_gracefully(order, timeout)
         if target is None:
             return None
@@ -57,15 +57,15 @@ class GracefulStop:
             The checkpoint; None if there was nothing to keep, or it failed.
         """
         batches = self.supervisor.current_batches()
-        if self.executor.machine.read(
-            lambda machine: machine.closed is not None or machine.checkpoints.retained.base_has(batches)
+        if self.executor.protocol.read(
+            lambda state: state.closed is not None or state.checkpoints.retained.base_has(batches)
         ):
             return None
         try:
             return self.executor.request(CheckpointKind.MANUAL, is_final=True).result(timeout)
         except (ChandyError, TimeoutError) as error:
-            if latest := self.executor.machine.read(
-                lambda machine: machine.checkpoints.retained.base_with(batches)
+            if latest := self.executor.protocol.read(
+                lambda state: state.checkpoints.retained.base_with(batches)
             ):
                 log.warning(
                     "the last checkpoint is complete; the next start publishes its output", id=latest.id

@@ -31,7 +31,7 @@ from ..storage.checkpoints.locate import Located
 from ..storage.checkpoints.restore import restore_files
 from ..storage.disk.scratch import scratch_directory
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
-from .execution.locked_machine import LockedMachine
+from .execution.locked_protocol import LockedProtocol
 from .protocol.shard_assignment import ShardLocations
 from .recovery.runs import Runs
 from .spark.progress import newest_committed
@@ -57,7 +57,7 @@ class Lookup:
     """Reads the state of running queries, as of their newest committed batch."""
 
     spark: SparkSession
-    machine: LockedMachine
+    protocol: LockedProtocol
     runs: Runs
     token: str
     """The token with which calls to state hosts are authenticated."""
@@ -117,7 +117,7 @@ class Lookup:
         # Imported here: most drivers never need RocksDB.
         from ..state.reader.largest import largest_keys
 
-        latest = self.machine.read(lambda machine: machine.checkpoints.retained.base_manifest)
+        latest = self.protocol.read(lambda state: state.checkpoints.retained.base_manifest)
         return [] if latest is None else largest_keys(Located(latest, store), operator.uid, limit)
 
     def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:
@@ -154,7 +154,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.machine.read(lambda machine: machine.placement.locations(operator.query, operator.uid))
+        return self.protocol.read(lambda state: state.placement.locations(operator.query, operator.uid))
 
     def _fetch_from(
         self,

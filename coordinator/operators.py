@@ -54,7 +54,7 @@ log = logger(__name__)
 
 
 @attrs.frozen
-class Operator:
+class DefinedOperator:
     """An operator that was made."""
 
     record: OperatorRecord
@@ -83,9 +83,9 @@ class Operators:
     """Whether local paths are on a file system that all machines have mounted."""
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
-    _made: dict[str, Operator] = attrs.field(factory=dict, init=False)
+    _made: dict[str, DefinedOperator] = attrs.field(factory=dict, init=False)
     """By uid."""
-    _again: dict[str, Operator | None] = attrs.field(factory=dict, init=False)
+    _again: dict[str, DefinedOperator | None] = attrs.field(factory=dict, init=False)
     """While a query is built again, its operators by uid: what they are now; None: not made again yet."""
 
     # --- building -------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class Operators:
         initial = spec.initial if isinstance(spec, ProcessorSpec) else None
         # Sessions are kept in another form.
         accumulated = aggregates if AGGREGATES in spec.states else None
-        made = Operator(record, tasks, accumulated, initial, keeps_letters=on_error != "fail")
+        made = DefinedOperator(record, tasks, accumulated, initial, keeps_letters=on_error != "fail")
         if is_again:
             self._again[uid] = made
         else:
@@ -476,7 +476,7 @@ class Operators:
             self._made[record.uid] = attrs.evolve(self._made[record.uid], record=record)
 
 
-def _check_same(was: OperatorRecord, made: Operator | None) -> None:
+def _check_same(was: OperatorRecord, made: DefinedOperator | None) -> None:
     """Check that an operator that was made again is the same one.
 
     Raises:

@@ -18,7 +18,7 @@ from .channels.observer import Channels
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .errors import ArgumentError, RescaledError
-from .execution.locked_machine import LockedMachine
+from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, taken
 from .protocol.events import Published, ScheduleStarted
 from .query import CheckpointedQuery, Definition
@@ -114,7 +114,7 @@ class QueryStarter:
     operators: Operators
     adopter: Adopter
     channels: Channels
-    machine: LockedMachine
+    protocol: LockedProtocol
     supervisor: Supervisor
     _started: dict[str, _Started] = attrs.field(factory=dict, init=False)
     """By name."""
@@ -133,7 +133,7 @@ class QueryStarter:
                 "either a DataStreamWriter that has not been started, or build=, a function that returns one",
                 "neither" if request.writer is None else "both",
             )
-        self.machine.read(lambda machine: machine.queries.check_reads(request.name, request.reads))
+        self.protocol.read(lambda state: state.queries.check_reads(request.name, request.reads))
         with self.operators.undone_on_error():
             return self._start(request)
 
@@ -188,7 +188,7 @@ class QueryStarter:
             raise
         self._started[name] = _Started(request, query, planned, transactional)
         self.operators.started(definition.operators)
-        self.machine.handle(ScheduleStarted(random.random()))
+        self.protocol.handle(ScheduleStarted(random.random()))
         log.info("query started", guarantee=str(query.guarantee))
         return query
 
@@ -263,7 +263,7 @@ class QueryStarter:
             self.pipeline.watch.proof,
             policy=self.config.output_policy,
             first_epoch=self.pipeline.generation.next_id,
-            on_published=lambda checkpoint: self.machine.handle(Published(checkpoint, query)),
+            on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
             on_failure=self.supervisor.output_failed,
         )
 

@@ -42,8 +42,8 @@ _OLDEST: Final = 1_600_000_000
 
 def pids(coordinator: CheckpointCoordinator) -> set[int]:
     """Return the ids of the processes of the state hosts that live."""
-    return coordinator._executor.machine.read(
-        lambda machine: {host.pid for host in machine.members.hosts.values()}
+    return coordinator._executor.protocol.read(
+        lambda state: {host.pid for host in state.members.hosts.values()}
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ..storage.errors import ChandyError, FailureCode, RefusedError
+from .shards import CopyId
 
 
 class StateError(ChandyError):
@@ -51,13 +52,13 @@ class ShardMissingError(StateError):
 
 
 @attrs.define(eq=False)
-class MoveGivenUpError(StateError):
+class CopyGivenUpError(StateError):
     """A move of a shard has ended before the shard was here, or a standby of it before it was needed."""
 
-    move: int
+    copy_id: CopyId
 
     def __str__(self) -> str:
-        return f"move or standby {self.move} was given up; its shard stays where it was"
+        return f"move or standby {self.copy_id} was given up; its shard stays where it was"
 
 
 @attrs.define(eq=False)

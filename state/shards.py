@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NewType
 
 import attrs
 
 from ..storage.checkpoints.manifest import Handle
 
-FIRST_TERM: Final = 1
-"""The term of a shard that has had one owner. Every other owner gets a higher one, which fences the ones before."""
+Term = NewType("Term", int)
+"""Numbers the owners of a shard. Every other owner gets a higher one, which fences the ones before."""
+FIRST_TERM: Final = Term(1)
+"""The term of a shard that has had one owner."""
+NO_TERM: Final = Term(0)
+"""The term of a shard that has no owner."""
+CopyId = NewType("CopyId", int)
+"""Names a copy of a shard that follows its owner: to move, or to stand by. No two copies of a pipeline share one."""
 
 
 @attrs.frozen(order=True)

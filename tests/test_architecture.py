@@ -196,6 +196,16 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, "\n".join(silent)
 
 
+def test_one_name_is_one_class() -> None:
+    """Names with an underscore are read beside their only use."""
+    defined: dict[str, list[str]] = {}
+    for name, source in sources().items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(name)
+    assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
+
+
 def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     made = {
         name

@@ -158,7 +158,7 @@ class _Watch:
         while not seconds or not until():
             seconds.append(self.feed.batch(self.running, self.keys, _ROWS))
             self.longest_wait = max(
-                self.longest_wait, longest_wait(self.coordinator._executor.machine.events)
+                self.longest_wait, longest_wait(self.coordinator._executor.protocol.events)
             )
             if time.monotonic() > end:
                 raise TimeoutError(
@@ -168,7 +168,7 @@ class _Watch:
 
     def has_host(self, machine: Machine) -> bool:
         """Return whether a machine has a state host."""
-        hosts = self.coordinator._executor.machine.read(lambda state: list(state.members.hosts.values()))
+        hosts = self.coordinator._executor.protocol.read(lambda state: list(state.members.hosts.values()))
         return machine.name in {host.machine for host in hosts}
 
 

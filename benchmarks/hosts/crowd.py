@@ -216,7 +216,7 @@ class Crowd:
         added = on.QueryAdded(QUERY, self._run, self._batch, (self._fleet.operator(),), sources, (operator,))
         self._handle(added)
         self._handle(on.Released((before,)))
-        self._handle(on.Restored(manifest.id))
+        self._handle(on.PipelineRestored(manifest.id))
 
     # --- counting -------------------------------------------------------------------------------------------
 

@@ -205,7 +205,7 @@ def _checkpoint(
     fleet: Fleet, executor: Observed, query: CommittingQuery, hosts: Hosts, store: LocalStore
 ) -> Costs:
     executor.expect(fleet.shards)
-    drops = executor.machine.read(lambda p: len(p.checkpoints.retained.manifests) >= p.limits.retained)
+    drops = executor.protocol.read(lambda p: len(p.checkpoints.retained.manifests) >= p.limits.retained)
     before = time.monotonic(), time.process_time()
     future = executor.request(CheckpointKind.MANUAL)
     last_order = hosts.hear("ordered")["at"]

@@ -86,7 +86,7 @@ def _generations(keys: Iterable[str]) -> set[int]:
 
 
 @attrs.frozen
-class Life:
+class AdoptingPipeline:
     """The life of a pipeline that adopts a query."""
 
     root: str
@@ -97,7 +97,7 @@ class Life:
 
 
 def write(
-    life: Life,
+    life: AdoptingPipeline,
     query: str,
     source: AdoptionRecord,
     files: Mapping[str, Path],
@@ -162,7 +162,7 @@ def write(
     return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)
 
 
-def _forget_older(life: Life, query: str, proof: FenceProof) -> None:
+def _forget_older(life: AdoptingPipeline, query: str, proof: FenceProof) -> None:
     """Delete what earlier lives have written of an adoption: a part, or what was written too late."""
     store = open_store(place_of(life.root, query))
     keys = store.list()

@@ -33,9 +33,9 @@ from ..spark.plain_checkpoint import (
 from ..spark.progress import Files
 from ..spark.writer_facts import WriterFacts
 from . import adopted_store, adopters, keyed_state
-from .adopted_store import Adopted, AdoptionRecord, Life
+from .adopted_store import Adopted, AdoptingPipeline, AdoptionRecord
 from .adopters import AdoptedBy
-from .findings import Adoption, StoredState, Target, examine, matched
+from .findings import AdoptableState, Adoption, Target, examine, matched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ class Adopter:
     spark: SparkSession
     storage: str
     """The URI that pipelines are given, for the record of who has adopted what."""
-    life: Life
+    life: AdoptingPipeline
     restored: RestorePoint | None
     """The checkpoint that the life begins from. What it has is not adopted again."""
     adoptions: Adoptions
@@ -187,7 +187,7 @@ class Adopter:
             )
 
     def _examine(
-        self, found: PlainCheckpoint, target: Target | None, stored: dict[int, StoredState]
+        self, found: PlainCheckpoint, target: Target | None, stored: dict[int, AdoptableState]
     ) -> Adoption:
         return examine(
             found,
@@ -197,7 +197,7 @@ class Adopter:
             rival=self._rival(found.query_id, "" if target is None else target.query),
         )
 
-    def _stored(self, found: PlainCheckpoint, target: Target | None) -> dict[int, StoredState]:
+    def _stored(self, found: PlainCheckpoint, target: Target | None) -> dict[int, AdoptableState]:
         """Read the schemas of the state that operators of Chandy would take over."""
         if target is None or not _converts(found, target):
             return {}
@@ -214,7 +214,7 @@ class Adopter:
         target: Target,
         facts: WriterFacts,
         sink: Sink,
-        stored: dict[int, StoredState],
+        stored: dict[int, AdoptableState],
     ) -> Adopted:
         converts = _converts(found, target)
         with TemporaryDirectory(prefix="adopt-", dir=self.folder()) as temporary:

@@ -19,7 +19,7 @@ _NOT_FILES = frozenset({"kafka", "rate", "rate-micro-batch"})
 
 
 @attrs.frozen
-class StoredState:
+class AdoptableState:
     """What a ``transformWithState`` of plain Spark has stored: its key and its variables, with their schemas."""
 
     key: StructType
@@ -84,7 +84,7 @@ class Adoption:
 
 
 def matched(
-    found: PlainCheckpoint, stored: Mapping[int, StoredState], operators: Sequence[OperatorRecord]
+    found: PlainCheckpoint, stored: Mapping[int, AdoptableState], operators: Sequence[OperatorRecord]
 ) -> dict[str, StateOperator]:
     """Return for each operator the ``transformWithState`` whose state it takes over, by uid.
 
@@ -101,7 +101,7 @@ def matched(
     return pairs
 
 
-def _names(operator: StateOperator, stored: Mapping[int, StoredState]) -> set[str]:
+def _names(operator: StateOperator, stored: Mapping[int, AdoptableState]) -> set[str]:
     if operator.id in stored:
         return set(stored[operator.id].variables)
     return {variable.name for variable in operator.variables}
@@ -110,7 +110,7 @@ def _names(operator: StateOperator, stored: Mapping[int, StoredState]) -> set[st
 def examine(
     found: PlainCheckpoint,
     target: Target | None = None,
-    stored: Mapping[int, StoredState] | None = None,
+    stored: Mapping[int, AdoptableState] | None = None,
     *,
     runs_here: bool = False,
     rival: str = "",
@@ -173,7 +173,7 @@ def _progress(found: PlainCheckpoint) -> list[str]:
 
 
 def _state_sentences(
-    found: PlainCheckpoint, target: Target | None, stored: Mapping[int, StoredState]
+    found: PlainCheckpoint, target: Target | None, stored: Mapping[int, AdoptableState]
 ) -> list[str]:
     converted = target is not None and bool(target.operators) and not target.native_state
     pairs = {one.id: uid for uid, one in matched(found, stored, target.operators).items()} if target else {}
@@ -223,7 +223,9 @@ def _source_obstacles(found: PlainCheckpoint, target: Target) -> list[str]:
     return said
 
 
-def _state_obstacles(found: PlainCheckpoint, target: Target, stored: Mapping[int, StoredState]) -> list[str]:
+def _state_obstacles(
+    found: PlainCheckpoint, target: Target, stored: Mapping[int, AdoptableState]
+) -> list[str]:
     if found.committed < 0:
         return []
     kinds = ", ".join(operator.name or "unknown" for operator in found.operators)
@@ -247,7 +249,9 @@ def _state_obstacles(found: PlainCheckpoint, target: Target, stored: Mapping[int
     return _keyed_obstacles(found, target, stored)
 
 
-def _keyed_obstacles(found: PlainCheckpoint, target: Target, stored: Mapping[int, StoredState]) -> list[str]:
+def _keyed_obstacles(
+    found: PlainCheckpoint, target: Target, stored: Mapping[int, AdoptableState]
+) -> list[str]:
     pairs = matched(found, stored, target.operators)
     said = []
     for operator in found.keyed:
@@ -273,7 +277,7 @@ def _keyed_obstacles(found: PlainCheckpoint, target: Target, stored: Mapping[int
     return said
 
 
-def _schema_obstacles(operator: OperatorRecord, stored: StoredState, *, drops_state: bool) -> list[str]:
+def _schema_obstacles(operator: OperatorRecord, stored: AdoptableState, *, drops_state: bool) -> list[str]:
     key = from_json(operator.key_schema)
     was, now = _types(stored.key), _types(key)
     said = []

@@ -23,7 +23,7 @@ from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateReco
 from ..errors import AdoptionError
 from ..spark.plain_checkpoint import PlainCheckpoint, StateOperator, StateVariable
 from ..spark.progress import Files
-from .findings import StoredState
+from .findings import AdoptableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +55,7 @@ def _timers(spark: SparkSession, found: PlainCheckpoint, operator: StateOperator
     return df.select("key", F.col("expiration_timestamp_ms").alias(STATE))
 
 
-def stored(spark: SparkSession, found: PlainCheckpoint, operator: StateOperator) -> StoredState:
+def stored(spark: SparkSession, found: PlainCheckpoint, operator: StateOperator) -> AdoptableState:
     """Return what an operator has stored, as far as its schemas go, and the number of its timers.
 
     Raises:
@@ -80,7 +80,7 @@ def stored(spark: SparkSession, found: PlainCheckpoint, operator: StateOperator)
             "adopt with the version of PySpark that has written it, and with its state store's settings",
         ) from error
     assert isinstance(key, StructType | None)
-    return StoredState(key or StructType(), variables, timers)
+    return AdoptableState(key or StructType(), variables, timers)
 
 
 def _record(variable: StateVariable, dtype: Any) -> StateRecord:
@@ -99,7 +99,7 @@ def convert(
     found: PlainCheckpoint,
     operator: StateOperator,
     record: OperatorRecord,
-    state: StoredState,
+    state: AdoptableState,
     mode: str,
     folder: Path,
 ) -> dict[tuple[str, int], Files]:

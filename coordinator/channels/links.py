@@ -57,7 +57,7 @@ class Link:
     place: OutputTarget
 
 
-class Reading(enum.Enum):
+class ReadingMode(enum.Enum):
     """How a source reads a place."""
 
     NOT = "not at all"
@@ -97,27 +97,27 @@ def _between(writer: Node, reader: Node) -> list[Link]:
     for output in writer.outputs:
         for source in reader.sources:
             how = reading(source, output.place, ignores_sink_log=reader.ignores_sink_log)
-            if how in (Reading.BY_LISTING, Reading.UNCOMMITTED):
+            if how in (ReadingMode.BY_LISTING, ReadingMode.UNCOMMITTED):
                 raise _refused(writer.name, reader.name, source, output.place, how)
-            if how is Reading.WHOLE:
+            if how is ReadingMode.WHOLE:
                 found[Link(writer.name, output.sink, reader.name, output.place)] = None
     return list(found)
 
 
-def reading(source: SourceFacts, place: OutputTarget, *, ignores_sink_log: bool = False) -> Reading:
+def reading(source: SourceFacts, place: OutputTarget, *, ignores_sink_log: bool = False) -> ReadingMode:
     """Return how a source reads a place."""
     match place:
         case Directory(path):
             if "path" not in source.options:
-                return Reading.NOT
+                return ReadingMode.NOT
             return _reading_directory(_path_of(source.options["path"]), path, ignores_sink_log)
         case Topic(servers, name):
             if not servers & Topic.servers_of(source.options.get("kafka.bootstrap.servers", "")):
-                return Reading.NOT
+                return ReadingMode.NOT
             if not _subscribes(source, name):
-                return Reading.NOT
+                return ReadingMode.NOT
             level = source.options.get("kafka.isolation.level", "read_uncommitted")
-            return Reading.WHOLE if level == "read_committed" else Reading.UNCOMMITTED
+            return ReadingMode.WHOLE if level == "read_committed" else ReadingMode.UNCOMMITTED
 
 
 def _path_of(option: str) -> str:
@@ -127,15 +127,15 @@ def _path_of(option: str) -> str:
     )
 
 
-def _reading_directory(path: str, directory: str, ignores_sink_log: bool) -> Reading:
+def _reading_directory(path: str, directory: str, ignores_sink_log: bool) -> ReadingMode:
     if path == directory:
-        return Reading.BY_LISTING if ignores_sink_log else Reading.WHOLE
+        return ReadingMode.BY_LISTING if ignores_sink_log else ReadingMode.WHOLE
     patterns, names = path.split("/"), directory.split("/")
     # A source lists all that is below its path, and its path may be below the directory.
     common = zip(patterns, names, strict=False)
     if all(pattern == name or _matches(pattern, name) for pattern, name in common):
-        return Reading.BY_LISTING
-    return Reading.NOT
+        return ReadingMode.BY_LISTING
+    return ReadingMode.NOT
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -174,9 +174,11 @@ def _subscribes(source: SourceFacts, topic: str) -> bool:
         return False
 
 
-def _refused(writer: str, reader: str, source: SourceFacts, place: OutputTarget, how: Reading) -> WriterError:
+def _refused(
+    writer: str, reader: str, source: SourceFacts, place: OutputTarget, how: ReadingMode
+) -> WriterError:
     what = f"query {reader!r} cannot read what {writer!r} writes"
-    if how is Reading.UNCOMMITTED:
+    if how is ReadingMode.UNCOMMITTED:
         return WriterError(
             what,
             f"kafka.isolation.level=read_committed for {place}, because a transaction may be taken back",

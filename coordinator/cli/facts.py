@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from ...storage.checkpoints.catalog import Entry
+from ...storage.checkpoints.catalog import CatalogEntry
 from ...storage.checkpoints.manifest import Manifest, OperatorRecord
 
 
@@ -94,6 +94,6 @@ def duration_of(manifest: Manifest) -> str:
     return f"{manifest.completed_at - manifest.triggered_at:.2f} s"
 
 
-def problem_of(entry: Entry) -> str | None:
+def problem_of(entry: CatalogEntry) -> str | None:
     """Return why a checkpoint cannot be read; None: it can."""
     return str(entry.problem) if entry.problem else None

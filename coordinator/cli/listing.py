@@ -6,7 +6,7 @@ import click
 from rich.filesize import decimal
 
 from ...storage.checkpoints import locate
-from ...storage.checkpoints.catalog import Catalog, Entry
+from ...storage.checkpoints.catalog import Catalog, CatalogEntry
 from ...storage.errors import DamagedError
 from ...storage.store import Store
 from ...storage.times import to_the_second
@@ -31,7 +31,7 @@ def list_(uri: str, pipeline: str | None, as_json: bool) -> None:
     print_problems(str(entry.problem) for found in entries.values() for entry in found if entry.problem)
 
 
-def _list_checkpoints(name: str, store: Store, entries: list[Entry], as_json: bool) -> None:
+def _list_checkpoints(name: str, store: Store, entries: list[CatalogEntry], as_json: bool) -> None:
     savepoints = [{"id": id, "uri": place} for id, place in locate.savepoints(store).items()]
     if as_json:
         checkpoints = [
@@ -50,7 +50,7 @@ def _list_checkpoints(name: str, store: Store, entries: list[Entry], as_json: bo
         click.echo(f"savepoint {savepoint['id']}: {savepoint['uri']}")
 
 
-def _row(entry: Entry) -> list[str]:
+def _row(entry: CatalogEntry) -> list[str]:
     manifest = entry.manifest
     if manifest is None:
         return [str(entry.id), "", _status(entry), "", "", "", "", "", ""]
@@ -67,7 +67,7 @@ def _row(entry: Entry) -> list[str]:
     ]
 
 
-def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) -> None:
+def _list_pipelines(uri: str, entries: dict[str, list[CatalogEntry]], as_json: bool) -> None:
     rows = []
     documents = []
     for name, found in entries.items():
@@ -89,7 +89,7 @@ def _list_pipelines(uri: str, entries: dict[str, list[Entry]], as_json: bool) ->
         print_table(f"{uri}: {len(rows)} pipelines", columns, rows, numbers=("checkpoints", "latest", "size"))
 
 
-def _status(entry: Entry) -> str:
+def _status(entry: CatalogEntry) -> str:
     if entry.problem:
         return "damaged" if isinstance(entry.problem, DamagedError) else "too new"
     return "void" if entry.voided_by else "completed"

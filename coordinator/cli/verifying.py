@@ -8,7 +8,7 @@ import attrs
 from rich.filesize import decimal
 
 from ...storage.checkpoints import locate
-from ...storage.checkpoints.catalog import Catalog, Entry
+from ...storage.checkpoints.catalog import Catalog, CatalogEntry
 from ...storage.checkpoints.verification import Report, damaged_objects, verify, verify_all
 from ...storage.errors import ChandyError
 from .facts import problem_of
@@ -68,7 +68,7 @@ def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: boo
     Names every damaged or missing object and the checkpoints that need it. A savepoint that is no longer where the
     pipeline wrote it is said, but is no error.
     """
-    unreadable: list[Entry] = []
+    unreadable: list[CatalogEntry] = []
     savepoints: dict[int, str] = {}
     one = None
     if checkpoint is not None:

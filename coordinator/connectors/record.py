@@ -30,7 +30,7 @@ def check_record(found: Position | None, own: Position, fence: Fence, target: st
 
 
 @attrs.frozen
-class Identity:
+class TargetIds:
     """Tells a table or a topic from others that have or had its name, by the ids that its server gives to them."""
 
     positions: str = attrs.field(validator=attrs.validators.matches_re(r"\w+"))

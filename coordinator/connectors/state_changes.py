@@ -17,7 +17,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import WriterError
 from ..sources.background import Newest
-from ..sources.errors import Loss, SourceLostError
+from ..sources.errors import LostOffsets, SourceLostError
 from ..sources.source import Source
 
 log = logger(__name__)
@@ -70,7 +70,7 @@ class StateChangesSource(Source):
                 "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
                 "the reader and an empty target",
                 (
-                    Loss(
+                    LostOffsets(
                         f"the changes for reader {self.pins.reader!r}",
                         standing.needed,
                         min(there, default=None),

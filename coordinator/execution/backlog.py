@@ -7,12 +7,12 @@ from typing import Protocol
 
 from ...storage.logs import logger
 from ..protocol import events as on
-from .locked_machine import LockedMachine
+from .locked_protocol import LockedProtocol
 
 log = logger(__name__)
 
 
-class Reading(Protocol):
+class ReadingQuery(Protocol):
     """A ``CheckpointedQuery``."""
 
     def is_behind(self) -> bool:
@@ -24,20 +24,20 @@ class Backlog:
     """Tells the checkpoint protocol when a pipeline falls behind its sources and when it has caught up, look by look.
 
     Args:
-        machine: the protocol.
+        protocol: the protocol of the pipeline.
         queries: returns the queries of the pipeline.
     """
 
-    def __init__(self, machine: LockedMachine, queries: Callable[[], Iterable[Reading]]) -> None:
-        self._machine = machine
+    def __init__(self, protocol: LockedProtocol, queries: Callable[[], Iterable[ReadingQuery]]) -> None:
+        self._protocol = protocol
         self._queries = queries
 
     def look(self) -> None:
         """Look at the latest batch of each query."""
         is_behind = any(query.is_behind() for query in self._queries())
-        if is_behind == self._machine.read(lambda machine: machine.admission.schedule.is_behind):
+        if is_behind == self._protocol.read(lambda state: state.admission.schedule.is_behind):
             return
-        self._machine.handle(on.BacklogChanged(is_behind))
-        seconds = self._machine.read(lambda machine: machine.admission.schedule.current)
+        self._protocol.handle(on.BacklogChanged(is_behind))
+        seconds = self._protocol.read(lambda state: state.admission.schedule.current)
         what = "is behind" if is_behind else "has caught up with"
         log.info(f"the pipeline {what} its sources", checkpoints_every=seconds)

@@ -36,7 +36,7 @@ from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.reasons import Reason
 from .commit import commit_steps
-from .locked_machine import LockedMachine
+from .locked_protocol import LockedProtocol
 from .progress import Progress
 from .reports import Reports
 from .successor_watch import SuccessorWatch
@@ -53,7 +53,7 @@ class CheckpointJobs:
     """Carries out what instructions ask of stores, and tells the state machine how it ended.
 
     Args:
-        machine: the protocol.
+        protocol: the protocol of the pipeline.
         watch: is told of a successor, and proves that there is no successor.
         catalog: where manifests are committed.
         store: the pipeline's own store.
@@ -65,7 +65,7 @@ class CheckpointJobs:
 
     def __init__(
         self,
-        machine: LockedMachine,
+        protocol: LockedProtocol,
         watch: SuccessorWatch,
         *,
         catalog: Catalog,
@@ -75,7 +75,7 @@ class CheckpointJobs:
         closed: threading.Event,
         reports: Reports,
     ) -> None:
-        self._machine = machine
+        self._protocol = protocol
         self._watch = watch
         self._catalog = catalog
         self._store = store
@@ -87,7 +87,7 @@ class CheckpointJobs:
     def failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
         """Tell the state machine that a checkpoint cannot complete."""
         detail = str(error) or type(error).__name__
-        self._machine.handle(on.CheckpointFailed(checkpoint, reason, detail))
+        self._protocol.handle(on.InstructionFailed(checkpoint, reason, detail))
 
     # --- its place ------------------------------------------------------------------------------------------
 
@@ -116,19 +116,19 @@ class CheckpointJobs:
             return
         for query in choose.queries:
             begun, current_batch = self._progress.begun(query), self._progress.current_batch(query)
-            self._machine.handle(on.CutChosen(choose.checkpoint, query, begun, current_batch))
-        self._machine.handle(on.PlanningDone(choose.checkpoint))
+            self._protocol.handle(on.CutChosen(choose.checkpoint, query, begun, current_batch))
+        self._protocol.handle(on.PlanningDone(choose.checkpoint))
         for query in choose.queries:
             # A query that was stopped since its cut was chosen never commits what it had planned.
             if (batch := self._progress.current_batch(query)) is not None:
-                self._machine.handle(on.QueryStopped(query, batch))
+                self._protocol.handle(on.QueryStopped(query, batch))
 
     def _owner(self, checkpoint: int) -> str:
-        return f"{self._store.uri}, generation {self._machine.generation}, checkpoint {checkpoint}"
+        return f"{self._store.uri}, generation {self._protocol.generation}, checkpoint {checkpoint}"
 
     def _store_of(self, checkpoint: int, root: str) -> Store:
         """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
-        pending = self._machine.read(lambda machine: machine.checkpoints.pending.get(checkpoint))
+        pending = self._protocol.read(lambda state: state.checkpoints.pending.get(checkpoint))
         left = pending.deadline - self._clock() if pending else 0.0
         return open_store(root).within(max(0.0, left))
 
@@ -136,7 +136,7 @@ class CheckpointJobs:
 
     def _is_over(self, checkpoint: int) -> bool:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
-        return self._machine.read(lambda machine: checkpoint not in machine.checkpoints.pending)
+        return self._protocol.read(lambda state: checkpoint not in state.checkpoints.pending)
 
     def store_progress(self, order: do.StoreProgress) -> None:
         """Store what the progress of a query is, with what its sinks have to publish."""
@@ -154,7 +154,7 @@ class CheckpointJobs:
             return
         self._forget_late(order.checkpoint, order.root, [stored.handle])
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
-        self._machine.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+        self._protocol.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
 
     def _forget_late(self, checkpoint: int, root: str, handles: Iterable[Handle]) -> None:
         """Delete the packs that were written for a savepoint which was aborted meanwhile.
@@ -211,7 +211,7 @@ class CheckpointJobs:
         handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
         self._forget_late(order.checkpoint, order.root, [snapshot.handle for snapshot in stored.values()])
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
-        self._machine.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
+        self._protocol.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
     def read_back(self, order: do.ReadBack) -> None:
         """Read what nobody has read since the restore, and tell whether it is whole."""
@@ -229,42 +229,42 @@ class CheckpointJobs:
             if isinstance(error, ChandyError) and self._is_needed(error):
                 self._reports.shards_not_opened(order.query_id, str(error), error.code)
         finally:
-            self._machine.handle(on.SourcesReadBack(order.query_id, whole))
+            self._protocol.handle(on.SourcesReadBack(order.query_id, whole))
 
     def _is_needed(self, error: ChandyError) -> bool:
         """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
         if not isinstance(error, ObjectMissingError):
             return True
         key = error.key
-        return self._machine.read(lambda machine: machine.checkpoints.retained.needs(key))
+        return self._protocol.read(lambda state: state.checkpoints.retained.needs(key))
 
     # --- its manifest ---------------------------------------------------------------------------------------
 
     def finalize(self, order: do.Finalize) -> None:
         """Write the manifest."""
-        manifest = self._machine.read(lambda machine: machine.manifest(order.checkpoint, self._clock()))
+        manifest = self._protocol.read(lambda state: state.manifest(order.checkpoint, self._clock()))
         if manifest is None:
             return
         manifest = self._with_channels(manifest)
         not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         try:
-            if doomed := self._machine.read(lambda machine: machine.checkpoints.doomed(manifest)):
+            if doomed := self._protocol.read(lambda state: state.checkpoints.doomed(manifest)):
                 raise ObjectMissingError(order.root, min(doomed))
             for _ in commit_steps(manifest, order.root, self._catalog, open_store, self._be_patient):
                 pass
         except FencedError as error:
-            self._machine.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
+            self._protocol.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
             self._watch.fence(error)
         except (OSError, ChandyError) as error:
-            self._machine.handle(
+            self._protocol.handle(
                 not_finalized(str(error), is_known=not isinstance(error, OutcomeUnknownError))
             )
         except Exception as error:
             log.exception("a manifest could not be written", checkpoint=order.checkpoint)
-            self._machine.handle(not_finalized(repr(error), is_known=False))
+            self._protocol.handle(not_finalized(repr(error), is_known=False))
         else:
             self._tell_of(manifest, order.root)
-            self._machine.handle(on.Finalized(manifest))
+            self._protocol.handle(on.Finalized(manifest))
             seconds = manifest.completed_at - manifest.triggered_at
             log.info(
                 "checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=rounded(seconds)
@@ -304,7 +304,7 @@ class CheckpointJobs:
         finally:
             # No checkpoint begins while too many deletions are counted as under way.
             ids = tuple(manifest.id for manifest in order.dropped)
-            self._machine.handle(on.Discarded(ids, remaining))
+            self._protocol.handle(on.Discarded(ids, remaining))
 
     def discard_aborted(self, order: do.DiscardAborted) -> None:
         """Delete what was stored for an aborted checkpoint."""

@@ -16,17 +16,17 @@ from ...state.rpc.messages import (
     BatchTimes,
     ClaimAnswer,
     ClaimShards,
+    CopyReport,
+    CopyStep,
     Decline,
     DropStandby,
     HostHello,
     HostPulse,
     Message,
-    MoveReport,
-    MoveStep,
     Order,
     ShardNotOpened,
     ShardsRestored,
-    StopOrder,
+    StopHost,
     TaskFailure,
 )
 from ...state.shards import ShardId
@@ -37,7 +37,7 @@ from ..protocol import host_watch
 from ..protocol.copies import HAND_OVER_SECONDS
 from .disk_watch import DiskWatch
 from .host_process import end_host
-from .locked_machine import LockedMachine
+from .locked_protocol import LockedProtocol
 from .order_streams import OrderStreams
 from .reports import Reports
 
@@ -51,7 +51,7 @@ class ConnectedHosts:
     """The state hosts that read their orders, and what becomes of their messages.
 
     Args:
-        machine: the protocol.
+        protocol: the protocol of the pipeline.
         proof: a batch begins only where there is no successor.
         times: when a planned batch of the query with this Spark id is.
         clock: seconds since 1970, never going back.
@@ -61,7 +61,7 @@ class ConnectedHosts:
 
     def __init__(
         self,
-        machine: LockedMachine,
+        protocol: LockedProtocol,
         proof: FenceProof,
         *,
         times: Callable[[str, int], BatchTimes],
@@ -69,7 +69,7 @@ class ConnectedHosts:
         timeout: float,
         reports: Reports,
     ) -> None:
-        self._machine = machine
+        self._protocol = protocol
         self._proof = proof
         self._times = times
         self._clock = clock
@@ -89,7 +89,7 @@ class ConnectedHosts:
             ClaimShards: self.claim,
             Ack: self.ack,
             Decline: self.decline,
-            MoveReport: self.moved,
+            CopyReport: self.moved,
             DropStandby: self.drop_standby,
             HostPulse: self.pulse,
             TaskFailure: reports.processor_failed,
@@ -109,38 +109,38 @@ class ConnectedHosts:
         """
         self._proof.check()
         self._check_not_dismissed(ask.host)
-        while (answer := self._machine.handle_often(on.BatchAsked(ask))) is None:
-            self._machine.wait_until(lambda machine: not machine.holds(ask.query_id), HAND_OVER_SECONDS)
+        while (answer := self._protocol.handle_often(on.BatchAsked(ask))) is None:
+            self._protocol.wait_until(lambda state: not state.holds(ask.query_id), HAND_OVER_SECONDS)
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))
 
     def claim(self, claim: ClaimShards) -> ClaimAnswer:
         """Make a host the owner of shards."""
         self._check_not_dismissed(claim.host)
-        return self._machine.handle(claim)
+        return self._protocol.handle(claim)
 
     def ack(self, ack: Ack) -> None:
         """Record an acknowledgement."""
         self._check_not_dismissed(ack.host)
-        results = self._machine.handle_often(on.Acked(ack))
+        results = self._protocol.handle_often(on.Acked(ack))
         log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
 
     def decline(self, decline: Decline) -> None:
         """Record that a host cannot do its part of a checkpoint."""
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
-        self._machine.handle(decline)
+        self._protocol.handle(decline)
 
-    def moved(self, report: MoveReport) -> None:
+    def moved(self, report: CopyReport) -> None:
         """Record how far a move is."""
         self._check_not_dismissed(report.host)
-        if report.step is MoveStep.FAILED:
-            log.warning("a shard stays where it is", move=report.move, host=report.host, why=report.why)
-        self._machine.handle(report)
+        if report.step is CopyStep.FAILED:
+            log.warning("a shard stays where it is", copy=report.copy_id, host=report.host, why=report.why)
+        self._protocol.handle(report)
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that the owner of a shard goes on without its standby."""
         self._check_not_dismissed(drop.host)
-        self._machine.handle(drop)
+        self._protocol.handle(drop)
         log.warning(
             "a shard goes on without its standby, which is behind; the next checkpoint makes another",
             uid=drop.shard.uid,
@@ -168,7 +168,7 @@ class ConnectedHosts:
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
         shards = tuple(ShardId(restored.uid, number) for number in restored.read)
-        self._machine.handle_often(on.ShardsRead(restored.query_id, shards))
+        self._protocol.handle_often(on.ShardsRead(restored.query_id, shards))
         self._reports.shards_restored(restored)
 
     def not_opened(self, failed: ShardNotOpened) -> None:
@@ -176,7 +176,7 @@ class ConnectedHosts:
         log.warning(
             "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
         )
-        self._machine.handle_often(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._protocol.handle_often(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
         self._reports.shards_not_opened(failed.query_id, failed.why, failed.code)
 
     # --- orders ---------------------------------------------------------------------------------------------
@@ -185,20 +185,20 @@ class ConnectedHosts:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
-        if hello.host in self._dismissed or self._machine.read(
-            lambda machine: hello.host in machine.members.dismissed
+        if hello.host in self._dismissed or self._protocol.read(
+            lambda state: hello.host in state.members.dismissed
         ):
-            yield StopOrder()
+            yield StopHost()
             return
         # A stream is read by threads of the server, which know no names.
-        told = log.bind(pipeline=self._machine.pipeline, host=hello.host, machine=hello.machine)
+        told = log.bind(pipeline=self._protocol.pipeline, host=hello.host, machine=hello.machine)
         # As soon as the state machine knows a host, it may have orders for it.
         with self._order_streams.connected(hello.host) as orders:
             with self._lock:
                 self._streams[hello.host] = stream
                 self._hellos[hello.host] = hello
                 self._watch.heard(hello.host, self._clock())
-                self._machine.handle(on.HostJoined(hello))
+                self._protocol.handle(on.HostJoined(hello))
             told.info("state host connected", pid=hello.pid)
             try:
                 yield from orders
@@ -228,7 +228,7 @@ class ConnectedHosts:
         self._hellos.pop(hello.host, None)
         self._watch.forget(hello.host)
         self.disks.left(hello.host)
-        self._machine.handle(on.HostLeft(hello))
+        self._protocol.handle(on.HostLeft(hello))
 
     # --- hosts that have gone silent ------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class ConnectedHosts:
         with self._lock:
             self._dismissed.add(hello.host)
             self._forget_host(hello)
-        self._order_streams.send(hello.host, StopOrder())
+        self._order_streams.send(hello.host, StopHost())
         killed = end_host(hello)
         log.error(
             "a state host has been silent for too long and is taken for lost"

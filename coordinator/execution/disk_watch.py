@@ -23,14 +23,14 @@ _SOON_SECONDS: Final = 6 * 3600.0
 
 
 @attrs.frozen
-class Reading:
+class FreeSpace:
     """What was free on a disk at a time, in seconds since 1970."""
 
     at: float
     free: int
 
 
-def seconds_until_full(readings: Sequence[Reading]) -> float | None:
+def seconds_until_full(readings: Sequence[FreeSpace]) -> float | None:
     """Return how long a disk lasts if it fills up as it has done, by linear regression over its readings.
 
     Args:
@@ -50,7 +50,7 @@ def seconds_until_full(readings: Sequence[Reading]) -> float | None:
 class _Disk:
     machine: str
     space: DiskSpace
-    readings: deque[Reading] = attrs.field(factory=deque)
+    readings: deque[FreeSpace] = attrs.field(factory=deque)
     is_warned_of: bool = False
 
     def read(self, space: DiskSpace, now: float) -> bool:
@@ -58,7 +58,7 @@ class _Disk:
         self.space = space
         if self.readings and now - self.readings[-1].at < _EACH_SECONDS:
             return False
-        self.readings.append(Reading(now, space.free))
+        self.readings.append(FreeSpace(now, space.free))
         while now - self.readings[0].at > _WINDOW_SECONDS:
             self.readings.popleft()
         return True

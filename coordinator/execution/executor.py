@@ -34,7 +34,7 @@ from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
-from .locked_machine import LockedMachine
+from .locked_protocol import LockedProtocol
 from .progress import Progress
 from .reports import Reports
 from .successor_watch import SuccessorWatch
@@ -74,7 +74,7 @@ class CheckpointExecutor:
 
     def __init__(
         self,
-        machine: CheckpointStateMachine,
+        state: CheckpointStateMachine,
         *,
         catalog: Catalog,
         store: Store,
@@ -87,7 +87,7 @@ class CheckpointExecutor:
         """Start the threads.
 
         Args:
-            machine: the state machine; from now on only this object touches it.
+            state: the state machine; from now on only this object touches it.
             catalog: where manifests are committed.
             store: the pipeline's own store.
             watch: is told of a successor, and proves that there is no successor.
@@ -96,10 +96,10 @@ class CheckpointExecutor:
             host_timeout: seconds of silence after which a state host is taken for lost.
             reports: is told of what happens.
         """
-        self.machine = LockedMachine(machine, clock)
+        self.protocol = LockedProtocol(state, clock)
         self.watch = watch
         self.hosts = ConnectedHosts(
-            self.machine,
+            self.protocol,
             watch.proof,
             times=progress.times,
             clock=clock,
@@ -110,7 +110,7 @@ class CheckpointExecutor:
         self._closed = threading.Event()
         self._ended = threading.Event()
         self.jobs = CheckpointJobs(
-            self.machine,
+            self.protocol,
             watch,
             catalog=catalog,
             store=store,
@@ -161,7 +161,7 @@ class CheckpointExecutor:
             self._futures[request] = future
 
         # Before the instructions: one of them may end the request at once.
-        self.machine.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
+        self.protocol.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
         if self._ended.is_set():
             self._answer_the_rest()
         return future
@@ -169,12 +169,12 @@ class CheckpointExecutor:
     def statistics(self) -> Statistics:
         """Counts, records and summaries of the checkpoints so far."""
         # Summaries of thousands of checkpoints are made beside the lock, for which batches wait.
-        return self.machine.read(lambda machine: machine.checkpoints.history.copy()).snapshot()
+        return self.protocol.read(lambda state: state.checkpoints.history.copy()).snapshot()
 
     # --- threads --------------------------------------------------------------------------------------------
 
     def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
-        args = (look, self.machine.watcher())
+        args = (look, self.protocol.watcher())
         return threading.Thread(target=carried(self._watch), args=args, name=name, daemon=True)
 
     def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
@@ -196,18 +196,18 @@ class CheckpointExecutor:
             store.staff()
         for workers in (self._reader, self._answers):
             workers.staff()
-        deadline = self.machine.read(lambda machine: machine.next_deadline())
+        deadline = self.protocol.read(lambda state: state.next_deadline())
         if deadline is not None and self._clock() >= deadline:
-            self.machine.handle(on.Tick())
+            self.protocol.handle(on.Tick())
         pause = host_watch.LOOK_SECONDS
         return max(0.0, pause if deadline is None else min(pause, deadline - self._clock()))
 
     def _look_for_commits(self) -> float | None:
         """Look for commits of cuts, on the driver's disk, which may not answer."""
-        waiting = self.machine.read(lambda machine: machine.waiting_for_commits())
+        waiting = self.protocol.read(lambda state: state.waiting_for_commits())
         for query, cut in waiting.items():
             if self._is_committed(query, cut):
-                self.machine.handle(on.BatchCommitted(query, cut))
+                self.protocol.handle(on.BatchCommitted(query, cut))
         return _COMMIT_POLL_SECONDS if waiting else None
 
     def _is_committed(self, query: str, batch: int) -> bool:
@@ -222,7 +222,7 @@ class CheckpointExecutor:
 
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
-        while (instruction := self.machine.instructions.get()) is not None:
+        while (instruction := self.protocol.instructions.get()) is not None:
             try:
                 self._hand_on(instruction)
             except Exception:
@@ -264,7 +264,7 @@ class CheckpointExecutor:
             case do.StandbysInSync(shards):
                 log.info("all shards have standbys", shards=shards)
             case do.FailPipeline(error):
-                log.debug("the pipeline fails", events=self.machine.events)
+                log.debug("the pipeline fails", events=self.protocol.events)
                 self._reports.must_fail(error)
             case do.ReportStatistics(statistics):
                 self._reports.checkpoint_measured(statistics)
@@ -289,7 +289,7 @@ class CheckpointExecutor:
             job.work(job.instruction)
         except Exception as error:
             log.exception("an instruction failed", instruction=job.name)
-            log.debug("an instruction failed", events=self.machine.events)
+            log.debug("an instruction failed", events=self.protocol.events)
             if job.checkpoint is not None:
                 self.jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
 
@@ -315,7 +315,7 @@ class CheckpointExecutor:
         While the store does not answer, it is not known which checkpoint is the latest.
         """
         settled = threading.Event()
-        self.machine.instructions.put(settled)
+        self.protocol.instructions.put(settled)
         return settled.wait(_STOP_SECONDS)
 
     def abandon(self) -> None:
@@ -332,14 +332,14 @@ class CheckpointExecutor:
         if self._closed.is_set():
             return
         asked = list(self._futures.values())
-        self.machine.handle(on.Closed(reason))
+        self.protocol.handle(on.Closed(reason))
         # However many requests come now, none of them is queued ahead of what is waited for.
         self._closing.set()
         self._settle_all()
         self._closed.set()
-        self.machine.wake_watchers()
+        self.protocol.wake_watchers()
         self.hosts.stop()
-        self.machine.instructions.put(None)
+        self.protocol.instructions.put(None)
         deadline = time.monotonic() + _STOP_SECONDS
         with told_if_slow(log, "what is being written and deleted", jobs=self._unfinished(time.monotonic())):
             for thread in self._threads:
@@ -371,7 +371,7 @@ class CheckpointExecutor:
         """Give the answers that came after the dispatching thread had ended."""
         with contextlib.suppress(queue.Empty):
             while True:
-                match self.machine.instructions.get_nowait():
+                match self.protocol.instructions.get_nowait():
                     case do.Resolve() as answer:
                         self._resolve(answer)
                     case do.Reject() as answer:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...state.rpc.messages import Heartbeat, Order, StopOrder
+from ...state.rpc.messages import Heartbeat, Order, StopHost
 
 HEARTBEAT_SECONDS = 0.5
 """The longest time without an order to a host. It is also how soon the loss of a host is noticed."""
@@ -35,7 +35,7 @@ class OrderStreams:
         with self._lock:
             self._stopped = True
             for mailbox in self._mailboxes.values():
-                mailbox.put(StopOrder())
+                mailbox.put(StopHost())
 
     @contextmanager
     def connected(self, host: str) -> Iterator[Iterator[Order]]:
@@ -47,7 +47,7 @@ class OrderStreams:
         with self._lock:
             self._mailboxes[host] = mailbox
             if self._stopped:
-                mailbox.put(StopOrder())
+                mailbox.put(StopHost())
         try:
             yield _orders(mailbox)
         finally:
@@ -60,7 +60,7 @@ def _orders(mailbox: Mailbox) -> Iterator[Order]:
     """Yield what comes into a mailbox up to the order to stop, and heartbeats meanwhile."""
     order: Order = Heartbeat()
     yield order
-    while not isinstance(order, StopOrder):
+    while not isinstance(order, StopHost):
         try:
             order = mailbox.get(timeout=HEARTBEAT_SECONDS)
         except queue.Empty:

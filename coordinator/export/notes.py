@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...storage.checkpoints.manifest import QueryRecord
 from ..sinks import file_sink_log
-from .positions import Position
+from .positions import SourcePosition
 
 _NOWHERE = Path("/dev/null")
 """A directory that no output is below of."""
@@ -74,7 +74,7 @@ def about_other_sink(query: QueryRecord) -> list[str]:
     ]
 
 
-def about_sources(seeded: Iterable[Position], others: Iterable[Position]) -> list[str]:
+def about_sources(seeded: Iterable[SourcePosition], others: Iterable[SourcePosition]) -> list[str]:
     """Say where the sources of a query without a checkpoint begin to read."""
     notes = [
         f"Source {position.plain_folder} is a file source. It takes the files that the checkpoint has not read: this "

@@ -28,7 +28,7 @@ _TICK: Final = {"batch"}
 
 
 @attrs.frozen
-class Position:
+class SourcePosition:
     """Where a source stands."""
 
     folder: str
@@ -61,15 +61,15 @@ class Position:
         )
 
 
-def positions(offsets: str) -> list[Position]:
+def positions(offsets: str) -> list[SourcePosition]:
     """Return the positions in an entry of the offset log, without those of sources of ticks."""
     logged = offsets_in(offsets)
-    found: list[Position] = []
+    found: list[SourcePosition] = []
     for number, one in enumerate(logged):
         if one.offset is not None and not _is_tick(one):
             # By name, or by their number, which the sources of ticks have not in a plain query.
             plain = one.source if one.is_named else str(number - sum(map(_is_tick, logged[:number])))
-            found.append(Position(one.source, plain, one.offset))
+            found.append(SourcePosition(one.source, plain, one.offset))
     return found
 
 

@@ -20,7 +20,7 @@ from ..spark.progress import METADATA
 from ..spark.seeding import seed
 from . import notes
 from .contents import ExportedQuery
-from .positions import Position, positions, read_files
+from .positions import SourcePosition, positions, read_files
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder with the checkpoint directories."""
@@ -95,8 +95,8 @@ def _beginning(
     place = Path(CHECKPOINTS) / query.name
     directory = folder / place
     directory.mkdir(parents=True)
-    seeded: list[Position] = []
-    others: list[Position] = []
+    seeded: list[SourcePosition] = []
+    others: list[SourcePosition] = []
     for position in positions((files / "offsets" / str(query.batch)).read_text()):
         (seeded if _seed_source(position, files, directory) else others).append(position)
     (directory / METADATA).write_text(json.dumps({"id": str(uuid.uuid4())}))
@@ -107,7 +107,7 @@ def _beginning(
     return ExportedQuery(query.name, query.batch, False, final / place, sink_log, tuple(said))
 
 
-def _seed_source(position: Position, files: Path, directory: Path) -> bool:
+def _seed_source(position: SourcePosition, files: Path, directory: Path) -> bool:
     """Have a file source begin where it stands; return whether it does."""
     end = position.log_end
     if end is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from ...state.rpc.messages import StopOrder
+from ...state.rpc.messages import StopHost
 from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events as on
@@ -48,8 +48,8 @@ class Decommissioning:
         found = self._decommissioned()
         if new := found - self._known:
             self._known |= new
-            self._executor.machine.handle(on.ExecutorsLeaving(new))
-            self._emptying = Emptying(self._executor, lambda protocol: protocol.placement.shards_leaving())
+            self._executor.protocol.handle(on.ExecutorsLeaving(new))
+            self._emptying = Emptying(self._executor, lambda state: state.placement.shards_leaving())
             log.info("shards leave executors that are decommissioned", executors=sorted(new))
         # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.
         if self._emptying and not self._emptying.has_failed and not self._emptying.push():
@@ -58,10 +58,10 @@ class Decommissioning:
 
     def _end_empty(self, gone: frozenset[str]) -> None:
         """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
-        empty = self._executor.machine.read(lambda protocol: protocol.placement.empty_hosts(gone))
+        empty = self._executor.protocol.read(lambda state: state.placement.empty_hosts(gone))
         for host in empty:
             if host not in self._told:
                 log.info("a state host ends whose executor was decommissioned", host=host)
-                self._executor.hosts.send(host, StopOrder())
+                self._executor.hosts.send(host, StopHost())
         # One that was away and is back has not heard it.
         self._told = set(empty)

@@ -11,7 +11,7 @@ from ...storage.checkpoints.manifest import CheckpointKind
 from ..checkpoint import Checkpoint
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events as on
-from ..protocol.copies import MovePhase
+from ..protocol.copies import CopyPhase
 from ..protocol.errors import DrainError
 from ..protocol.placement import PlacedShards
 from ..protocol.state_machine import CheckpointStateMachine
@@ -43,10 +43,10 @@ class Emptying:
 
     def push(self) -> PlacedShards:
         """Ask for a checkpoint if a move waits for one, and return what is left."""
-        left = self._executor.machine.read(self._left)
+        left = self._executor.protocol.read(self._left)
         if left and (self._asked is None or self._asked.done()):
             # A move begins with a checkpoint; whether it fails, the next look tells.
-            waits = any(phase in (None, MovePhase.PLANNED) for _, _, phase in left)
+            waits = any(phase in (None, CopyPhase.PLANNED) for _, _, phase in left)
             self._asked = self._executor.request(CheckpointKind.MANUAL) if waits else None
         return left
 
@@ -62,9 +62,9 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
     Raises:
         DrainError: it has no state host, there is no other machine, or it still has shards when the time is up.
     """
-    executor.machine.handle(on.DrainRequested(machine))
+    executor.protocol.handle(on.DrainRequested(machine))
     end = time.monotonic() + seconds
-    emptying = Emptying(executor, lambda protocol: protocol.placement.shards_on(machine))
+    emptying = Emptying(executor, lambda state: state.placement.shards_on(machine))
     while left := emptying.push():
         remaining = end - time.monotonic()
         if remaining <= 0:
@@ -78,6 +78,6 @@ def drain(executor: CheckpointExecutor, machine: str, seconds: float) -> None:
                 f"{len(left)}: {', '.join(names)}",
                 "wait for longer; what has not moved goes on to do so",
             )
-        executor.machine.wait_until(
-            lambda protocol: not protocol.placement.shards_on(machine), min(_LOOK_SECONDS, remaining)
+        executor.protocol.wait_until(
+            lambda state: not state.placement.shards_on(machine), min(_LOOK_SECONDS, remaining)
         )

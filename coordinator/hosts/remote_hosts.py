@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
 from ...storage.logs import logger
-from ..execution.locked_machine import LockedMachine
+from ..execution.locked_protocol import LockedProtocol
 from ..spark.executors import executor_addresses, executor_hosts
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RemoteHosts:
         cls,
         spark: SparkSession,
         endpoint: Endpoint,
-        machine: LockedMachine,
+        protocol: LockedProtocol,
         are_needed: Callable[[], bool],
         spread: Callable[[], bool],
     ) -> Self:
@@ -70,7 +70,7 @@ class RemoteHosts:
         return cls(
             are_needed,
             partial(executor_addresses, spark),
-            partial(_without, spark, machine),
+            partial(_without, spark, protocol),
             partial(_start, spark, endpoint),
             spread,
         )
@@ -96,8 +96,8 @@ class RemoteHosts:
             self._spreads = 0 if self._spread() else self._spreads - 1
 
 
-def _without(spark: SparkSession, machine: LockedMachine) -> frozenset[str]:
-    hosts = machine.read(lambda machine: list(machine.members.hosts.values()))
+def _without(spark: SparkSession, protocol: LockedProtocol) -> frozenset[str]:
+    hosts = protocol.read(lambda state: list(state.members.hosts.values()))
     having = {hello.spark_executor for hello in hosts}
     # Where a host cannot tell whose it is, each start counts for all executors.
     return frozenset() if None in having else frozenset(executor_hosts(spark)) - having

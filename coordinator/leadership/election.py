@@ -10,7 +10,7 @@ import enum
 
 import attrs
 
-from ...storage.checkpoints.fencing import Lease
+from ...storage.checkpoints.fencing import LeaseRecord
 
 
 class Leader(enum.Enum):
@@ -37,7 +37,7 @@ class Sighting:
     leader: Leader
     has_started: bool
     """Whether the generation has begun to write into the pipeline's sinks."""
-    lease: Lease | None
+    lease: LeaseRecord | None
     """The leader's lease; None if it keeps none."""
     began: float
     """When the look began, in seconds by the standby's own clock."""
@@ -50,12 +50,12 @@ class Silence:
     """A leader that does not renew its lease."""
 
     generation: int
-    lease: Lease | None
+    lease: LeaseRecord | None
     since: float
     """When its last renewal had been seen, in seconds by the standby's own clock."""
 
 
-_Sign = tuple[int, Leader, bool, Lease | None]
+_Sign = tuple[int, Leader, bool, LeaseRecord | None]
 
 
 @attrs.define

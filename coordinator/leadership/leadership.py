@@ -23,7 +23,7 @@ from ...state.local.machine import machine_id
 from ...state.local.processes import Process, is_stopped
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.checkpoints.fencing import Claim, Driver, Lease
+from ...storage.checkpoints.fencing import Claim, DriverRecord, LeaseRecord
 from ...storage.errors import ChandyError, FencedError
 from ...storage.logs import logger
 from ..errors import PredecessorRunsError
@@ -85,7 +85,7 @@ class Leadership:
     """The time in which one generation may write into the pipeline's sinks."""
 
     catalog: Catalog
-    driver: Driver
+    driver: DriverRecord
     lease: HeldLease | None = None
     """Renewed as long as this lasts; None if there is nobody to tell."""
     _told: FencedError | None = attrs.field(default=None, init=False)
@@ -109,7 +109,7 @@ class Leadership:
             lease_seconds: the time of the lease that standbys watch; None: keep no lease.
         """
         own = Process.of(os.getpid())
-        driver = Driver(
+        driver = DriverRecord(
             claim.generation,
             host=socket.gethostname(),
             machine=machine_id(),
@@ -239,7 +239,13 @@ def has_leader(uri: str) -> bool:
 
 
 def _await(
-    catalog: Catalog, claim: Claim, driver: Driver, began: float, patience: float, *, is_silent: bool = False
+    catalog: Catalog,
+    claim: Claim,
+    driver: DriverRecord,
+    began: float,
+    patience: float,
+    *,
+    is_silent: bool = False,
 ) -> None:
     pause, announced = _POLL_SECONDS, False
     lease = catalog.lease(driver.generation)
@@ -282,12 +288,12 @@ def _await(
         catalog.check_not_fenced(claim.generation)
 
 
-def _is_still(catalog: Catalog, driver: Driver, before: Lease | None, waited: float) -> bool:
+def _is_still(catalog: Catalog, driver: DriverRecord, before: LeaseRecord | None, waited: float) -> bool:
     """Return whether a driver keeps a lease, and it has run out since."""
     return before is not None and waited >= before.seconds and catalog.lease(driver.generation) == before
 
 
-def sight(catalog: Catalog) -> tuple[Sighting, Driver | None]:
+def sight(catalog: Catalog) -> tuple[Sighting, DriverRecord | None]:
     """Look at the driver of the newest generation, for a standby. Returns its record, too, if it is a leader.
 
     Raises:
@@ -304,12 +310,12 @@ def sight(catalog: Catalog) -> tuple[Sighting, Driver | None]:
     return Sighting(newest, leader, has_started, lease, began, time.monotonic()), driver
 
 
-def is_dead(catalog: Catalog, driver: Driver) -> bool:
+def is_dead(catalog: Catalog, driver: DriverRecord) -> bool:
     """Return whether a driver's processes on this machine have ended; False if nobody can tell."""
     return _sign(catalog, driver) is Sign.DEAD
 
 
-def _sign(catalog: Catalog, driver: Driver) -> Sign:
+def _sign(catalog: Catalog, driver: DriverRecord) -> Sign:
     if driver.machine != machine_id():
         return Sign.UNKNOWN
     python, java = Process(driver.pid, driver.started), Process(driver.java, driver.java_started)
@@ -320,7 +326,7 @@ def _sign(catalog: Catalog, driver: Driver) -> Sign:
     return Sign.LIVES if python.lives or java.lives else Sign.DEAD
 
 
-def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
+def _end_java(catalog: Catalog, driver: DriverRecord, patience: float) -> None:
     """End the JVM of a driver of this machine whose Python does nothing any more: its queries would go on writing.
 
     Raises:
@@ -335,14 +341,14 @@ def _end_java(catalog: Catalog, driver: Driver, patience: float) -> None:
         raise _still_runs(catalog, driver, patience)
 
 
-def _fence_here(catalog: Catalog, claim: Claim, driver: Driver) -> None:
+def _fence_here(catalog: Catalog, claim: Claim, driver: DriverRecord) -> None:
     with _lock:
         leadership = _here.get(driver.nonce)
     if leadership is not None:
         leadership.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
 
 
-def _still_runs(catalog: Catalog, driver: Driver, patience: float) -> PredecessorRunsError:
+def _still_runs(catalog: Catalog, driver: DriverRecord, patience: float) -> PredecessorRunsError:
     if driver.pid == os.getpid():
         found, advice = "this process", "stop its coordinator, or start this program anew"
     elif is_stopped(driver.pid):
@@ -359,5 +365,5 @@ def _still_runs(catalog: Catalog, driver: Driver, patience: float) -> Predecesso
     )
 
 
-def _described(driver: Driver) -> str:
+def _described(driver: DriverRecord) -> str:
     return f"generation {driver.generation}, process {driver.pid} on {driver.host}"

@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.checkpoints.fencing import Lease
+from ...storage.checkpoints.fencing import LeaseRecord
 from ...storage.elapsed import elapsed
 from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
@@ -42,7 +42,7 @@ class HeldLease:
         """
         self._catalog = catalog
         self._clock = clock
-        self._lease = Lease(generation, seconds, 0)
+        self._lease = LeaseRecord(generation, seconds, 0)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._renewed_at = self._held_since = clock()

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.checkpoints.fencing import Claim, Driver
+from ...storage.checkpoints.fencing import Claim, DriverRecord
 from ...storage.checkpoints.files import FileCache
 from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
@@ -42,7 +42,7 @@ class Won:
     """The first generation that this standby has waited for; None if there was no driver to wait for."""
 
 
-class Standby:
+class WaitingDriver:
     """One driver that waits for its turn. ``wait`` may be called again if the turn came to nothing."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Standby:
             )
         return claim
 
-    def _follow(self, seen: Sighting, driver: Driver | None) -> None:
+    def _follow(self, seen: Sighting, driver: DriverRecord | None) -> None:
         if self._followed is None:
             self._followed = max(1, seen.generation)
         if self._warming is None or self._needed.is_set():
@@ -146,7 +146,7 @@ class Standby:
         else:
             log.info("standing by", leader=driver.host if driver else None, **facts)
 
-    def _tell_of_leader_without_lease(self, seen: Sighting, driver: Driver | None) -> None:
+    def _tell_of_leader_without_lease(self, seen: Sighting, driver: DriverRecord | None) -> None:
         """Say again and again that nobody here can know whether the leader lives."""
         if self._told != (seen.generation, False):
             self._told, self._blind = (seen.generation, False), (time.monotonic(), Reminder(0.0))
@@ -163,7 +163,7 @@ class Standby:
             seconds=round(waited),
         )
 
-    def _sleep(self, seen: Sighting, driver: Driver | None) -> None:
+    def _sleep(self, seen: Sighting, driver: DriverRecord | None) -> None:
         """Sleep until the next look, or until the leader's processes have ended."""
         pause = _LOOK_SECONDS if seen.lease is None else min(_LOOK_SECONDS, seen.lease.seconds / _LOOKS)
         until = time.monotonic() + pause

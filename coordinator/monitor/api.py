@@ -23,8 +23,17 @@ from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
 from ..errors import PipelineNameError
 from ..protocol.errors import CheckpointError, DrainError
-from .documents import CheckpointDetails, Checkpoints, Done, Overview, Problem, Recovery, StateOfKey, Taken
-from .facts import Orders, Source
+from .documents import (
+    CheckpointDetails,
+    Done,
+    DriverCheckpoints,
+    Overview,
+    Problem,
+    Recovery,
+    StateOfKey,
+    Taken,
+)
+from .facts import ObservedPipeline, Orders
 from .openapi import Operation, description
 
 T = TypeVar("T")
@@ -47,7 +56,7 @@ _ORDERED: Final[dict[int, type]] = {
 }
 
 Answer = Callable[[Request], Awaitable[Response]]
-Read = Callable[[Source, Request], Any]
+Read = Callable[[ObservedPipeline, Request], Any]
 """Returns a document, given the pipeline."""
 Carry = Callable[[Orders, Any], Future[Any]]
 """Carries an order out, given the pipeline and the order."""
@@ -111,7 +120,7 @@ class Api:
     pipeline: str
     may_order: bool
     """Whether requests may take checkpoints: only if nobody can send one without a token."""
-    source: Callable[[], Source | None]
+    source: Callable[[], ObservedPipeline | None]
     """Returns the pipeline; None while the driver does not lead it."""
 
     def routes(self, allowed: Callable[[Request], Response | None]) -> list[Route]:
@@ -149,7 +158,7 @@ class Api:
 
         return [
             read("", "What the pipeline does now.", Overview, self._overview),
-            read("/checkpoints", "The checkpoints of this driver.", Checkpoints, _checkpoints),
+            read("/checkpoints", "The checkpoints of this driver.", DriverCheckpoints, _checkpoints),
             read(
                 "/checkpoints/{id}",
                 "One of them, by operator and shard.",
@@ -189,12 +198,12 @@ class Api:
             order("/stop", "Stop the pipeline.", StopOrder, _stop, _STOP_SECONDS, "the pipeline is stopped"),
         ]
 
-    def _known(self) -> Source:
+    def _known(self) -> ObservedPipeline:
         if (source := self.source()) is None:
             raise _Refused(503, "the driver stands by, or takes the pipeline over")
         return source
 
-    def _overview(self, source: Source, request: Request) -> Overview:
+    def _overview(self, source: ObservedPipeline, request: Request) -> Overview:
         return Overview.of(self.pipeline, source.facts())
 
     def _read(self, answer: Read) -> Answer:
@@ -226,36 +235,36 @@ class Api:
         return answered
 
 
-def _running(source: Source) -> Orders:
+def _running(source: ObservedPipeline) -> Orders:
     if source.orders is None:
         raise _Refused(503, "no driver is asked: this is what the storage has")
     return source.orders
 
 
-def _checkpoints(source: Source, request: Request) -> Checkpoints:
-    return Checkpoints.of(source.statistics())
+def _checkpoints(source: ObservedPipeline, request: Request) -> DriverCheckpoints:
+    return DriverCheckpoints.of(source.statistics())
 
 
-def _checkpoint(source: Source, request: Request) -> CheckpointDetails:
+def _checkpoint(source: ObservedPipeline, request: Request) -> CheckpointDetails:
     wanted = request.path_params["id"]
     if (known := source.statistics().checkpoint(wanted)) is not None:
         return CheckpointDetails.of(known)
     raise _Refused(404, f"this driver does not know checkpoint {wanted}, or does no more")
 
 
-def _assignment(source: Source, request: Request) -> list[AssignedShard]:
+def _assignment(source: ObservedPipeline, request: Request) -> list[AssignedShard]:
     return list(source.assignment())
 
 
-def _history(source: Source, request: Request) -> list[JournalEntry]:
+def _history(source: ObservedPipeline, request: Request) -> list[JournalEntry]:
     return list(source.history())
 
 
-def _recoveries(source: Source, request: Request) -> list[Recovery]:
+def _recoveries(source: ObservedPipeline, request: Request) -> list[Recovery]:
     return [Recovery.of(one) for one in source.recoveries()]
 
 
-def _state(source: Source, request: Request) -> StateOfKey:
+def _state(source: ObservedPipeline, request: Request) -> StateOfKey:
     operator = request.path_params["operator"]
     try:
         key = json.loads(request.query_params["key"])

@@ -27,7 +27,7 @@ from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
 from ..version import __version__
-from .facts import Facts, Life, QueryFacts, Unpublished
+from .facts import DriverState, Facts, QueryFacts, Unpublished
 from .health import troubles
 from .state_sizes import OperatorSize
 
@@ -48,7 +48,7 @@ class Overview:
     pipeline: str
     version: str
     """Of Chandy."""
-    life: Life
+    life: DriverState
     is_ready: bool
     troubles: tuple[str, ...]
     """Why it is not ready."""
@@ -138,7 +138,7 @@ class BriefCheckpoint:
 
 
 @attrs.frozen(kw_only=True)
-class Checkpoints:
+class DriverCheckpoints:
     """The checkpoints of this life of a driver."""
 
     counts: Counts
@@ -154,7 +154,7 @@ class Checkpoints:
     """Newest first."""
 
     @classmethod
-    def of(cls, known: Statistics) -> Checkpoints:
+    def of(cls, known: Statistics) -> DriverCheckpoints:
         """Describe the checkpoints."""
 
         def brief(one: CheckpointStatistics | None) -> BriefCheckpoint | None:

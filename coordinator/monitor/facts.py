@@ -31,7 +31,7 @@ from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
 
 
-class Life(enum.StrEnum):
+class DriverState(enum.StrEnum):
     """What a driver does."""
 
     STANDS_BY = "stands by"
@@ -78,7 +78,7 @@ class Facts:
     """A pipeline at one moment."""
 
     generation: int
-    life: Life
+    life: DriverState
     trouble: str = ""
     """Why it has failed, or empty."""
     now: float
@@ -174,7 +174,7 @@ class Orders(Protocol):
         ...
 
 
-class Source(Protocol):
+class ObservedPipeline(Protocol):
     """A pipeline as the server in its driver knows it.
 
     All but ``orders`` comes from memory, at once; only the first call of ``history`` reads the store.
@@ -208,7 +208,7 @@ class Source(Protocol):
 
 @attrs.frozen
 class Observed:
-    """The ``Source`` of a pipeline that runs."""
+    """The ``ObservedPipeline`` of a pipeline that runs."""
 
     orders: Orders
     executor: CheckpointExecutor
@@ -223,15 +223,15 @@ class Observed:
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
         # Not within the lock: there may be ten thousand shards.
-        base, taken = self.executor.machine.read(
-            lambda machine: (
-                machine.checkpoints.retained.base_manifest,
-                machine.checkpoints.history.latest_completed,
+        base, taken = self.executor.protocol.read(
+            lambda state: (
+                state.checkpoints.retained.base_manifest,
+                state.checkpoints.history.latest_completed,
             )
         )
         sizes = self._sizes.of(base, taken)
         statuses = [replica.status for replica in self.orders.replicas]
-        facts = self.executor.machine.read(lambda machine: self._read(machine, sizes))
+        facts = self.executor.protocol.read(lambda state: self._read(state, sizes))
         return attrs.evolve(
             facts,
             replicas={status.name: status for status in statuses},
@@ -244,7 +244,7 @@ class Observed:
 
     def assignment(self) -> tuple[AssignedShard, ...]:
         """Return who has which shard."""
-        return self.executor.machine.read(assigned_shards)
+        return self.executor.protocol.read(assigned_shards)
 
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         """Return its recoveries, oldest first."""
@@ -254,35 +254,39 @@ class Observed:
         """Return what has failed in this life of the driver and in earlier ones, oldest first."""
         return self.journal.known()
 
-    def _read(self, machine: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
-        supervisor, latest = self.supervisor, machine.checkpoints.history.latest_completed
+    def _read(self, state: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
+        supervisor, latest = self.supervisor, state.checkpoints.history.latest_completed
         failed, recoveries = supervisor.failed, supervisor.recoveries
-        owners, known = _owners(machine), self.activity.of_queries
-        shards = sum(len(query.assignment.shards) for query in machine.queries.values())
+        owners, known = _owners(state), self.activity.of_queries
+        shards = sum(len(query.assignment.shards) for query in state.queries.values())
         return Facts(
-            generation=machine.generation,
-            life=Life.FAILED if failed else Life.STOPPED if supervisor.is_stopping else Life.RUNS,
+            generation=state.generation,
+            life=DriverState.FAILED
+            if failed
+            else DriverState.STOPPED
+            if supervisor.is_stopping
+            else DriverState.RUNS,
             trouble=str(failed).partition("\n")[0] if failed else "",
             now=self.clock(),
             began=self.began,
-            interval=machine.admission.schedule.current,
-            longest_interval=machine.limits.longest_interval,
-            totals=machine.checkpoints.history.totals.copy(),
-            restored=machine.checkpoints.history.counts.restored,
+            interval=state.admission.schedule.current,
+            longest_interval=state.limits.longest_interval,
+            totals=state.checkpoints.history.totals.copy(),
+            restored=state.checkpoints.history.counts.restored,
             completed_at=latest.completed_at if latest else None,
             completed=latest.id if latest else None,
             size=latest.size if latest else None,
             operators=sizes,
-            in_progress=len(machine.checkpoints.pending),
-            queued=len(machine.admission.queue),
-            queries={query.name: _query(machine, query, known) for query in supervisor.queries},
+            in_progress=len(state.checkpoints.pending),
+            queued=len(state.admission.queue),
+            queries={query.name: _query(state, query, known) for query in supervisor.queries},
             disks=self.executor.hosts.disks.by_machine(),
-            hosts=Counter(host.machine for host in machine.members.hosts.values()),
+            hosts=Counter(host.machine for host in state.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),
-            moving=len(machine.placement.moves.under_way),
-            standbys=machine.placement.standbys.count_in_sync(machine.members.hosts),
-            unpublished=_unpublished(machine),
+            moving=len(state.placement.moves.under_way),
+            standbys=state.placement.standbys.count_in_sync(state.members.hosts),
+            unpublished=_unpublished(state),
             recoveries=dict(supervisor.recovered),
             recovery_seconds=recoveries[-1].total if recoveries else None,
             work=self.activity.of_operators,
@@ -291,9 +295,9 @@ class Observed:
 
 
 def _query(
-    machine: CheckpointStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
+    state: CheckpointStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
 ) -> QueryFacts:
-    known, definition = machine.queries.get(query.name), query.definition
+    known, definition = state.queries.get(query.name), query.definition
     return QueryFacts(
         is_active=query.isActive,
         committed=known.committed if known else -1,
@@ -305,18 +309,18 @@ def _query(
     )
 
 
-def _owners(machine: CheckpointStateMachine) -> Counter[str]:
+def _owners(state: CheckpointStateMachine) -> Counter[str]:
     owners: Counter[str] = Counter()
-    for query in machine.queries.values():
-        for host, hello in machine.members.hosts.items():
+    for query in state.queries.values():
+        for host, hello in state.members.hosts.items():
             if share := query.assignment.share(host):
                 owners[hello.machine] += share
     return owners
 
 
-def _unpublished(machine: CheckpointStateMachine) -> dict[str, Unpublished]:
+def _unpublished(state: CheckpointStateMachine) -> dict[str, Unpublished]:
     found: dict[str, Unpublished] = {}
-    for publication in machine.checkpoints.publications.under_way.values():
+    for publication in state.checkpoints.publications.under_way.values():
         completed = publication.manifest.completed_at
         for query in publication.queries:
             before = found.get(query, Unpublished(0, completed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from .facts import Facts, Life
+from .facts import DriverState, Facts
 
 _INTERVALS: Final = 10
 """How many intervals may pass without a completed checkpoint."""
@@ -22,12 +22,12 @@ def troubles(facts: Facts | None) -> Iterator[str]:
     if facts is None:
         yield "the driver stands by, or takes the pipeline over"
         return
-    if facts.life is Life.STORED:
+    if facts.life is DriverState.STORED:
         yield facts.trouble or "no driver was asked: this is what the storage has"
         return
-    if facts.life is Life.FAILED:
+    if facts.life is DriverState.FAILED:
         yield f"the pipeline has failed for good: {facts.trouble}"
-    if facts.life is Life.STOPPED:
+    if facts.life is DriverState.STOPPED:
         yield "the pipeline is being stopped"
     if not facts.queries:
         yield "no query has been started"

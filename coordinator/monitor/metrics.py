@@ -28,7 +28,7 @@ from ...storage.store import StoreRequests
 from ..protocol.totals import SECONDS, Totals
 from ..version import __version__
 from .activity import QueryActivity
-from .facts import Facts, Life
+from .facts import DriverState, Facts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The type of what ``exposition`` returns."""
@@ -88,11 +88,11 @@ def families(pipeline: str, facts: Facts | None) -> Iterator[Metric]:
     """Yield the metrics of a pipeline; the arguments are those of ``exposition``."""
     make = _Families(pipeline)
     yield InfoMetricFamily("chandy_build", "The version of Chandy.", value={"version": __version__})
-    life = facts.life if facts else Life.STANDS_BY
+    life = facts.life if facts else DriverState.STANDS_BY
     yield make.gauge(
         "chandy_driver_state",
         "1 for what the driver does, 0 for all else.",
-        {(one.value,): float(one is life) for one in Life},
+        {(one.value,): float(one is life) for one in DriverState},
         ["state"],
     )
     if facts is None:

@@ -24,7 +24,7 @@ from ...storage.logs import carried, logger
 from ..errors import SetupError
 from ..listening import Listening
 from .api import PREFIX, Api
-from .facts import Facts, Source
+from .facts import Facts, ObservedPipeline
 from .health import troubles
 from .metrics import CONTENT_TYPE, exposition
 from .page import view
@@ -55,7 +55,7 @@ class Monitor:
         self._pipeline = pipeline
         self._token = listening.token
         self._socket = bound
-        self._source: Source | None = None
+        self._source: ObservedPipeline | None = None
         scheme = "http" if listening.certificate is None else "https"
         host = f"[{listening.host}]" if ":" in listening.host else listening.host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
@@ -105,7 +105,7 @@ class Monitor:
         log.info("metrics are served", url=monitor.url)
         return monitor
 
-    def tell(self, source: Source) -> None:
+    def tell(self, source: ObservedPipeline) -> None:
         """Say what the pipeline is known by, now that it is taken over."""
         self._source = source
 
@@ -159,7 +159,8 @@ class Monitor:
         return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
 
     def _page(
-        self, answer: Callable[[Request, Source | None], view.OverviewPage | view.CheckpointPage | None]
+        self,
+        answer: Callable[[Request, ObservedPipeline | None], view.OverviewPage | view.CheckpointPage | None],
     ) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:
             if self._refusal(request) is not None:
@@ -174,7 +175,7 @@ class Monitor:
 
         return checked
 
-    def _overview(self, request: Request, source: Source | None) -> view.OverviewPage:
+    def _overview(self, request: Request, source: ObservedPipeline | None) -> view.OverviewPage:
         if source is None:
             return view.stands_by(self._pipeline)
         return view.overview(
@@ -186,7 +187,7 @@ class Monitor:
             source.history(),
         )
 
-    def _checkpoint(self, request: Request, source: Source | None) -> view.CheckpointPage | None:
+    def _checkpoint(self, request: Request, source: ObservedPipeline | None) -> view.CheckpointPage | None:
         known = source.statistics().checkpoint(request.path_params["id"]) if source else None
         return None if known is None else view.checkpoint(self._pipeline, known)
 

@@ -15,7 +15,7 @@ from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
-from .facts import Facts, Life, QueryFacts
+from .facts import DriverState, Facts, QueryFacts
 from .state_sizes import StateSizes
 
 
@@ -44,7 +44,7 @@ class StoredPipeline:
         sizes = self._sizes.of(newest, None)
         return Facts(
             generation=newest.generation if newest else 0,
-            life=Life.STORED,
+            life=DriverState.STORED,
             trouble=self._trouble,
             now=self.clock(),
             began=0.0,

@@ -12,8 +12,8 @@ from . import requests
 from .errors import CheckpointError
 from .failures import FailureCounter
 from .instructions import FailPipeline, Instruction, Reject
-from .limits import Limits
-from .pending import PendingCheckpoint, Phase
+from .limits import ProtocolLimits
+from .pending import CheckpointPhase, PendingCheckpoint
 from .reasons import Reason
 from .requests import Request, RequestQueue
 from .schedule import Schedule
@@ -46,14 +46,14 @@ class Load:
     @property
     def is_planning(self) -> bool:
         """Whether the cut of a checkpoint is being chosen."""
-        return any(one.phase is Phase.PLANNING for one in self.pending)
+        return any(one.phase is CheckpointPhase.PLANNING for one in self.pending)
 
 
 @attrs.define
 class Admission:
     """The requests of a pipeline, until each has begun or failed."""
 
-    limits: Limits
+    limits: ProtocolLimits
     _out: list[Instruction]
     queue: RequestQueue
     schedule: Schedule
@@ -69,7 +69,7 @@ class Admission:
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
 
     @classmethod
-    def of(cls, limits: Limits, out: list[Instruction]) -> Admission:
+    def of(cls, limits: ProtocolLimits, out: list[Instruction]) -> Admission:
         """Make it without requests; the schedule has not started."""
         return cls(
             limits,

@@ -17,7 +17,7 @@ from ...state.rpc.messages import AbortOrder, Ack, CompleteOrder, Decline, Relea
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from .admission import Admission, Load
-from .copies import Move
+from .copies import ShardCopy
 from .events import NotFinalized, ProgressStored, ShardsCopied
 from .instructions import (
     ChooseCut,
@@ -34,7 +34,7 @@ from .instructions import (
     StoreProgress,
 )
 from .membership import Membership
-from .pending import AckResult, PendingCheckpoint, Phase
+from .pending import AckResult, CheckpointPhase, PendingCheckpoint
 from .placement import Placement
 from .publication import Publication, Publications
 from .query_state import Queries, QueryState
@@ -167,7 +167,7 @@ class Checkpoints:
     def cut(self, checkpoint: int, query: str, planned: int, current_batch: int | None) -> None:
         """Fix a query's cut and place its barrier."""
         pending = self.pending.get(checkpoint)
-        if pending is None or pending.phase is not Phase.PLANNING:
+        if pending is None or pending.phase is not CheckpointPhase.PLANNING:
             return
         gate = self.queries[query].gate
         barrier = (
@@ -180,8 +180,8 @@ class Checkpoints:
     def planning_done(self, checkpoint: int, now: float) -> None:
         """Collect acknowledgements: the cut is chosen."""
         pending = self.pending.get(checkpoint)
-        if pending is not None and pending.phase is Phase.PLANNING:
-            pending.move(Phase.COLLECTING, now)
+        if pending is not None and pending.phase is CheckpointPhase.PLANNING:
+            pending.move(CheckpointPhase.COLLECTING, now)
             self.collect(now)
             self._finish_if_complete(pending, now)
 
@@ -300,15 +300,15 @@ class Checkpoints:
     # --- outcomes -------------------------------------------------------------------------------------------
 
     def _finish_if_complete(self, pending: PendingCheckpoint, now: float) -> None:
-        if pending.phase is Phase.COLLECTING and pending.is_fully_acknowledged:
-            pending.move(Phase.FINALIZING, now)
+        if pending.phase is CheckpointPhase.COLLECTING and pending.is_fully_acknowledged:
+            pending.move(CheckpointPhase.FINALIZING, now)
             self._out.append(Finalize(pending.id, pending.root))
 
     def finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
         pending = self.pending.pop(manifest.id)
         is_awaited = pending.is_awaited
-        pending.move(Phase.COMPLETED, now)
+        pending.move(CheckpointPhase.COMPLETED, now)
         self.admission.moved(now)
         self._lift(pending)
         if not pending.is_savepoint:
@@ -380,7 +380,7 @@ class Checkpoints:
             self._abort(pending, Reason.EXPIRED, detail, now)
         else:
             # It completes if the manifest appears after all, so nothing of it may be deleted.
-            pending.move(Phase.OVERDUE, now)
+            pending.move(CheckpointPhase.OVERDUE, now)
             detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
             self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
 
@@ -391,7 +391,7 @@ class Checkpoints:
         is_awaited = pending.is_awaited
         self.admission.moved(now)
         self.placement.not_stored(pending.id)
-        pending.move(Phase.ABORTED, now, reason)
+        pending.move(CheckpointPhase.ABORTED, now, reason)
         self._lift(pending)
         latest = self.retained.latest
         self.send_all(AbortOrder(pending.id, latest.id if latest else None))
@@ -419,7 +419,7 @@ class Checkpoints:
         """Abort the checkpoints of a query that could not be started; its next start publishes what is left."""
         for pending in self._revocable:
             # While the cut is being chosen, the query may still be part of it.
-            if query in pending.parts or pending.phase is Phase.PLANNING:
+            if query in pending.parts or pending.phase is CheckpointPhase.PLANNING:
                 detail = f"query {query!r} could not be started"
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
         for publication in self.publications.removed(query):
@@ -434,7 +434,7 @@ class Checkpoints:
                 # This is not a failure of the checkpoint: the query was stopped on purpose.
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
 
-    def shards_lost(self, standbys: Collection[Move], why: str, now: float) -> None:
+    def shards_lost(self, standbys: Collection[ShardCopy], why: str, now: float) -> None:
         """Abort the checkpoints that wait for shards whose host is lost; their standbys have no snapshot."""
         for pending in self._revocable:
             if any(pending.waits_for(one.query, one.shard) for one in standbys):

@@ -8,8 +8,8 @@ from typing import ClassVar, Final
 
 import attrs
 
-from ...state.rpc.messages import HostHello, MoveReport, MoveStep, OpenAhead
-from ...state.shards import RestoreSource, ShardId
+from ...state.rpc.messages import CopyReport, CopyStep, HostHello, OpenAhead
+from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
 from .instructions import Send
 from .query_state import QueryState
 
@@ -20,7 +20,7 @@ HAND_OVER_SECONDS: Final = 5.0
 """How long a batch waits for a shard to get another owner before that is given up."""
 
 
-class MovePhase(StrEnum):
+class CopyPhase(StrEnum):
     """How far a move is, or a standby."""
 
     PLANNED = "waits for a checkpoint"
@@ -33,34 +33,34 @@ class MovePhase(StrEnum):
 
 
 @attrs.define
-class Move:
+class ShardCopy:
     """One shard on its way. A standby is one that stays where it is ready, until its owner is gone."""
 
-    id: int
+    id: CopyId
     query: str
     shard: ShardId
     owner: str
     """Id of the host that has it."""
     target: str
-    phase: MovePhase = MovePhase.PLANNED
+    phase: CopyPhase = CopyPhase.PLANNED
     checkpoint: int | None = None
     """The checkpoint that it goes through."""
     source: RestoreSource | None = None
-    term: int = 0
+    term: Term = NO_TERM
     """The term in which the target will have it, once it is handed over."""
     deadline: float | None = None
 
 
 @attrs.define
-class Numbers:
-    """Gives numbers that nobody had before."""
+class CopyIds:
+    """Gives ids that no copy had before."""
 
     last: int = 0
 
-    def next(self) -> int:
+    def next(self) -> CopyId:
         """Return another one."""
         self.last += 1
-        return self.last
+        return CopyId(self.last)
 
 
 @attrs.define
@@ -68,13 +68,13 @@ class Copies:
     """Those of a pipeline, up to the point where each follows its owner."""
 
     are_standbys: ClassVar[bool] = False
-    active: ClassVar[frozenset[MovePhase]] = frozenset()
+    active: ClassVar[frozenset[CopyPhase]] = frozenset()
     """The phases in which one takes a place from others."""
-    numbers: Numbers = attrs.field(factory=Numbers, kw_only=True)
-    """Moves and standbys have no number in common: hosts know them by it."""
-    under_way: dict[int, Move] = attrs.field(factory=dict, init=False)
+    ids: CopyIds = attrs.field(factory=CopyIds, kw_only=True)
+    """Moves and standbys have no id in common: hosts know them by it."""
+    under_way: dict[CopyId, ShardCopy] = attrs.field(factory=dict, init=False)
 
-    def of(self, query: str, *phases: MovePhase) -> list[Move]:
+    def of(self, query: str, *phases: CopyPhase) -> list[ShardCopy]:
         """Return those of a query's shards, those in some phases only."""
         return [
             one
@@ -84,7 +84,7 @@ class Copies:
 
     def holds(self, query: str) -> bool:
         """Whether a query's next batch and its snapshots wait for a shard that is being handed over."""
-        return bool(self.of(query, MovePhase.HANDING_OVER))
+        return bool(self.of(query, CopyPhase.HANDING_OVER))
 
     def next_deadline(self) -> float | None:
         """When one is given up unless something happens."""
@@ -94,38 +94,38 @@ class Copies:
 
     def add(self, query: str, shard: ShardId, owner: str, target: str) -> None:
         """Plan one."""
-        number = self.numbers.next()
-        self.under_way[number] = Move(number, query, shard, owner, target)
+        copy_id = self.ids.next()
+        self.under_way[copy_id] = ShardCopy(copy_id, query, shard, owner, target)
 
     def follow(self, query: str, checkpoint: int) -> tuple[ShardId, ...]:
         """Return the shards whose owners must keep what follows the snapshots of a checkpoint."""
-        planned = self.of(query, MovePhase.PLANNED)
+        planned = self.of(query, CopyPhase.PLANNED)
         for one in planned:
-            one.phase, one.checkpoint = MovePhase.STORING, checkpoint
+            one.phase, one.checkpoint = CopyPhase.STORING, checkpoint
         return tuple(one.shard for one in planned)
 
     def not_stored(self, checkpoint: int) -> None:
         """Wait for the next checkpoint: this one was aborted."""
         for one in self.under_way.values():
-            if one.phase is MovePhase.STORING and one.checkpoint == checkpoint:
-                one.phase, one.checkpoint = MovePhase.PLANNED, None
+            if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint:
+                one.phase, one.checkpoint = CopyPhase.PLANNED, None
 
     def stored(self, checkpoint: int, sources: Mapping[tuple[str, ShardId], RestoreSource]) -> None:
         """Let shards that a completed checkpoint has wait for their turn."""
         for one in self.under_way.values():
             source = sources.get((one.query, one.shard))
-            if one.phase is MovePhase.STORING and one.checkpoint == checkpoint and source is not None:
-                one.phase, one.source = MovePhase.STORED, source
+            if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint and source is not None:
+                one.phase, one.source = CopyPhase.STORED, source
 
     def open(
         self, queries: Mapping[str, QueryState], hosts: Mapping[str, HostHello], until: float
     ) -> Iterator[Send]:
         """Have targets restore what waits for its turn, as far as there are places."""
         places = MOVES_AT_A_TIME - sum(one.phase in self.active for one in self.under_way.values())
-        waiting = [one for one in self.under_way.values() if one.phase is MovePhase.STORED]
+        waiting = [one for one in self.under_way.values() if one.phase is CopyPhase.STORED]
         for one in waiting[: max(0, places)]:
             assert one.source is not None
-            one.phase, one.deadline = MovePhase.OPENING, until
+            one.phase, one.deadline = CopyPhase.OPENING, until
             query, owner, target = queries[one.query], hosts[one.owner], hosts[one.target]
             term = query.assignment.owner_term(one.shard)
             back = target.address_from(owner.place) if self.are_standbys else None
@@ -133,34 +133,34 @@ class Copies:
             order = OpenAhead(one.id, query.query_id, one.shard, one.source, address, term, back)
             yield Send(one.target, order)
 
-    def opened(self, report: MoveReport) -> Move | None:
+    def opened(self, report: CopyReport) -> ShardCopy | None:
         """Record that a target follows the owner."""
-        one = self._reported(report, MovePhase.OPENING)
+        one = self._reported(report, CopyPhase.OPENING)
         if one is not None:
-            one.phase, one.deadline = MovePhase.READY, None
+            one.phase, one.deadline = CopyPhase.READY, None
         return one
 
-    def taken(self, report: MoveReport) -> Move | None:
+    def taken(self, report: CopyReport) -> ShardCopy | None:
         """Return what has ended with its target as the owner; None if it was given up before."""
-        one = self._reported(report, MovePhase.HANDING_OVER)
+        one = self._reported(report, CopyPhase.HANDING_OVER)
         if one is None or report.term != one.term:
             return None
         return self.under_way.pop(one.id)
 
-    def pop(self, which: Callable[[Move], bool]) -> list[Move]:
+    def pop(self, which: Callable[[ShardCopy], bool]) -> list[ShardCopy]:
         """End some, and return them."""
         ended = [one for one in self.under_way.values() if which(one)]
         for one in ended:
             del self.under_way[one.id]
         return ended
 
-    def _reported(self, report: MoveReport, phase: MovePhase) -> Move | None:
-        one = self.under_way.get(report.move)
+    def _reported(self, report: CopyReport, phase: CopyPhase) -> ShardCopy | None:
+        one = self.under_way.get(report.copy_id)
         if (
             one is None
             or one.target != report.host
             or one.phase is not phase
-            or report.step is MoveStep.FAILED
+            or report.step is CopyStep.FAILED
         ):
             return None
         return one

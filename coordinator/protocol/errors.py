@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from ...state.shards import Term
 from ...storage.errors import ChandyError, FailureCode, RefusedError
 from .reasons import Reason
 
@@ -62,7 +63,7 @@ class NotTheOwnerError(ChandyError):
     host: str
     uid: str
     shard: int
-    term: int
+    term: Term
 
     def __str__(self) -> str:
         return (

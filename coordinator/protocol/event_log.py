@@ -51,17 +51,17 @@ class EventLog:
         return iter(tuple(self._events))
 
 
-def replay(machine: CheckpointStateMachine, events: Iterable[LoggedEvent]) -> list[Outcome[Any] | None]:
+def replay(state: CheckpointStateMachine, events: Iterable[LoggedEvent]) -> list[Outcome[Any] | None]:
     """Let a state machine handle events again; return the outcome of each, None if the event is refused.
 
     Args:
-        machine: one in the state before the first of the events; it is changed.
+        state: the state machine as it was before the first of the events; it is changed.
         events: what happened.
     """
     outcomes: list[Outcome[Any] | None] = []
     for logged in events:
         try:
-            outcomes.append(machine.handle(logged.event, logged.at))
+            outcomes.append(state.handle(logged.event, logged.at))
         except ChandyError:
             outcomes.append(None)
     return outcomes

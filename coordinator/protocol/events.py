@@ -220,7 +220,7 @@ class ShardsCopied(Event[None]):
 
 
 @attrs.frozen
-class CheckpointFailed(Event[None]):
+class InstructionFailed(Event[None]):
     """The driver could not carry out an instruction for a checkpoint. It is too late once all have acknowledged."""
 
     checkpoint: int
@@ -278,7 +278,7 @@ class Suspended(Event[None]):
 
 
 @attrs.frozen
-class Restored(Event[None]):
+class PipelineRestored(Event[None]):
     """The pipeline is restored: its queries are those of a checkpoint now, and checkpoints may be triggered."""
 
     checkpoint: int | None

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .copies import Copies, Move, MovePhase
+from .copies import Copies, CopyPhase, ShardCopy
 from .errors import InvariantBrokenError
 from .events import Answer, Event
 from .instructions import FailPipeline
-from .pending import PHASES, Phase
+from .pending import PHASES, CheckpointPhase
 from .state_machine import CheckpointStateMachine, Outcome
 
 
@@ -30,19 +30,19 @@ class CheckedStateMachine(CheckpointStateMachine):
         return Outcome(outcome.answer, (*outcome.instructions, failed))
 
 
-def broken_invariants(machine: CheckpointStateMachine) -> list[str]:
+def broken_invariants(state: CheckpointStateMachine) -> list[str]:
     """Return a sentence for each invariant that does not hold; empty if all hold."""
     return [
-        *_members(machine),
-        *_queries(machine),
-        *_checkpoints(machine),
-        *_admission(machine),
-        *_moves(machine),
+        *_members(state),
+        *_queries(state),
+        *_checkpoints(state),
+        *_admission(state),
+        *_moves(state),
     ]
 
 
-def _members(machine: CheckpointStateMachine) -> Iterator[str]:
-    members = machine.members
+def _members(state: CheckpointStateMachine) -> Iterator[str]:
+    members = state.members
     if twice := _twice(hello.executor for hello in members.hosts.values()):
         yield f"executors have two state hosts: {twice}"
     for host in members.dismissed:
@@ -50,9 +50,9 @@ def _members(machine: CheckpointStateMachine) -> Iterator[str]:
             yield f"dismissed host {host} is a member"
 
 
-def _queries(machine: CheckpointStateMachine) -> Iterator[str]:
-    pending = machine.checkpoints.pending
-    for query in machine.queries.values():
+def _queries(state: CheckpointStateMachine) -> Iterator[str]:
+    pending = state.checkpoints.pending
+    for query in state.queries.values():
         if query.gate.passed < query.started_after:
             yield f"query {query.name!r} stands at {query.gate.passed}, before it has started"
         for barrier in query.gate.barriers:
@@ -64,10 +64,10 @@ def _queries(machine: CheckpointStateMachine) -> Iterator[str]:
             yield f"query {query.name!r} has no such shards, but hosts own them: {sorted(unknown)}"
 
 
-def _checkpoints(machine: CheckpointStateMachine) -> Iterator[str]:
-    checkpoints, limits = machine.checkpoints, machine.limits
+def _checkpoints(state: CheckpointStateMachine) -> Iterator[str]:
+    checkpoints, limits = state.checkpoints, state.limits
     pending = checkpoints.pending.values()
-    if (planning := sum(one.phase is Phase.PLANNING for one in pending)) > 1:
+    if (planning := sum(one.phase is CheckpointPhase.PLANNING for one in pending)) > 1:
         yield f"{planning} checkpoints are being planned at once"
     if (running := sum(not one.is_savepoint for one in pending)) > limits.max_concurrent:
         yield f"{running} checkpoints are pending, and {limits.max_concurrent} may be"
@@ -77,60 +77,63 @@ def _checkpoints(machine: CheckpointStateMachine) -> Iterator[str]:
             yield f"pending checkpoint {one.id} is kept as {id}, and the next is {checkpoints.next_id}"
         if not PHASES[one.phase].next:
             yield f"pending checkpoint {id} is {one.phase}"
-        if one.phase in (Phase.FINALIZING, Phase.OVERDUE) and not one.is_fully_acknowledged:
+        if (
+            one.phase in (CheckpointPhase.FINALIZING, CheckpointPhase.OVERDUE)
+            and not one.is_fully_acknowledged
+        ):
             yield f"checkpoint {id} is {one.phase}, but misses {', '.join(one.missing())}"
         if one.base is not None and not checkpoints.retained.may_exist(one.base):
             yield f"the base of pending checkpoint {id}, {one.base}, has been dropped"
         if latest is not None and not one.is_savepoint and id < latest.id:
             yield f"checkpoint {id} is pending although {latest.id} has completed"
-        if one.is_revocable and (machine.admission.suspended or machine.closed is not None):
+        if one.is_revocable and (state.admission.suspended or state.closed is not None):
             yield f"checkpoint {id} is {one.phase} although no checkpoint may run"
 
 
-def _admission(machine: CheckpointStateMachine) -> Iterator[str]:
-    admission = machine.admission
-    if len(admission.queue) > machine.limits.max_queued:
+def _admission(state: CheckpointStateMachine) -> Iterator[str]:
+    admission = state.admission
+    if len(admission.queue) > state.limits.max_queued:
         yield f"{len(admission.queue)} requests wait"
-    if machine.closed is not None and (len(admission.queue) or admission.schedule.next_at is not None):
+    if state.closed is not None and (len(admission.queue) or admission.schedule.next_at is not None):
         yield "requests wait, or are scheduled, although the coordinator is closed"
     if admission.suspended and any(request.is_final for request in admission.queue):
         yield "the request of a stop waits for a pipeline that goes back"
 
 
-def _moves(machine: CheckpointStateMachine) -> Iterator[str]:
-    placement = machine.placement
+def _moves(state: CheckpointStateMachine) -> Iterator[str]:
+    placement = state.placement
     for what, copies in (("moves", placement.moves), ("standbys", placement.standbys)):
         if twice := _twice((one.query, one.shard) for one in copies.under_way.values()):
             yield f"shards have two {what}: {twice}"
         for one in copies.under_way.values():
-            for wrong in _wrong(machine, copies, one):
+            for wrong in _wrong(state, copies, one):
                 yield f"{one} {wrong}"
     if both := placement.moves.under_way.keys() & placement.standbys.under_way.keys():
         yield f"a move and a standby have the same number: {sorted(both)}"
 
 
-def _wrong(machine: CheckpointStateMachine, copies: Copies, one: Move) -> Iterator[str]:
-    if (query := machine.queries.get(one.query)) is None:
+def _wrong(state: CheckpointStateMachine, copies: Copies, one: ShardCopy) -> Iterator[str]:
+    if (query := state.queries.get(one.query)) is None:
         yield "belongs to no query"
         return
     if one.owner == one.target:
         yield "has its owner as its target"
-    if one.target not in machine.members.hosts:
+    if one.target not in state.members.hosts:
         yield "has a target that is gone"
-    is_promotion = copies.are_standbys and one.phase is MovePhase.HANDING_OVER
+    is_promotion = copies.are_standbys and one.phase is CopyPhase.HANDING_OVER
     owned = query.assignment.by_owner().get(one.owner, ())
-    if not is_promotion and one.owner not in machine.members.hosts:
+    if not is_promotion and one.owner not in state.members.hosts:
         yield "has an owner that is gone"
     if one.shard not in owned:
         yield "has an owner without the shard"
-    if one.phase is MovePhase.STORING and one.checkpoint not in machine.checkpoints.pending:
+    if one.phase is CopyPhase.STORING and one.checkpoint not in state.checkpoints.pending:
         yield "waits for a checkpoint that is not pending"
-    if one.phase is MovePhase.PLANNED and one.checkpoint is not None:
+    if one.phase is CopyPhase.PLANNED and one.checkpoint is not None:
         yield "is in a checkpoint before it waits for it"
-    if one.phase is MovePhase.HANDING_OVER:
+    if one.phase is CopyPhase.HANDING_OVER:
         if one.deadline is None or one.term <= query.assignment.owner_term(one.shard):
             yield "is handed over without a new term or a deadline"
-        if machine.checkpoints.is_awaited(one.query, one.shard):
+        if state.checkpoints.is_awaited(one.query, one.shard):
             yield "is handed over while a checkpoint waits for its snapshot"
 
 

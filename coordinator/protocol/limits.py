@@ -6,7 +6,7 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class Limits:
+class ProtocolLimits:
     """The numbers that the protocol's decisions depend on. Durations are in seconds."""
 
     interval: float | None = None

@@ -11,7 +11,7 @@ A shard moves between two batches. Most of it goes ahead, while its owner serves
 4. When the target has all, it owns the shard in the new term. The owner's next claim is told where the shard is. If the
    target fails before, or takes too long, the owner stays, and its next claim gets the shard back as it is.
 
-There is one owner at any time, because nothing but a ``MoveReport`` changes it, and what arrives after a
+There is one owner at any time, because nothing but a ``CopyReport`` changes it, and what arrives after a
 move was given up belongs to no move. A snapshot and the third step exclude each other per shard: the step does not
 begin while a pending checkpoint waits for the shard, and no snapshot is ordered while the step lasts. So the host that
 is told to take a snapshot is the one that has the shard at that cut, and it alone.
@@ -30,7 +30,7 @@ import attrs
 from ...state.rpc.messages import HostHello, Settle, TakeOver
 from ...state.shards import ShardId
 from .balance import wanted_owners
-from .copies import Copies, Move, MovePhase
+from .copies import Copies, CopyPhase, ShardCopy
 from .errors import DrainError
 from .instructions import Send
 from .query_state import QueryState
@@ -40,8 +40,8 @@ from .query_state import QueryState
 class Moves(Copies):
     """The moves of a pipeline."""
 
-    active: ClassVar[frozenset[MovePhase]] = frozenset(
-        {MovePhase.OPENING, MovePhase.READY, MovePhase.HANDING_OVER}
+    active: ClassVar[frozenset[CopyPhase]] = frozenset(
+        {CopyPhase.OPENING, CopyPhase.READY, CopyPhase.HANDING_OVER}
     )
     follows_tasks: bool = False
     """Whether a task runs where it ran in the batch before, so that its shards are best where it is. If not, each host
@@ -139,20 +139,22 @@ class Moves(Copies):
             is_awaited: whether a pending checkpoint waits for a shard.
             until: when the moves are given up.
         """
-        for move in self.of(query.name, MovePhase.READY):
+        for move in self.of(query.name, CopyPhase.READY):
             if not is_awaited(query.name, move.shard):
-                move.phase, move.deadline = MovePhase.HANDING_OVER, until
+                move.phase, move.deadline = CopyPhase.HANDING_OVER, until
                 move.term = query.assignment.raise_term(move.shard)
                 yield Send(move.target, TakeOver(move.id, query.gate.passed, move.term))
 
-    def give_up(self, which: Callable[[Move], bool], queries: Mapping[str, QueryState]) -> Iterator[Send]:
+    def give_up(
+        self, which: Callable[[ShardCopy], bool], queries: Mapping[str, QueryState]
+    ) -> Iterator[Send]:
         """End moves early: the owner stays."""
         for move in self.pop(which):
-            if move.phase is not MovePhase.PLANNED and move.query in queries:
+            if move.phase is not CopyPhase.PLANNED and move.query in queries:
                 yield from settled(move, queries[move.query], move.owner)
 
 
-def settled(move: Move, query: QueryState, owner: str) -> Iterator[Send]:
+def settled(move: ShardCopy, query: QueryState, owner: str) -> Iterator[Send]:
     """Tell both hosts of a move who has the shard now."""
     order = Settle(query.query_id, move.shard, owner, query.assignment.owner_term(move.shard))
     yield Send(move.owner, order)

@@ -16,7 +16,7 @@ from .requests import Request
 from .totals import PhaseSeconds
 
 
-class Phase(enum.StrEnum):
+class CheckpointPhase(enum.StrEnum):
     """The phase that a checkpoint is in. ``PHASES`` says what each allows."""
 
     PLANNING = "planning"
@@ -35,7 +35,7 @@ class Phase(enum.StrEnum):
 class PhaseRules:
     """What a phase allows."""
 
-    next: frozenset[Phase] = frozenset()
+    next: frozenset[CheckpointPhase] = frozenset()
     """The phases that may follow it."""
     revocable: bool = False
     """Whether a failure, a timeout, a decline or a stop aborts the checkpoint. Not once its manifest may be durable:
@@ -43,12 +43,18 @@ class PhaseRules:
 
 
 PHASES = {
-    Phase.PLANNING: PhaseRules(frozenset({Phase.COLLECTING, Phase.ABORTED}), revocable=True),
-    Phase.COLLECTING: PhaseRules(frozenset({Phase.FINALIZING, Phase.ABORTED}), revocable=True),
-    Phase.FINALIZING: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED, Phase.OVERDUE})),
-    Phase.OVERDUE: PhaseRules(frozenset({Phase.COMPLETED, Phase.ABORTED})),
-    Phase.COMPLETED: PhaseRules(),
-    Phase.ABORTED: PhaseRules(),
+    CheckpointPhase.PLANNING: PhaseRules(
+        frozenset({CheckpointPhase.COLLECTING, CheckpointPhase.ABORTED}), revocable=True
+    ),
+    CheckpointPhase.COLLECTING: PhaseRules(
+        frozenset({CheckpointPhase.FINALIZING, CheckpointPhase.ABORTED}), revocable=True
+    ),
+    CheckpointPhase.FINALIZING: PhaseRules(
+        frozenset({CheckpointPhase.COMPLETED, CheckpointPhase.ABORTED, CheckpointPhase.OVERDUE})
+    ),
+    CheckpointPhase.OVERDUE: PhaseRules(frozenset({CheckpointPhase.COMPLETED, CheckpointPhase.ABORTED})),
+    CheckpointPhase.COMPLETED: PhaseRules(),
+    CheckpointPhase.ABORTED: PhaseRules(),
 }
 
 
@@ -90,8 +96,8 @@ class PendingCheckpoint:
     """The completed checkpoint that it is an increment to; None if it is full."""
     triggered_at: float
     deadline: float
-    phase: Phase = Phase.PLANNING
-    entered: dict[Phase, float] = attrs.field(factory=dict)
+    phase: CheckpointPhase = CheckpointPhase.PLANNING
+    entered: dict[CheckpointPhase, float] = attrs.field(factory=dict)
     """When it came into each phase after the first one, in seconds on the clock of ``triggered_at``."""
     reason: Reason | None = None
     """Why it was aborted."""
@@ -123,9 +129,9 @@ class PendingCheckpoint:
     @property
     def is_awaited(self) -> bool:
         """Whether its request has no outcome yet."""
-        return self.phase is not Phase.OVERDUE
+        return self.phase is not CheckpointPhase.OVERDUE
 
-    def move(self, to: Phase, now: float, reason: Reason | None = None) -> None:
+    def move(self, to: CheckpointPhase, now: float, reason: Reason | None = None) -> None:
         """Go to the next phase.
 
         Args:
@@ -141,7 +147,7 @@ class PendingCheckpoint:
         if (
             is_wrong
             or to not in PHASES[self.phase].next
-            or (to is Phase.FINALIZING and not self.is_fully_acknowledged)
+            or (to is CheckpointPhase.FINALIZING and not self.is_fully_acknowledged)
         ):
             raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
         self.phase, self.reason = to, reason
@@ -149,8 +155,8 @@ class PendingCheckpoint:
 
     def seconds(self, now: float) -> PhaseSeconds:
         """Return how long it has been in each phase."""
-        planned = self.entered.get(Phase.COLLECTING, now)
-        collected = self.entered.get(Phase.FINALIZING, now)
+        planned = self.entered.get(CheckpointPhase.COLLECTING, now)
+        collected = self.entered.get(CheckpointPhase.FINALIZING, now)
         return PhaseSeconds(planned - self.triggered_at, collected - planned, now - collected)
 
     def cut_at(self, query: str, batch: int) -> None:
@@ -220,7 +226,7 @@ class PendingCheckpoint:
     def is_fully_acknowledged(self) -> bool:
         """Whether nothing is missing."""
         # Runs at every acknowledgement: describing what is missing would take longer than all else.
-        return self.phase is not Phase.PLANNING and all(
+        return self.phase is not CheckpointPhase.PLANNING and all(
             part.progress is not None and part.wanted is not None and not part.wanted
             for part in self.parts.values()
         )
@@ -246,8 +252,8 @@ class PendingCheckpoint:
         Raises:
             CheckpointStateError: something is missing.
         """
-        if self.phase not in (Phase.FINALIZING, Phase.OVERDUE):
-            raise CheckpointStateError(self.id, self.phase, Phase.COMPLETED, tuple(self.missing()))
+        if self.phase not in (CheckpointPhase.FINALIZING, CheckpointPhase.OVERDUE):
+            raise CheckpointStateError(self.id, self.phase, CheckpointPhase.COMPLETED, tuple(self.missing()))
         return Manifest(
             id=self.id,
             kind=self.kind,

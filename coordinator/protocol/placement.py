@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import attrs
 
 from ...state.errors import ShardMovingError
-from ...state.rpc.messages import ClaimAnswer, ClaimShards, DropStandby, MoveReport, MoveStep, Settle
+from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, Settle
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Manifest
-from .copies import HAND_OVER_SECONDS, Move, MovePhase, Numbers
+from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
 from .instructions import GoBack, Instruction, Promoted, Send, StandbysInSync
-from .limits import Limits
+from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, settled
 from .query_state import Queries, QueryState
@@ -25,7 +25,7 @@ from .retained import RetainedCheckpoints
 from .shard_assignment import ShardLocations
 from .standbys import Standbys
 
-PlacedShards = list[tuple[str, ShardId, MovePhase | None]]
+PlacedShards = list[tuple[str, ShardId, CopyPhase | None]]
 """Shards, each after the name of its query, and how far its move is; None if it stays."""
 
 
@@ -35,7 +35,7 @@ class Placement:
 
     queries: Queries
     members: Membership
-    limits: Limits
+    limits: ProtocolLimits
     moves: Moves
     standbys: Standbys
     _retained: RetainedCheckpoints
@@ -48,16 +48,16 @@ class Placement:
         cls,
         queries: Queries,
         members: Membership,
-        limits: Limits,
+        limits: ProtocolLimits,
         retained: RetainedCheckpoints,
         out: list[Instruction],
         *,
         follows_tasks: bool,
     ) -> Placement:
         """Make it without moves and standbys; see ``Moves`` for ``follows_tasks``."""
-        numbers = Numbers()
-        moves = Moves(follows_tasks, numbers=numbers)
-        return cls(queries, members, limits, moves, Standbys(numbers=numbers), retained, out)
+        ids = CopyIds()
+        moves = Moves(follows_tasks, ids=ids)
+        return cls(queries, members, limits, moves, Standbys(ids=ids), retained, out)
 
     # --- reads ----------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Placement:
 
     def waits_for_commit(self, query: str) -> bool:
         """Whether a shard of a query moves as soon as its running batch has committed."""
-        return bool(self.moves.of(query, MovePhase.READY))
+        return bool(self.moves.of(query, CopyPhase.READY))
 
     def shards_on(self, machine: str) -> PlacedShards:
         """Return the shards on a machine."""
@@ -133,7 +133,7 @@ class Placement:
         moving = {
             one.shard
             for copies in (self.moves, self.standbys)
-            for one in copies.of(query.name, MovePhase.HANDING_OVER)
+            for one in copies.of(query.name, CopyPhase.HANDING_OVER)
         }
         for shard in wanted:
             if shard in moving:
@@ -160,7 +160,7 @@ class Placement:
         if self.moves.draining:
             self.moves.draining &= self.members.machines
 
-    def replacements(self, host: str) -> list[Move] | None:
+    def replacements(self, host: str) -> list[ShardCopy] | None:
         """Return the standbys of the shards that a lost host had; None if one of these has no standby in sync."""
         lost = [
             (query.name, shard)
@@ -175,9 +175,9 @@ class Placement:
 
     def _is_promoted(self, query: str, shard: ShardId) -> bool:
         """Whether a shard's standby is about to take its place."""
-        return any(one.shard == shard for one in self.standbys.of(query, MovePhase.HANDING_OVER))
+        return any(one.shard == shard for one in self.standbys.of(query, CopyPhase.HANDING_OVER))
 
-    def promote(self, standbys: Sequence[Move], host: str, why: str, now: float) -> None:
+    def promote(self, standbys: Sequence[ShardCopy], host: str, why: str, now: float) -> None:
         """Have standbys take the place of the shards of a lost host."""
         self.members.dismissed.add(host)
         for one in standbys:
@@ -187,7 +187,7 @@ class Placement:
     def host_lost(self, host: str) -> bool:
         """End what a lost host had part in; return whether one of its standbys was to take a shard's place."""
         was_promoted = self._end_standbys(
-            lambda one: one.target == host or (one.owner == host and one.phase is not MovePhase.HANDING_OVER)
+            lambda one: one.target == host or (one.owner == host and one.phase is not CopyPhase.HANDING_OVER)
         )
         self._end_moves(lambda move: host in (move.owner, move.target))
         return was_promoted
@@ -211,7 +211,7 @@ class Placement:
     def _vacate(self, hosts: Collection[str]) -> None:
         """Take from hosts that are to have no shards what is on its way there, and plan where all else goes."""
         self._give_up_moves(lambda move: move.target in hosts)
-        self._end_standbys(lambda one: one.phase is not MovePhase.HANDING_OVER and one.target in hosts)
+        self._end_standbys(lambda one: one.phase is not CopyPhase.HANDING_OVER and one.target in hosts)
         self._plan_moves()
 
     def _plan_moves(self) -> None:
@@ -223,9 +223,9 @@ class Placement:
         # A shard is on a host once, and its owner keeps what follows for one purpose.
         self._end_standbys(
             lambda one: (
-                one.phase is not MovePhase.HANDING_OVER
+                one.phase is not CopyPhase.HANDING_OVER
                 and (target := targets.get((one.query, one.shard))) is not None
-                and (one.phase is not MovePhase.READY or target == one.target)
+                and (one.phase is not CopyPhase.READY or target == one.target)
             )
         )
 
@@ -250,7 +250,7 @@ class Placement:
             one.query
             for copies in both
             for one in copies.under_way.values()
-            if one.phase is MovePhase.STORING
+            if one.phase is CopyPhase.STORING
         }
         sources = {
             (operator.query, ShardId(operator.uid, number)): RestoreSource(
@@ -288,17 +288,17 @@ class Placement:
         if query.committed >= query.gate.passed and not self.holds(query.name):
             self._out.extend(self.moves.hand_over(query, is_awaited, now + HAND_OVER_SECONDS))
 
-    def reported(self, report: MoveReport) -> None:
+    def reported(self, report: CopyReport) -> None:
         """Take in how far the target of a move or of a standby is."""
         match report.step:
-            case MoveStep.OPENED:
+            case CopyStep.OPENED:
                 if self.moves.opened(report) is None and self.standbys.opened(report) is not None:
                     self._out.extend(self._all_in_sync())
-            case MoveStep.TAKEN:
+            case CopyStep.TAKEN:
                 self._taken(report)
-            case MoveStep.FAILED:
-                self._end_moves(lambda move: (move.id, move.target) == (report.move, report.host))
-                if self._end_standbys(lambda one: (one.id, one.target) == (report.move, report.host)):
+            case CopyStep.FAILED:
+                self._end_moves(lambda move: (move.id, move.target) == (report.copy_id, report.host))
+                if self._end_standbys(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
                     self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
 
     def _all_in_sync(self) -> Iterator[StandbysInSync]:
@@ -310,7 +310,7 @@ class Placement:
         if in_sync == owned:
             yield StandbysInSync(owned)
 
-    def _taken(self, report: MoveReport) -> None:
+    def _taken(self, report: CopyReport) -> None:
         if (move := self.moves.taken(report)) is not None:
             query = self.queries[move.query]
             query.assignment.hand_over(move.shard, move.target, move.term)
@@ -334,7 +334,7 @@ class Placement:
         # An owner whose stream is broken may have lost the shard already.
         if drop.host not in self.members.hosts or not assignment.is_owner(drop.shard, drop.host, drop.term):
             raise NotTheOwnerError(drop.host, drop.shard.uid, drop.shard.shard, drop.term)
-        self._end_standbys(lambda one: one.id == drop.standby)
+        self._end_standbys(lambda one: one.id == drop.copy_id)
 
     # --- ends -----------------------------------------------------------------------------------------------
 
@@ -362,17 +362,17 @@ class Placement:
         """Plan moves and standbys again."""
         self._is_frozen = False
 
-    def _give_up_moves(self, which: Callable[[Move], bool]) -> None:
+    def _give_up_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))
 
-    def _end_moves(self, which: Callable[[Move], bool]) -> None:
+    def _end_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         if any(map(which, self.moves.under_way.values())):
             # The next checkpoint sees what still has to move, and where to.
             self.moves.is_uneven = True
             self._give_up_moves(which)
 
-    def _end_standbys(self, which: Callable[[Move], bool]) -> bool:
+    def _end_standbys(self, which: Callable[[ShardCopy], bool]) -> bool:
         """End standbys; return whether one of them was to take the place of a lost shard."""
         ended = self.standbys.pop(which)
         self._out.extend(self.standbys.ended(ended, self.queries))
-        return any(one.phase is MovePhase.HANDING_OVER for one in ended)
+        return any(one.phase is CopyPhase.HANDING_OVER for one in ended)

@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from ...state.rpc.messages import ClaimAnswer, HostHello
-from ...state.shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
+from ...state.shards import FIRST_TERM, NO_TERM, RestoreSource, ResumePoint, ShardId, Term
 from .errors import StateLostError
 
 STAYS: Final = 8
@@ -22,7 +22,7 @@ class _Owned:
     host: str
     since: int | None
     """The batch in which the shard was granted; None: it moved here, and is nowhere else any more."""
-    term: int
+    term: Term
 
 
 @attrs.frozen
@@ -72,7 +72,7 @@ class ShardAssignment:
     """What the shards' changelogs add to it; None: nothing."""
     _owners: dict[ShardId, _Owned] = attrs.field(factory=dict, init=False)
     """Changed by ``_put`` alone."""
-    _terms: dict[ShardId, int] = attrs.field(factory=dict, init=False)
+    _terms: dict[ShardId, Term] = attrs.field(factory=dict, init=False)
     """The newest term of each shard that has had an owner."""
     _shares: Counter[str] = attrs.field(factory=Counter, init=False)
     """How many shards each host owns. When many hosts are lost at once, no one looks through all shards for each."""
@@ -90,7 +90,7 @@ class ShardAssignment:
         wanted: Sequence[ShardId],
         batch: int,
         living: Mapping[str, HostHello],
-        aside: Mapping[int, int] | None = None,
+        aside: Mapping[int, Term] | None = None,
         instead: Sequence[str] = (),
     ) -> ClaimAnswer:
         """Grant shards that have no owner.
@@ -136,9 +136,9 @@ class ShardAssignment:
         terms = {shard.shard: term for shard in mine if (term := self.owner_term(shard)) > FIRST_TERM}
         return ClaimAnswer(granted, elsewhere, self.resume_point, tuple(kept), terms)
 
-    def raise_term(self, shard: ShardId) -> int:
+    def raise_term(self, shard: ShardId) -> Term:
         """Return a term of a shard that nobody has had, for its next owner."""
-        self._terms[shard] = self._terms.get(shard, FIRST_TERM - 1) + 1
+        self._terms[shard] = Term(self._terms.get(shard, NO_TERM) + 1)
         return self._terms[shard]
 
     def needed_elsewhere(self, batch: int) -> dict[ShardId, str]:
@@ -154,17 +154,17 @@ class ShardAssignment:
             if asked.times >= STAYS and batch - asked.batch <= 1
         }
 
-    def hand_over(self, shard: ShardId, host: str, term: int) -> None:
+    def hand_over(self, shard: ShardId, host: str, term: Term) -> None:
         """Make another host, which has all that the owner had, the owner of a shard."""
         self._asked.pop(shard, None)
         self._put(shard, _Owned(host, None, term))
 
-    def owner_term(self, shard: ShardId) -> int:
-        """Return the term of a shard's owner; 0: it has none."""
+    def owner_term(self, shard: ShardId) -> Term:
+        """Return the term of a shard's owner, ``NO_TERM`` if it has none."""
         owned = self._owners.get(shard)
-        return owned.term if owned else 0
+        return owned.term if owned else NO_TERM
 
-    def is_owner(self, shard: ShardId, host: str, term: int) -> bool:
+    def is_owner(self, shard: ShardId, host: str, term: Term) -> bool:
         """Whether a host has a shard in a term."""
         owned = self._owners.get(shard)
         return owned is not None and (owned.host, owned.term) == (host, term)

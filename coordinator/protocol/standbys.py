@@ -32,7 +32,7 @@ import attrs
 
 from ...state.rpc.messages import EndStandby, HostHello, Promote
 from ...state.shards import ShardId
-from .copies import Copies, Move, MovePhase
+from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
 
@@ -42,7 +42,7 @@ class Standbys(Copies):
     """The standbys of a pipeline: at most one for each shard."""
 
     are_standbys: ClassVar[bool] = True
-    active: ClassVar[frozenset[MovePhase]] = frozenset({MovePhase.OPENING})
+    active: ClassVar[frozenset[CopyPhase]] = frozenset({CopyPhase.OPENING})
 
     def plan(
         self,
@@ -79,29 +79,29 @@ class Standbys(Copies):
                 loads[target] += 1
                 self.add(name, shard, owner, target)
 
-    def in_sync(self, query: str, shard: ShardId, hosts: Collection[str]) -> Move | None:
+    def in_sync(self, query: str, shard: ShardId, hosts: Collection[str]) -> ShardCopy | None:
         """Return the standby that has all of a shard, if there is one on a host that lives."""
         return next(
-            (one for one in self.of(query, MovePhase.READY) if one.shard == shard and one.target in hosts),
+            (one for one in self.of(query, CopyPhase.READY) if one.shard == shard and one.target in hosts),
             None,
         )
 
     def count_in_sync(self, hosts: Collection[str]) -> int:
         """Return how many shards have a standby that has all of them, on a host that lives."""
-        return sum(one.phase is MovePhase.READY and one.target in hosts for one in self.under_way.values())
+        return sum(one.phase is CopyPhase.READY and one.target in hosts for one in self.under_way.values())
 
-    def promote(self, standby: Move, query: QueryState, until: float) -> Send:
+    def promote(self, standby: ShardCopy, query: QueryState, until: float) -> Send:
         """Make a standby the shard. Its owner is gone."""
-        standby.phase, standby.deadline = MovePhase.HANDING_OVER, until
+        standby.phase, standby.deadline = CopyPhase.HANDING_OVER, until
         standby.term = query.assignment.raise_term(standby.shard)
         # Spark begins a batch only when the one before has committed.
         cut = max(query.committed, query.gate.passed - 1)
         return Send(standby.target, Promote(standby.id, cut, standby.term))
 
-    def ended(self, standbys: Collection[Move], queries: Mapping[str, QueryState]) -> Iterator[Send]:
+    def ended(self, standbys: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:
         """Tell the hosts of standbys that have ended, and the owners of their shards."""
         for one in standbys:
-            if one.phase is not MovePhase.PLANNED and one.query in queries:
+            if one.phase is not CopyPhase.PLANNED and one.query in queries:
                 order = EndStandby(queries[one.query].query_id, one.shard, one.id)
                 yield Send(one.owner, order)
                 yield Send(one.target, order)

@@ -20,12 +20,12 @@ from ...state.rpc.messages import (
     AskBatch,
     BatchAnswer,
     ClaimShards,
+    CopyReport,
     Decline,
     DropStandby,
     HostHello,
-    MoveReport,
     ReleaseOrder,
-    StopOrder,
+    StopHost,
 )
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
@@ -37,7 +37,6 @@ from .events import (
     BacklogChanged,
     BatchAsked,
     BatchCommitted,
-    CheckpointFailed,
     CheckpointRequested,
     Closed,
     CutChosen,
@@ -48,7 +47,9 @@ from .events import (
     Finalized,
     HostJoined,
     HostLeft,
+    InstructionFailed,
     NotFinalized,
+    PipelineRestored,
     PlanningDone,
     ProgressStored,
     Published,
@@ -56,7 +57,6 @@ from .events import (
     QueryRemoved,
     QueryStopped,
     Released,
-    Restored,
     ScheduleStarted,
     ShardGivenUp,
     ShardsCopied,
@@ -66,7 +66,7 @@ from .events import (
     Tick,
 )
 from .instructions import GoBack, Instruction, Send
-from .limits import Limits
+from .limits import ProtocolLimits
 from .membership import Membership
 from .placement import Placement
 from .publication import Publications
@@ -95,7 +95,7 @@ class CheckpointStateMachine:
     generation: int
     root: str
     """URI of the pipeline's own store."""
-    limits: Limits
+    limits: ProtocolLimits
     next_id: int
     """The id of the first checkpoint."""
     completed: tuple[Manifest, ...] = ()
@@ -178,7 +178,7 @@ class CheckpointStateMachine:
                 self._host_joined(hello, now)
             case HostLeft(hello):
                 self._host_left(hello, now)
-            case MoveReport():
+            case CopyReport():
                 self.placement.reported(event)
             case DropStandby():
                 self.placement.drop_standby(event)
@@ -214,7 +214,7 @@ class CheckpointStateMachine:
                 self.checkpoints.progress_stored(event, now)
             case ShardsCopied():
                 self.checkpoints.shards_copied(event, now)
-            case CheckpointFailed(checkpoint, reason, detail):
+            case InstructionFailed(checkpoint, reason, detail):
                 self.checkpoints.failed(checkpoint, reason, detail, now)
             case Finalized(manifest):
                 self.checkpoints.finalized(manifest, now)
@@ -226,7 +226,7 @@ class CheckpointStateMachine:
                 self.checkpoints.discarded(checkpoints, remaining, now)
             case Suspended(cause):
                 self._suspend(cause, now)
-            case Restored(checkpoint):
+            case PipelineRestored(checkpoint):
                 self._restored(checkpoint, now)
             case Released(query_ids):
                 self._release(query_ids)
@@ -349,7 +349,7 @@ class CheckpointStateMachine:
 
     def _host_joined(self, hello: HostHello, now: float) -> None:
         if hello.host in self.members.dismissed:
-            self._out.append(Send(hello.host, StopOrder()))
+            self._out.append(Send(hello.host, StopHost()))
             return
         is_new = hello.host not in self.members.hosts
         replaced = self.members.join(hello)
@@ -387,7 +387,7 @@ class CheckpointStateMachine:
         self.admission.request_what_is_due(now)
 
     def _suspend(self, cause: str, now: float) -> None:
-        """End pending checkpoints. Requests of a stop fail; all others wait until ``Restored``."""
+        """End pending checkpoints. Requests of a stop fail; all others wait until ``PipelineRestored``."""
         self.placement.freeze()
         self.checkpoints.abort_all(Reason.JOB_FAILOVER, cause, now)
         self.admission.suspend(cause)

@@ -10,7 +10,7 @@ from ...storage.checkpoints.manifest import Manifest
 from ..checkpoint import Checkpoint
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
-from .decisions import GoBack, RestartInPlace
+from .decisions import RestartInPlace, RollBack
 from .metrics import START, RecoveryMetrics
 from .pipeline_events import (
     CheckpointCompleted,
@@ -61,7 +61,7 @@ class Announcements:
         """Tell what a checkpoint that has ended took."""
         self._tell(CheckpointMeasured(at=self._clock(), statistics=statistics))
 
-    def recovering(self, decision: RestartInPlace | GoBack) -> None:
+    def recovering(self, decision: RestartInPlace | RollBack) -> None:
         """Tell of an attempt to start queries again."""
         in_place = isinstance(decision, RestartInPlace)
         self._tell(Recovering(at=self._clock(), cause=str(decision.cause), in_place=in_place))

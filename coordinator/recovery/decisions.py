@@ -228,7 +228,7 @@ class RestartInPlace:
 
 
 @attrs.frozen
-class GoBack:
+class RollBack:
     """Take the whole pipeline back to the checkpoint that its state grew from."""
 
     cause: ChandyError
@@ -253,14 +253,14 @@ class FailForGood:
     """Why no restart is tried, if the error does not say it."""
 
 
-Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | GoBack | SuspendCheckpoints | FailForGood
+Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | RollBack | SuspendCheckpoints | FailForGood
 
 
 # --- the machine --------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
-class Loss:
+class StateLoss:
     """State is lost, so that the pipeline must go back."""
 
     why: str
@@ -287,7 +287,7 @@ class RecoveryStateMachine:
     tracker: RestartTracker
     random: Callable[[], float]
     """Returns a number of at least 0 and below 1, for the restart strategy's jitter."""
-    loss: Loss | None = attrs.field(default=None, init=False)
+    loss: StateLoss | None = attrs.field(default=None, init=False)
     outage: Outage | None = attrs.field(default=None, init=False)
     failed: Exception | None = attrs.field(default=None, init=False)
     """The error that ended the pipeline."""
@@ -430,8 +430,8 @@ class RecoveryStateMachine:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())
 
     def _lose(self, why: str, *, with_host: bool) -> None:
-        before = self.loss or Loss(why, with_host)
-        self.loss = Loss(before.why, before.with_host and with_host)
+        before = self.loss or StateLoss(why, with_host)
+        self.loss = StateLoss(before.why, before.with_host and with_host)
 
     def _wait(self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None) -> Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
@@ -472,7 +472,7 @@ class RecoveryStateMachine:
         if self.must_go_back or not outage.queries:
             resume = self.loss is not None and self.loss.with_host and not self._is_half_way
             self.outage = attrs.evolve(outage, is_whole=True)
-            return GoBack(outage.cause, outage.noticed_at, resume)
+            return RollBack(outage.cause, outage.noticed_at, resume)
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
 
     def _settled(self, query: str) -> None:

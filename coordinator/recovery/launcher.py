@@ -19,14 +19,14 @@ from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissin
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
 from ...storage.times import rounded
-from ..execution.locked_machine import LockedMachine
+from ..execution.locked_protocol import LockedProtocol
 from ..leadership.leadership import has_leader
 from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
 from ..restore.adoptions import Adoptions
 from ..restore.local_recovery import LocalRecovery
 from ..restore.query_directories import QueryDirectories
-from ..restore.restore_point import Restored, RestorePoint, restore_query
+from ..restore.restore_point import RestoredQuery, RestorePoint, restore_query
 from ..restore.resume import ResumableRun
 from ..sinks.owner import SinkOwner
 from ..sinks.sink import StartPoint
@@ -133,9 +133,9 @@ class Launcher:
         """By Spark's id of a query the recovery that started its run."""
         self._number = 0
 
-    def begin(self, machine: LockedMachine, proof: FenceProof, watcher: Watcher) -> None:
+    def begin(self, protocol: LockedProtocol, proof: FenceProof, watcher: Watcher) -> None:
         """Set the state machine of the checkpoints, the proof for sinks and queries, and the watcher of the runs."""
-        self._machine = machine
+        self._protocol = protocol
         self._proof = proof
         self._watcher = watcher
 
@@ -195,7 +195,7 @@ class Launcher:
         )
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()
-        self._machine.handle(
+        self._protocol.handle(
             QueryAdded(
                 name,
                 query_id,
@@ -301,7 +301,7 @@ class Launcher:
     def forget(self, name: str) -> None:
         """Undo ``restore`` for a query that could not be started."""
         run = self._runs.get(name)
-        self._machine.handle(QueryRemoved(name))
+        self._protocol.handle(QueryRemoved(name))
         self._runs.drop(name)
         if run is not None:
             self._watcher.run_stopped(run)
@@ -331,10 +331,10 @@ class Launcher:
 
     def _go_to(
         self, point: RestorePoint | None, definition: Definition, directory: Path, location: str | None
-    ) -> Restored:
+    ) -> RestoredQuery:
         """Make a working directory as the checkpoint has it."""
         if point is None or not point.has(definition.name):
-            return Restored(self._seed(definition, directory / "nothing", directory, location), None)
+            return RestoredQuery(self._seed(definition, directory / "nothing", directory, location), None)
         return restore_query(
             point,
             definition.name,
@@ -403,10 +403,10 @@ class Launcher:
     def _tell_of_first_batch(self, run: Run, first: int, waited: float) -> None:
         """Say what the first batch of a run waits for: its shards, or its own work."""
         name = run.definition.name
-        hosts, closed = self._machine.read(
-            lambda machine: (
-                len(machine.members.hosts),
-                len(list(machine.queries[name].assignment.unowned())) if name in machine.queries else 0,
+        hosts, closed = self._protocol.read(
+            lambda state: (
+                len(state.members.hosts),
+                len(list(state.queries[name].assignment.unowned())) if name in state.queries else 0,
             )
         )
         log.info(

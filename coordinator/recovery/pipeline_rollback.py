@@ -10,7 +10,7 @@ import attrs
 from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
-from ..protocol.events import Released, Restored, Suspended
+from ..protocol.events import PipelineRestored, Released, Suspended
 from ..query import CheckpointedQuery
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, base_point
@@ -58,7 +58,7 @@ class PipelineRollback:
 
     def suspend_checkpoints(self) -> None:
         """Abort the checkpoints under way, and start none."""
-        self.executor.machine.handle(Suspended(self.cause))
+        self.executor.protocol.handle(Suspended(self.cause))
 
     def settle_manifests(self) -> None:
         """Wait until every manifest that is being written is written or has failed.
@@ -67,13 +67,13 @@ class PipelineRollback:
             StoreFailedError: the store does not answer; a later attempt may succeed.
         """
         if not self.executor.settle():
-            root = self.executor.machine.read(lambda machine: machine.root)
+            root = self.executor.protocol.read(lambda state: state.root)
             why = "it does not answer, so nobody knows which checkpoint is the latest"
             raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
 
     def choose_restore_point(self) -> RestorePoint | None:
         """Return the latest checkpoint of this life's state, or the one that this life began from."""
-        point = self.executor.machine.read(base_point) or self.initial
+        point = self.executor.protocol.read(base_point) or self.initial
         self.on_state_given_up(point)
         self.metrics.checkpoint = point.manifest.id if point else None
         return point
@@ -103,11 +103,11 @@ class PipelineRollback:
 
     def release_runs(self) -> None:
         """Tell the state hosts that the stopped runs are over."""
-        self.executor.machine.handle(Released(tuple(run.query_id for run in self.superseded)))
+        self.executor.protocol.handle(Released(tuple(run.query_id for run in self.superseded)))
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
         """Take checkpoints again."""
-        self.executor.machine.handle(Restored(point.manifest.id if point else None))
+        self.executor.protocol.handle(PipelineRestored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:
         """Start the new runs, except those of queries that their user has stopped."""

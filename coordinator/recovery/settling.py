@@ -30,7 +30,7 @@ def settled(
     run: Run,
     query: CheckpointedQuery,
     launcher: Launcher,
-    machine: RecoveryStateMachine,
+    state: RecoveryStateMachine,
     clock: Callable[[], float],
 ) -> Run:
     """Start a query again, if need be, until its commit log has all that its sink has, and stop it.
@@ -39,7 +39,7 @@ def settled(
         run: the query's run, which was stopped.
         query: the query as its user sees it.
         launcher: starts and stops it.
-        machine: knows whether the pipeline must go back; then nothing is to be committed.
+        state: knows whether the pipeline must go back; then nothing is to be committed.
         clock: seconds since 1970.
 
     Returns:
@@ -48,7 +48,7 @@ def settled(
     sink = run.definition.sink
     for _ in range(_ATTEMPTS):
         committed = progress.newest_committed(run.logs_as_known())
-        if machine.must_go_back or not sink.is_ahead_of(committed):
+        if state.must_go_back or not sink.is_ahead_of(committed):
             return run
         log.info("the batch commits that the sink has", query=query.name, batch=committed + 1)
         try:

@@ -85,7 +85,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        machine: on.RecoveryStateMachine,
+        state: on.RecoveryStateMachine,
         launcher: Launcher,
         runs: Runs,
         local_recovery: LocalRecovery,
@@ -101,7 +101,7 @@ class Supervisor:
         """Make a supervisor without queries.
 
         Args:
-            machine: decides about failures; from now on used here alone.
+            state: decides about failures; from now on used here alone.
             launcher: makes and starts runs; from now on used here alone.
             runs: the current runs; from now on changed here alone.
             local_recovery: what queries can resume.
@@ -114,7 +114,7 @@ class Supervisor:
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
             tell: is told of what users may want to know.
         """
-        self._machine = machine
+        self._state = state
         self._launcher = launcher
         self._runs = runs
         self._local_recovery = local_recovery
@@ -149,7 +149,7 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor.machine, executor.watch.proof, self)
+        self._launcher.begin(executor.protocol, executor.watch.proof, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------
@@ -237,12 +237,12 @@ class Supervisor:
     @property
     def failed(self) -> Exception | None:
         """The error that has ended the pipeline for good; None if none has."""
-        return self._machine.failed
+        return self._state.failed
 
     @property
     def is_stopping(self) -> bool:
         """Whether the pipeline is being stopped."""
-        return self._machine.is_stopping
+        return self._state.is_stopping
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -286,7 +286,7 @@ class Supervisor:
             try:
                 with self._stopping(run):
                     self._launcher.stop(run)
-                    run = settled(run, query, self._launcher, self._machine, self._clock)
+                    run = settled(run, query, self._launcher, self._state, self._clock)
             finally:
                 query.ended()
         self._report_stop(run)
@@ -376,7 +376,7 @@ class Supervisor:
             self._interrupted.clear()
             self._leaves_runs = False
             try:
-                for run in stopped if not self._machine.must_go_back else ():
+                for run in stopped if not self._state.must_go_back else ():
                     self._restart_in_place(run, "a stop that could not be carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
@@ -423,10 +423,10 @@ class Supervisor:
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, current_batch = run.definition.name, progress.newest_committed(run.logs_as_known())
-        self._executor.machine.handle(events.QueryStopped(name, current_batch))
+        self._executor.protocol.handle(events.QueryStopped(name, current_batch))
 
     def _check_not_failed(self) -> None:
-        if (failed := self._machine.failed) is not None:
+        if (failed := self._state.failed) is not None:
             raise PipelineFailedError(f"it has failed for good: {failed}") from failed
 
     def _leftover(self, definition: Definition) -> ResumableRun | None:
@@ -450,7 +450,7 @@ class Supervisor:
 
     def _decide(self, event: on.Event) -> on.Decision:
         with self._deciding:
-            return self._machine.handle(event, self._clock())
+            return self._state.handle(event, self._clock())
 
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
@@ -496,9 +496,9 @@ class Supervisor:
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return the damage of the checkpoint whose state could not be read; None if none can be found now."""
         restored = self._point
-        if restored is None or self._machine.failed is not None:
+        if restored is None or self._state.failed is not None:
             return None
-        point = self._executor.machine.read(lambda protocol: suspect(protocol, restored))
+        point = self._executor.protocol.read(lambda state: suspect(state, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
 
@@ -509,7 +509,7 @@ class Supervisor:
                 if run is not None and run.number == number and not run.ended:
                     run.ended = True
                     self._queries[name].ended()
-            case on.RestartInPlace() | on.GoBack():
+            case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
             case on.WaitToRestart() if threading.current_thread() is not self._thread:
                 # Only that one waits.
@@ -518,13 +518,13 @@ class Supervisor:
                 self._restart_at = until
                 tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.SuspendCheckpoints(cause):
-                self._executor.machine.handle(events.Suspended(str(cause)))
+                self._executor.protocol.handle(events.Suspended(str(cause)))
             case on.FailForGood(error, because):
                 if because:
                     log.error("not restarted", because=because, error=str(error).splitlines()[0])
                 self._fail_for_good(error)
 
-    def _try(self, decision: on.RestartInPlace | on.GoBack) -> on.Decision:
+    def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self._announcements.recovering(decision)
         try:
@@ -534,7 +534,7 @@ class Supervisor:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
                         self._restart_in_place(run, cause, noticed_at)
-                case on.GoBack(cause, noticed_at, resume):
+                case on.RollBack(cause, noticed_at, resume):
                     self._go_back(str(cause), noticed_at, resume=resume)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             if not isinstance(error, OperationInterruptedError):
@@ -585,7 +585,7 @@ class Supervisor:
         self._interrupted.set()
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
         why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
-        self._executor.machine.handle(events.Closed(why))
+        self._executor.protocol.handle(events.Closed(why))
         with self._changing:
             self._end(error)
         self._on_failed()

@@ -56,7 +56,7 @@ class Origin:
 
 
 @attrs.frozen
-class Changes:
+class ChangedRows:
     """A DataFrame of changes, and which of its columns say what."""
 
     rows: DataFrame
@@ -84,17 +84,17 @@ def check_format(wanted: str) -> None:
         )
 
 
-def _table(changes: Changes, origin: Origin) -> DataFrame:
+def _table(changes: ChangedRows, origin: Origin) -> DataFrame:
     names = (*changes.key, *changes.value)
     return changes.rows.select(*_columns(names), _is_deleted().alias(DELETED))
 
 
-def _upsert(changes: Changes, origin: Origin) -> DataFrame:
+def _upsert(changes: ChangedRows, origin: Origin) -> DataFrame:
     value = F.when(~_is_deleted(), _json(changes.value))
     return changes.rows.select(_json(changes.key).alias("key"), value.alias("value"))
 
 
-def _debezium(changes: Changes, origin: Origin) -> DataFrame:
+def _debezium(changes: ChangedRows, origin: Origin) -> DataFrame:
     after = F.when(~_is_deleted(), F.struct(*_columns(changes.value)))
     has_before = BEFORE in changes.rows.columns
     op = F.lit(None).cast("string")
@@ -126,12 +126,12 @@ def _debezium(changes: Changes, origin: Origin) -> DataFrame:
     return changes.rows.select(_json(changes.key).alias("key"), F.explode(values).alias("value"))
 
 
-def _changes(changes: Changes, origin: Origin) -> DataFrame:
+def _changes(changes: ChangedRows, origin: Origin) -> DataFrame:
     own = [name for name in changes.rows.columns if name in (CHANGE, CHECKPOINT, COMPLETED_AT, SHARD, BEFORE)]
     return changes.rows.select(*_columns((*changes.key, *changes.value, *own)))
 
 
-_WRITERS: Final[dict[Format, Callable[[Changes, Origin], DataFrame]]] = {
+_WRITERS: Final[dict[Format, Callable[[ChangedRows, Origin], DataFrame]]] = {
     "table": _table,
     "upsert": _upsert,
     "debezium": _debezium,

@@ -20,7 +20,7 @@ from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration
 from ..errors import ArgumentError, PipelineNameError, ReplicaError
 from ..sinks.two_phase.contract import TwoPhaseSink
-from .formats import DELETED, Changes, Format, Origin, check_format
+from .formats import DELETED, ChangedRows, Format, Origin, check_format
 from .replica import Replica
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Replicated:
         before: bool,
         shards_per_batch: int | None,
         cache_dir: str | None,
-    ) -> Changes:
+    ) -> ChangedRows:
         """Return the changes as a streaming DataFrame; arguments are those of ``stream_declared``."""
         rows = stream_declared(
             spark,
@@ -93,10 +93,10 @@ class Replicated:
         own = StoredState.of(self.operator, self.state)
         value = own.value_columns
         if self.aggregates is None:
-            return Changes(rows, own.key_columns, tuple(value.values()))
+            return ChangedRows(rows, own.key_columns, tuple(value.values()))
         fields = self.aggregates.state.names
         rows = finished(rows, self.aggregates, [value[name] for name in fields], fields)
-        return Changes(rows, own.key_columns, tuple(field.name for field in self.aggregates.output))
+        return ChangedRows(rows, own.key_columns, tuple(field.name for field in self.aggregates.output))
 
 
 @attrs.frozen

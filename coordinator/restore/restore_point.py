@@ -92,7 +92,7 @@ class RestorePoint:
 
 
 @attrs.frozen
-class Restored:
+class RestoredQuery:
     """A query that is ready to start again."""
 
     query_id: str
@@ -314,7 +314,7 @@ def restore_query(
     *,
     compact_interval: int = DEFAULT_INTERVAL,
     location: str | None = None,
-) -> Restored:
+) -> RestoredQuery:
     """Make a query's working checkpoint directory from a checkpoint.
 
     Args:
@@ -336,7 +336,7 @@ def restore_query(
     report = restore_files(store, record.files, restored, cache)
     check_logs(restored / WORKING, point.manifest.versions.get("pyspark", "of unknown version"))
     log = restored / SINK
-    return Restored(
+    return RestoredQuery(
         seed(restored / WORKING, directory, compact_interval=compact_interval, location=location),
         {path.name: path for path in log.iterdir()} if log.is_dir() else {},
         is_read=not report.unread_bytes,

@@ -8,7 +8,7 @@ from ..errors import RestoreError
 
 
 @attrs.frozen
-class Loss:
+class LostOffsets:
     """What a source no longer has, of one of its parts."""
 
     part: str
@@ -25,5 +25,5 @@ class Loss:
 class SourceLostError(RestoreError):
     """A source no longer has the records that a query goes on with. Nothing has been started."""
 
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[LostOffsets, ...] = ()
     """All parts with a loss; the message names the first ones."""

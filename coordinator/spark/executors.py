@@ -20,7 +20,7 @@ _TASKS_PER_CORE: Final = 2
 
 
 @attrs.frozen
-class Found:
+class FoundExecutor:
     """What a task has found on its executor."""
 
     machine: str
@@ -67,7 +67,7 @@ def check_executors(spark: SparkSession) -> None:
     context = spark.sparkContext
     tasks = max(1, context.defaultParallelism) * _TASKS_PER_CORE
     rows = context.parallelize(range(tasks), tasks).mapPartitions(_look()).distinct().collect()
-    judge([Found(machine, python, versions) for machine, python, versions in rows], versions_here())
+    judge([FoundExecutor(machine, python, versions) for machine, python, versions in rows], versions_here())
 
 
 def versions_here() -> dict[str, str | None]:
@@ -76,7 +76,7 @@ def versions_here() -> dict[str, str | None]:
     return {name: found.get(name) for name in PACKAGES}
 
 
-def judge(found: Iterable[Found], driver: Mapping[str, str | None]) -> None:
+def judge(found: Iterable[FoundExecutor], driver: Mapping[str, str | None]) -> None:
     """Compare executors with the driver.
 
     Raises:
@@ -120,7 +120,7 @@ def _wanted(name: str, driver: Mapping[str, str | None]) -> str:
     return f"{name}=={driver[name]}" if driver[name] else name
 
 
-def _unfit(one: Found, expected: str, found: str, advice: str) -> SetupError:
+def _unfit(one: FoundExecutor, expected: str, found: str, advice: str) -> SetupError:
     return SetupError(
         f"the executor on {one.machine} cannot run operators",
         expected,

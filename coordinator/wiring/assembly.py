@@ -33,7 +33,7 @@ from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
 from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
-from ..leadership.waiting_driver import Standby
+from ..leadership.waiting_driver import WaitingDriver
 from ..lookup import Lookup
 from ..monitor.activity import Activity
 from ..monitor.announcer import Announcer
@@ -41,7 +41,7 @@ from ..monitor.facts import Observed, Orders
 from ..monitor.journaling import JournalWriter
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
-from ..protocol.events import Restored
+from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
 from ..recovery.announcements import Tell, both
@@ -59,7 +59,7 @@ from ..spark.anchors import Anchors, can_place
 from ..spark.ticks import Ticks
 from ..version import __version__
 from .driver import Driver, check_session, open_catalog
-from .taken_pipeline import Found, TakenPipeline, TakeOver, look
+from .taken_pipeline import FoundPipeline, PipelineTakeover, TakenPipeline, look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,8 +140,8 @@ def assemble(
     tell = both(driver.tell, journaling.tell)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
     anchors = _anchors(spark)
-    machine = _state_machine(pipeline, config, follows_tasks=anchors is not None)
-    executor = _executor(driver, pipeline, runs, supervisor, machine)
+    state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
+    executor = _executor(driver, pipeline, runs, supervisor, state)
     _begin(driver, pipeline, executor, supervisor, host, made)
     if anchors is not None:
         made.callback(anchors.close)
@@ -149,11 +149,13 @@ def assemble(
     operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
     looks: dict[str, Look] = {}
     if config.interval_during_backlog is not None:
-        backlog = Backlog(executor.machine, lambda: supervisor.queries)
+        backlog = Backlog(executor.protocol, lambda: supervisor.queries)
         looks["tell whether queries are behind their sources"] = Look(backlog.look, _BACKLOG_SECONDS)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
-        remote_hosts = RemoteHosts.of(spark, endpoint, executor.machine, lambda: operators.need_hosts, spread)
+        remote_hosts = RemoteHosts.of(
+            spark, endpoint, executor.protocol, lambda: operators.need_hosts, spread
+        )
         decommissioning = Decommissioning.of(spark, executor)
         looks |= {
             "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),
@@ -216,7 +218,7 @@ def _observing(
 def _take_over(
     driver: Driver,
     catalog: Catalog,
-    found: Found,
+    found: FoundPipeline,
     restore: str | int,
     runs: Runs,
     made: ExitStack,
@@ -225,12 +227,12 @@ def _take_over(
     """Fence earlier coordinators, at once or when it is this standby's turn."""
     patience = driver.config.takeover_timeout_seconds
     java = driver.java.process
-    take_over = TakeOver(driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs)
+    take_over = PipelineTakeover(driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs)
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             pipeline = take_over.now(found, made)
     else:
-        standby = Standby(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
+        standby = WaitingDriver(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
         pipeline = take_over.in_turn(standby, found, made)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline
@@ -283,7 +285,7 @@ def _supervisor(
     interrupted = threading.Event()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, interrupted)
     return Supervisor(
-        machine=RecoveryStateMachine(config.restart.tracker(), random.random),
+        state=RecoveryStateMachine(config.restart.tracker(), random.random),
         launcher=Launcher(
             directories=driver.directories,
             runs=runs,
@@ -316,11 +318,11 @@ def _executor(
     pipeline: TakenPipeline,
     runs: Runs,
     supervisor: Supervisor,
-    machine: CheckpointStateMachine,
+    state: CheckpointStateMachine,
 ) -> CheckpointExecutor:
     """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
     return CheckpointExecutor(
-        machine,
+        state,
         catalog=pipeline.catalog,
         store=pipeline.catalog.store,
         watch=pipeline.watch,
@@ -342,7 +344,7 @@ def _begin(
     """Let the parts know each other, and then the state hosts in."""
     made.callback(executor.close)
     if pipeline.point is not None:
-        executor.machine.handle(Restored(pipeline.point.manifest.id))
+        executor.protocol.handle(PipelineRestored(pipeline.point.manifest.id))
     if host:
         made.callback(host.close)
     supervisor.begin(executor)
@@ -354,7 +356,7 @@ def _begin(
 def _lookup(driver: Driver, executor: CheckpointExecutor, runs: Runs) -> Lookup:
     return Lookup(
         spark=driver.spark,
-        machine=executor.machine,
+        protocol=executor.protocol,
         runs=runs,
         token=driver.server.token,
         identity=driver.server.identity,
@@ -377,7 +379,7 @@ def _adopter(
     return Adopter(
         driver.spark,
         storage,
-        pipeline.life(executor.machine.read(lambda machine: machine.versions)),
+        pipeline.life(executor.protocol.read(lambda state: state.versions)),
         pipeline.point,
         adoptions,
         executor.watch.proof,

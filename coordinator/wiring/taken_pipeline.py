@@ -18,11 +18,11 @@ from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.logs import logger
-from ..adopt.adopted_store import Life
+from ..adopt.adopted_store import AdoptingPipeline
 from ..config import CheckpointConfig
 from ..execution.successor_watch import SuccessorWatch
 from ..leadership.leadership import Leadership, await_predecessors
-from ..leadership.waiting_driver import Standby, Won
+from ..leadership.waiting_driver import WaitingDriver, Won
 from ..recovery.runs import Runs
 from ..restore import restore_point
 from ..restore.restore_point import RestorePoint
@@ -69,9 +69,9 @@ class TakenPipeline:
             may_take_over=may_take_over,
         )
 
-    def life(self, versions: Mapping[str, str]) -> Life:
+    def life(self, versions: Mapping[str, str]) -> AdoptingPipeline:
         """Return what names this life of the pipeline in what it adopts."""
-        return Life(self.catalog.store.uri, self.name, self.generation.generation, versions)
+        return AdoptingPipeline(self.catalog.store.uri, self.name, self.generation.generation, versions)
 
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
@@ -83,7 +83,7 @@ class TakenPipeline:
 
 
 @attrs.frozen
-class Found:
+class FoundPipeline:
     """What a storage has."""
 
     ids: list[int]
@@ -92,11 +92,11 @@ class Found:
     completed: tuple[Manifest, ...]
 
 
-def look(catalog: Catalog, restore: str | int) -> Found:
+def look(catalog: Catalog, restore: str | int) -> FoundPipeline:
     """Choose the checkpoint to restore, and read what else there is."""
     ids = catalog.list_ids()
     point = restore_point.choose(catalog, restore)
-    return Found(ids, point, restore_point.known(catalog, point if is_chosen(restore) else None))
+    return FoundPipeline(ids, point, restore_point.known(catalog, point if is_chosen(restore) else None))
 
 
 def is_chosen(restore: str | int) -> bool:
@@ -105,7 +105,7 @@ def is_chosen(restore: str | int) -> bool:
 
 
 @attrs.frozen
-class TakeOver:
+class PipelineTakeover:
     """How this process takes a pipeline over."""
 
     name: str
@@ -118,7 +118,7 @@ class TakeOver:
     """The session's JVM."""
     runs: Runs
 
-    def in_turn(self, standby: Standby, found: Found, made: ExitStack) -> TakenPipeline:
+    def in_turn(self, standby: WaitingDriver, found: FoundPipeline, made: ExitStack) -> TakenPipeline:
         """Wait until this driver is needed, and take over; if another one is faster, wait again.
 
         Args:
@@ -143,7 +143,7 @@ class TakeOver:
                 made.push(attempt.pop_all())
                 return pipeline
 
-    def now(self, found: Found, made: ExitStack, won: Won | None = None) -> TakenPipeline:
+    def now(self, found: FoundPipeline, made: ExitStack, won: Won | None = None) -> TakenPipeline:
         """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin.
 
         Args:

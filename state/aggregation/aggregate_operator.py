@@ -26,7 +26,7 @@ from ..operators.arrow_processor import (
 )
 from ..operators.dataframe import SHARD, Combiner, quoted
 from ..operators.engine import RuntimeContext, collect
-from .aggregates import Aggregates, Input, Source, plan
+from .aggregates import AccumulatorInput, Aggregates, Input, plan
 from .partial_aggregation import PartialAggregation, RowsToAccumulators
 from .reduce import array
 
@@ -155,7 +155,7 @@ def aggregation(
     uid: str,
     combine: Combine = "auto",
     ttl: TimeToLive | None = None,
-    also: Sequence[Source] = (),
+    also: Sequence[AccumulatorInput] = (),
 ) -> Aggregation:
     """Describe running aggregates, on the driver.
 

@@ -290,7 +290,7 @@ SYNONYMS: Final[Mapping[str, str]] = {
 
 
 @attrs.frozen
-class Source:
+class AccumulatorInput:
     """An accumulator and its input."""
 
     accumulator: Accumulator
@@ -315,7 +315,7 @@ class Aggregates:
     """All aggregates of an operator. Several results can share one accumulator."""
 
     operator: str
-    sources: tuple[Source, ...]
+    sources: tuple[AccumulatorInput, ...]
     results: tuple[Result, ...]
 
     @property
@@ -417,7 +417,7 @@ def plan(
     """
     if not columns:
         raise invalid_argument("columns", "at least one aggregate, e.g. total=('price', 'sum')", "none")
-    sources: list[Source] = []
+    sources: list[AccumulatorInput] = []
     results = []
     for name, given in columns.items():
         column, function = _pair(name, given)
@@ -439,7 +439,7 @@ def _pair(name: str, given: object) -> tuple[str, str]:
             raise invalid_argument(name, "a pair of column and function, as ('price', 'sum')", repr(given))
 
 
-def _source(name: str, column: str, function: str, schema: StructType) -> tuple[Source, Function]:
+def _source(name: str, column: str, function: str, schema: StructType) -> tuple[AccumulatorInput, Function]:
     kind = FUNCTIONS.get(function)
     if kind is None:
         known = ", ".join(sorted({*FUNCTIONS, *SYNONYMS}))
@@ -447,7 +447,7 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
     if column == ALL_ROWS:
         if function != "count":
             raise invalid_argument(name, "a column, because only 'count' takes '*'", repr(function))
-        return Source(kind.accumulator(column, BooleanType()), None), kind
+        return AccumulatorInput(kind.accumulator(column, BooleanType()), None), kind
     if column not in schema.names:
         raise invalid_argument(name, f"one of the columns {', '.join(schema.names)}", repr(column))
     dtype = schema[column].dataType
@@ -457,7 +457,7 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
         if "collate" in dtype.simpleString().lower():
             advice += ", such as column COLLATE UTF8_BINARY, or lower(column) COLLATE UTF8_BINARY to ignore the case"
         raise invalid_argument(name, f"a column with a type that {function} accepts", found, advice)
-    return Source(kind.accumulator(column, dtype), Input(column, kind.sent)), kind
+    return AccumulatorInput(kind.accumulator(column, dtype), Input(column, kind.sent)), kind
 
 
 def _accepts(function: str, kind: Function, dtype: DataType) -> bool:

@@ -32,7 +32,7 @@ from ..operators.task_state import TaskState
 from ..rpc.access import Entries
 from .accumulators import MinMax
 from .aggregate_operator import STATE, AggregateOperator, Aggregation, Combine, ToAccumulators, aggregation
-from .aggregates import ITSELF, Input, Source
+from .aggregates import ITSELF, AccumulatorInput, Input
 
 _FIELDS: Final[Mapping[Since, str]] = {"last": "$last_time", "first": "$first_time"}
 """The field of the state that has the event time, by what the time to live begins with."""
@@ -61,7 +61,7 @@ def living(
     if ttl is None or ttl.column is None:
         return aggregation(schema, by, columns, uid=uid, combine=combine, ttl=ttl)
     of = MinMax(_FIELDS[ttl.since], schema[ttl.column].dataType, greatest=ttl.since == "last")
-    time = Source(of, Input(ttl.column, ITSELF))
+    time = AccumulatorInput(of, Input(ttl.column, ITSELF))
     made = aggregation(schema, by, columns, uid=uid, combine=combine, also=[time])
     return attrs.evolve(made, spec=attrs.evolve(made.spec, operator=partial(EventTtlOperator, ttl)))
 

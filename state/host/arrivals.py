@@ -14,21 +14,21 @@ from typing import Final
 import attrs
 
 from ...storage.logs import logger
-from ..errors import MoveGivenUpError
+from ..errors import CopyGivenUpError
 from ..rpc.messages import (
     Control,
+    CopyReport,
+    CopyStep,
     Forward,
     HandOver,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Promote,
     Settle,
-    Standby,
+    ShardStandby,
     TakeOver,
 )
 from ..rpc.wire import HandedOver
-from ..shards import RestoreSource
+from ..shards import CopyId, RestoreSource, Term
 from .cache import Value
 from .changes import Changes
 from .peers import Peers
@@ -87,8 +87,8 @@ class Arrivals:
         self._set_aside = set_aside
         self._destroy = destroy
         self._lock = threading.Lock()
-        self._arrivals: dict[int, _Arrival] = {}
-        self._wanted: dict[int, ShardKey] = {}
+        self._arrivals: dict[CopyId, _Arrival] = {}
+        self._wanted: dict[CopyId, ShardKey] = {}
         """The moves that go on and the standbys, by what moves or follows."""
         self._pools: dict[str, ThreadPoolExecutor] = {}
 
@@ -98,32 +98,29 @@ class Arrivals:
         # What was here of it is of no use any more, although nobody may have said so.
         self._give_up(lambda _, one: one == key)
         with self._lock:
-            self._wanted[order.move] = key
-        self._submit("move", order.move, lambda: self._open(order, key))
+            self._wanted[order.copy_id] = key
+        self._submit("move", order.copy_id, lambda: self._open(order, key))
 
     def take_over(self, order: TakeOver) -> None:
         """Take the rest of a shard over in the background."""
-        self._submit("move", order.move, lambda: self._take_over(order))
+        self._submit("move", order.copy_id, lambda: self._take_over(order))
 
     def promote(self, order: Promote) -> None:
         """Make a standby the shard, in the background."""
-        self._submit("promote", order.standby, lambda: self._promote(order))
+        self._submit("promote", order.copy_id, lambda: self._promote(order))
 
     def follow(self, request: Forward, changes: Mapping[int, Changes]) -> None:
         """Stage on standbys what the owner of their shards has staged.
 
         Raises:
-            MoveGivenUpError: one is not the standby of this owner, or has ended.
+            CopyGivenUpError: one is not the standby of this owner, or has ended.
             ShardRefusedError: one has missed something.
         """
         for number, one in request.shards.items():
-            with self._lock:
-                arrival = self._arrivals.get(one.standby)
-            if arrival is None:
-                raise MoveGivenUpError(one.standby)
+            arrival = self._arrival(one.copy_id)
             with arrival.lock:
                 if not arrival.is_standby:
-                    raise MoveGivenUpError(one.standby)
+                    raise CopyGivenUpError(one.copy_id)
                 if arrival.catching_up is not None:
                     # A standby whose disk is slower than the batches slows them down, or is dropped for it.
                     arrival.catching_up.result()
@@ -131,11 +128,11 @@ class Arrivals:
                 # The owner's task does not wait for it.
                 arrival.catching_up = self._pool("follow").submit(arrival.shard.catch_up)
 
-    def end(self, number: int) -> bool:
+    def end(self, copy_id: CopyId) -> bool:
         """Delete a standby in the background; return whether it was here."""
         with self._lock:
-            key = self._wanted.get(number)
-        self._give_up(lambda move, _: move == number)
+            key = self._wanted.get(copy_id)
+        self._give_up(lambda one, _: one == copy_id)
         return key is not None
 
     def settle(self, order: Settle) -> None:
@@ -155,8 +152,8 @@ class Arrivals:
         for pool in pools:
             pool.shutdown(wait=True)
 
-    def _submit(self, what: str, move: int, work: Callable[[], MoveReport]) -> None:
-        self._pool(what).submit(self._report, move, work)
+    def _submit(self, what: str, copy_id: CopyId, work: Callable[[], CopyReport]) -> None:
+        self._pool(what).submit(self._report, copy_id, work)
 
     def _pool(self, what: str) -> ThreadPoolExecutor:
         # Made when first needed: where there is one host, there are no moves.
@@ -165,70 +162,72 @@ class Arrivals:
                 self._pools[what] = ThreadPoolExecutor(_THREADS[what], f"chandy-{what}")
             return self._pools[what]
 
-    def _report(self, move: int, work: Callable[[], MoveReport]) -> None:
+    def _report(self, copy_id: CopyId, work: Callable[[], CopyReport]) -> None:
         try:
             report = work()
         except Exception as error:  # noqa: BLE001 - every failure ends the move
-            _log.warning("a shard does not move here", move=move, error=repr(error))
-            report = MoveReport(self._host, move, MoveStep.FAILED, why=str(error) or repr(error))
-            self._give_up(lambda one, _: one == move)
+            _log.warning("a shard does not move here", copy=copy_id, error=repr(error))
+            report = CopyReport(self._host, copy_id, CopyStep.FAILED, why=str(error) or repr(error))
+            self._give_up(lambda one, _: one == copy_id)
         try:
             self._control.send(report)
         except Exception as error:  # noqa: BLE001 - the coordinator gives the move up in time
-            _log.warning("a move is not reported", move=move, error=repr(error))
+            _log.warning("a move is not reported", copy=copy_id, error=repr(error))
 
-    def _open(self, order: OpenAhead, key: ShardKey) -> MoveReport:
+    def _arrival(self, copy_id: CopyId) -> _Arrival:
+        """Return a copy that goes on, or raise ``CopyGivenUpError``."""
+        with self._lock:
+            arrival = self._arrivals.get(copy_id)
+        if arrival is None:
+            raise CopyGivenUpError(copy_id)
+        return arrival
+
+    def _open(self, order: OpenAhead, key: ShardKey) -> CopyReport:
         shard = self._open_shard(key, order.source)
         arrival = _Arrival(order, key, shard, order.source.batch)
         with self._lock:
-            if is_wanted := order.move in self._wanted:
-                self._arrivals[order.move] = arrival
+            if is_wanted := order.copy_id in self._wanted:
+                self._arrivals[order.copy_id] = arrival
         if not is_wanted:
             self._destroy(shard)
-            raise MoveGivenUpError(order.move)
+            raise CopyGivenUpError(order.copy_id)
         # Most of what the owner has is here before any batch waits for it.
         self._follow(arrival)
         if order.standby_at is not None:
-            self._join(arrival, Standby(order.move, order.standby_at))
-        return MoveReport(self._host, order.move, MoveStep.OPENED)
+            self._join(arrival, ShardStandby(order.copy_id, order.standby_at))
+        return CopyReport(self._host, order.copy_id, CopyStep.OPENED)
 
-    def _take_over(self, order: TakeOver) -> MoveReport:
-        with self._lock:
-            arrival = self._arrivals.get(order.move)
-        if arrival is None:
-            raise MoveGivenUpError(order.move)
+    def _take_over(self, order: TakeOver) -> CopyReport:
+        arrival = self._arrival(order.copy_id)
         found = self._ask(arrival, cut=order.cut)
         arrival.shard.take_over(found.batches, found.position)
         return self._taken(arrival, order.term)
 
-    def _promote(self, order: Promote) -> MoveReport:
-        with self._lock:
-            arrival = self._arrivals.get(order.standby)
-        if arrival is None:
-            raise MoveGivenUpError(order.standby)
+    def _promote(self, order: Promote) -> CopyReport:
+        arrival = self._arrival(order.copy_id)
         with arrival.lock:
             if not arrival.is_standby:
-                raise MoveGivenUpError(order.standby)
+                raise CopyGivenUpError(order.copy_id)
             # What its former owner forwards now is refused.
             arrival.is_standby = False
             arrival.shard.promote(order.cut)
         return self._taken(arrival, order.term)
 
-    def _taken(self, arrival: _Arrival, term: int) -> MoveReport:
+    def _taken(self, arrival: _Arrival, term: Term) -> CopyReport:
         """Keep a shard that has all that its owner had, until the coordinator says whose it is."""
-        move, shard = arrival.order.move, arrival.shard
+        copy_id, shard = arrival.order.copy_id, arrival.shard
         shard.term = term
         with self._lock:
-            is_wanted = self._arrivals.pop(move, None) is not None
-            self._wanted.pop(move, None)
+            is_wanted = self._arrivals.pop(copy_id, None) is not None
+            self._wanted.pop(copy_id, None)
             if is_wanted:
                 self._set_aside(arrival.key, shard)
         if not is_wanted:
-            raise MoveGivenUpError(move)
+            raise CopyGivenUpError(copy_id)
         _log.info("a shard is here now", shard=str(arrival.key), batch=shard.position, term=term)
-        return MoveReport(self._host, move, MoveStep.TAKEN, term)
+        return CopyReport(self._host, copy_id, CopyStep.TAKEN, term)
 
-    def _join(self, arrival: _Arrival, standby: Standby) -> None:
+    def _join(self, arrival: _Arrival, standby: ShardStandby) -> None:
         """Have the owner forward what is staged from now on, and get all that was staged before."""
         with arrival.lock:
             arrival.shard.join(self._ask(arrival, standby=standby))
@@ -237,7 +236,9 @@ class Arrivals:
     def _follow(self, arrival: _Arrival) -> None:
         arrival.shard.replay(self._counted(arrival, self._ask(arrival).batches))
 
-    def _ask(self, arrival: _Arrival, cut: int | None = None, standby: Standby | None = None) -> HandedOver:
+    def _ask(
+        self, arrival: _Arrival, cut: int | None = None, standby: ShardStandby | None = None
+    ) -> HandedOver:
         order = arrival.order
         request = HandOver(order.query_id, order.shard, order.owner_term, arrival.after, cut, standby)
         return self._peers.hand_over(order.owner, request)
@@ -248,11 +249,11 @@ class Arrivals:
             yield batch, entries
             arrival.after = batch
 
-    def _give_up(self, which: Callable[[int, ShardKey], bool]) -> None:
+    def _give_up(self, which: Callable[[CopyId, ShardKey], bool]) -> None:
         with self._lock:
-            moves = [move for move, key in self._wanted.items() if which(move, key)]
-            for move in moves:
-                del self._wanted[move]
-            gone = [self._arrivals.pop(move) for move in moves if move in self._arrivals]
+            copies = [one for one, key in self._wanted.items() if which(one, key)]
+            for one in copies:
+                del self._wanted[one]
+            gone = [self._arrivals.pop(one) for one in copies if one in self._arrivals]
         for arrival in gone:
             self._destroy(arrival.shard)

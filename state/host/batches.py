@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @attrs.frozen
-class Staged(Generic[T]):
+class StagedChanges(Generic[T]):
     """What one attempt at a batch has changed."""
 
     batch: int
@@ -45,7 +45,7 @@ class ShardBatches(Generic[T]):
         """The last batch whose changes are part of the state."""
         self.begun: int | None = None
         """The batch that has begun most recently."""
-        self.staged: Staged[T] | None = None
+        self.staged: StagedChanges[T] | None = None
 
     def begin(self, batch: int) -> None:
         """Begin a batch. Spark runs it only after every earlier one has committed.
@@ -81,7 +81,7 @@ class ShardBatches(Generic[T]):
             ShardRefusedError: as for ``check_current``.
         """
         self.check_current(batch)
-        self.staged = Staged(batch, changes)
+        self.staged = StagedChanges(batch, changes)
 
     def cut(self, batch: int) -> None:
         """Make the state exactly that after a batch, which has committed.
@@ -142,7 +142,7 @@ class ShardBatches(Generic[T]):
             )
         self.stage(batch, changes)
 
-    def join(self, position: int, staged: Staged[T] | None) -> None:
+    def join(self, position: int, staged: StagedChanges[T] | None) -> None:
         """Stand where the owner of the shard stands, whose standby this becomes; its batches were replayed here."""
         self.position = position
         self.staged = staged
@@ -158,7 +158,7 @@ class ShardBatches(Generic[T]):
 
     def replay(self, batch: int, changes: T | None) -> None:
         """Apply a batch that has committed in an earlier life of the shard."""
-        self.staged = Staged(batch, changes)
+        self.staged = StagedChanges(batch, changes)
         self._promote(batch)
 
     def reached(self, upto: int) -> int:

@@ -52,7 +52,7 @@ class Forwarding:
             for number, shard in shards.items():
                 position = shard.stage(task.batch, changes.get(number))
                 if (standby := shard.standby) is not None:
-                    owed[standby.address][number] = Forwarded(standby.number, position)
+                    owed[standby.address][number] = Forwarded(standby.copy_id, position)
             # All have answered before the coordinator is asked, and before another attempt is staged.
             for missed in self._forward(task, owed, changes):
                 self._drop(missed, shards)
@@ -91,6 +91,6 @@ class Forwarding:
         for number, one in request.shards.items():
             shard = shards[number]
             known = ShardId(request.uid, number)
-            drop = DropStandby(self._host, request.query_id, known, shard.term, one.standby)
+            drop = DropStandby(self._host, request.query_id, known, shard.term, one.copy_id)
             self._control.send(drop)
-            shard.end_standby(one.standby)
+            shard.end_standby(one.copy_id)

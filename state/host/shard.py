@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ..errors import ShardRefusedError
 from ..local.changelog import Changelog
-from ..rpc.messages import Standby
+from ..rpc.messages import ShardStandby
 from ..rpc.metrics import OperatorMetrics
 from ..rpc.wire import HandedOver
 from ..shards import FIRST_TERM
-from .batches import NOTHING, ShardBatches, Staged
+from .batches import NOTHING, ShardBatches, StagedChanges
 from .cache import MISSING, Value, lookup
 from .changes import Changes
 from .levels import Levels
@@ -57,7 +57,7 @@ class Shard:
         self.levels = Levels(name, directory, memory)
         self.term = FIRST_TERM
         """The term in which this host has it."""
-        self.standby: Standby | None = None
+        self.standby: ShardStandby | None = None
         """The standby that must have what is staged before the task is told that it is."""
         self.in_order = threading.Lock()
         """Held while an attempt is staged here and at the standby, so that both have staged the same one last."""
@@ -193,7 +193,7 @@ class Shard:
 
     # --- a move ---------------------------------------------------------------------------------------------
 
-    def hand_over(self, after: int, cut: int | None, standby: Standby | None = None) -> HandedOver:
+    def hand_over(self, after: int, cut: int | None, standby: ShardStandby | None = None) -> HandedOver:
         """Return the batches after one that have been applied since a snapshot with ``follow``.
 
         Args:
@@ -217,11 +217,11 @@ class Shard:
                     "that they were not",
                     "it stays where it is",
                 )
-            if standby is not None and self.standby is not None and standby.number < self.standby.number:
+            if standby is not None and self.standby is not None and standby.copy_id < self.standby.copy_id:
                 raise ShardRefusedError(
                     f"shard {self.name} has another standby",
-                    f"a newer one than number {self.standby.number}",
-                    f"number {standby.number}, which has been given up",
+                    f"a newer one than number {self.standby.copy_id}",
+                    f"number {standby.copy_id}, which has been given up",
                 )
             batches = self._tail.after(after)
             if standby is None:
@@ -250,7 +250,7 @@ class Shard:
         self.replay((batch, entries) for batch, entries in found.batches if batch != found.staged)
         staged = None
         if found.staged is not None:
-            staged = Staged(found.staged, self._changes(dict(found.batches).get(found.staged, {})))
+            staged = StagedChanges(found.staged, self._changes(dict(found.batches).get(found.staged, {})))
         with self._lock:
             self._follows = True
             self._batches.join(found.position, staged)
@@ -292,7 +292,7 @@ class Shard:
     def end_standby(self, number: int) -> None:
         """Forward nothing to a standby any more."""
         with self._lock:
-            if self.standby is not None and self.standby.number == number:
+            if self.standby is not None and self.standby.copy_id == number:
                 self.standby = None
 
     def _apply(self, batch: int, changes: Changes) -> None:

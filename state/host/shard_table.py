@@ -13,7 +13,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
 from ..rpc.messages import ClaimShards, Control, ShardNotOpened, ShardsRestored
-from ..shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
+from ..shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId, Term
 from .restoring import RestoreTally
 from .shard import Shard
 from .shard_key import ShardKey
@@ -158,7 +158,7 @@ class ShardTable:
         if before is not None and before is not shard:
             self.destroy(before)
 
-    def settle(self, key: ShardKey, term: int | None) -> None:
+    def settle(self, key: ShardKey, term: Term | None) -> None:
         """Keep a shard that was set aside if it is this host's in this term, else delete it.
 
         Args:
@@ -262,7 +262,7 @@ class ShardTable:
         source: RestoreSource | None,
         resume_point: ResumePoint | None,
         claimed: _Claimed,
-        term: int,
+        term: Term,
     ) -> None:
         try:
             shard = self._open_shard(key, source, resume_point, claimed.tally)

@@ -15,11 +15,11 @@ import attrs
 
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import pack_key
-from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
+from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
 from ...storage.logs import logger
 from ...storage.store import Store
 from ..rpc.messages import Ack, Control, Decline, ShardSnapshot, SnapshotOrder
-from ..shards import RestoreSource, ShardId
+from ..shards import RestoreSource, ShardId, Term
 from .batches import check_together
 from .shard import Shard
 from .shard_key import ShardKey
@@ -248,7 +248,7 @@ class SnapshotManager:
                     files[key],
                     base,
                     hashes,
-                    None if source is None else Source(self._open_store(source.root), source.handle),
+                    None if source is None else SnapshotSource(self._open_store(source.root), source.handle),
                 )
         finally:
             # The files must stay until every upload that has begun has ended.
@@ -273,7 +273,7 @@ class SnapshotManager:
 
 
 def _snapshot(
-    key: ShardKey, local: LocalSnapshot, stored: StoredSnapshot, order: SnapshotOrder, term: int
+    key: ShardKey, local: LocalSnapshot, stored: StoredSnapshot, order: SnapshotOrder, term: Term
 ) -> ShardSnapshot:
     return ShardSnapshot(
         shard=ShardId(key.uid, key.shard),

@@ -14,7 +14,7 @@ from .shard_key import ShardKey
 _KEPT: Final = 1000
 
 
-class Phase(Enum):
+class OrderPhase(Enum):
     """How far a snapshot order is."""
 
     OPEN = auto()
@@ -29,7 +29,7 @@ class AcceptedOrder:
     """A snapshot order that this host carries out. Each of its shards is snapshotted once."""
 
     order: SnapshotOrder
-    phase: Phase = Phase.OPEN
+    phase: OrderPhase = OrderPhase.OPEN
     shards: tuple[ShardKey, ...] = attrs.field(init=False)
     """The shards that the order names."""
     _begun: set[ShardKey] = attrs.field(init=False, factory=set)
@@ -41,7 +41,7 @@ class AcceptedOrder:
     @property
     def is_open(self) -> bool:
         """Whether snapshots for the order are still of use."""
-        return self.phase is Phase.OPEN
+        return self.phase is OrderPhase.OPEN
 
     def begin(self, shard: ShardKey) -> bool:
         """Decide whether the caller has to snapshot a shard now. Only the first one that asks has to."""
@@ -54,19 +54,19 @@ class AcceptedOrder:
         """Record that all snapshots are durable; return whether to acknowledge the order."""
         acknowledges = self.is_open
         if acknowledges:
-            self.phase = Phase.ANSWERED
+            self.phase = OrderPhase.ANSWERED
         return acknowledges
 
     def fail(self) -> bool:
         """Record that the order cannot be carried out or acknowledged; return whether to decline it."""
-        declines = self.phase is not Phase.ABORTED
+        declines = self.phase is not OrderPhase.ABORTED
         if declines:
-            self.phase = Phase.ANSWERED
+            self.phase = OrderPhase.ANSWERED
         return declines
 
     def abort(self) -> None:
         """Record that the checkpoint was aborted."""
-        self.phase = Phase.ABORTED
+        self.phase = OrderPhase.ABORTED
 
 
 class SnapshotOrders:
@@ -84,7 +84,7 @@ class SnapshotOrders:
         """Return an order as far as it is. One of a checkpoint that was aborted already is never open."""
         key = order.checkpoint, order.query_id
         if key not in self._orders:
-            phase = Phase.ABORTED if order.checkpoint in self._aborted else Phase.OPEN
+            phase = OrderPhase.ABORTED if order.checkpoint in self._aborted else OrderPhase.OPEN
             self._orders[key] = AcceptedOrder(order, phase)
             if len(self._orders) > _KEPT:
                 self._orders.popitem(last=False)

@@ -15,14 +15,14 @@ _GENERATIONS: Final = 8
 
 
 @attrs.frozen
-class Process:
+class ProcessFacts:
     """What is known of a process."""
 
     parent: int
     arguments: Sequence[bytes]
 
 
-def process(pid: int) -> Process:
+def process(pid: int) -> ProcessFacts:
     """Return what Linux knows of a process.
 
     Raises:
@@ -31,10 +31,10 @@ def process(pid: int) -> Process:
     folder = Path(f"/proc/{pid}")
     # After the name in brackets, which may have brackets and spaces: the state, the parent.
     parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    return Process(parent, (folder / "cmdline").read_bytes().split(b"\0"))
+    return ProcessFacts(parent, (folder / "cmdline").read_bytes().split(b"\0"))
 
 
-def executor_id(look: Callable[[int], Process] = process) -> str | None:
+def executor_id(look: Callable[[int], ProcessFacts] = process) -> str | None:
     """Return Spark's id of the executor that has started this process; None if it is none's, or nobody knows.
 
     A task's ancestors are Spark's daemon and the executor's JVM, whose command line names it: so it is in standalone

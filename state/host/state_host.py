@@ -17,7 +17,7 @@ from ...storage.checkpoints.restore import restore_files
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ...storage.store import Store
-from ..errors import ChangelogBrokenError, MoveGivenUpError, ShardMissingError, ShardRefusedError
+from ..errors import ChangelogBrokenError, CopyGivenUpError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, read, shard_folder
 from ..rpc.messages import (
     AbortOrder,
@@ -39,7 +39,7 @@ from ..rpc.messages import (
     ReleaseOrder,
     Settle,
     SnapshotOrder,
-    StopOrder,
+    StopHost,
     TakeOver,
     TaskFailure,
     Values,
@@ -174,7 +174,7 @@ class StateHost:
             ShardRefusedError: one has missed something.
         """
         if self._arrivals is None:
-            raise MoveGivenUpError(min(one.standby for one in request.shards.values()))
+            raise CopyGivenUpError(min(one.copy_id for one in request.shards.values()))
         self._arrivals.follow(request, changes)
 
     def hand_over(self, request: HandOver) -> HandedOver:
@@ -261,7 +261,7 @@ class StateHost:
                 with self._lock:
                     for known in [known for known in self._metrics if known[0] == query_id]:
                         del self._metrics[known]
-            case StopOrder():
+            case StopHost():
                 self.stopped.set()
             case Heartbeat():
                 pass
@@ -288,11 +288,11 @@ class StateHost:
     def _end_standby(self, order: EndStandby) -> None:
         """Do what the end of a standby means for this host: it has the standby, or the shard."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
-        if self._arrivals is not None and self._arrivals.end(order.standby):
+        if self._arrivals is not None and self._arrivals.end(order.copy_id):
             self._snapshots.forget([key])
         else:
             with contextlib.suppress(ChandyError):
-                self._table.held(key).end_standby(order.standby)
+                self._table.held(key).end_standby(order.copy_id)
 
     def _open_arrival(self, key: ShardKey, source: RestoreSource) -> Shard:
         return self._open_shard(key, source, None, RestoreTally())

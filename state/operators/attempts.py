@@ -21,7 +21,7 @@ from ..format import keyspace
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..rpc.access import Entries, StateAccess
-from .dead_letters import DeadLetters, Letter, Lost, letters_of
+from .dead_letters import DeadLetters, GivenUpKey, Letter, letters_of
 from .task_state import TaskState, sorted_by_shard
 
 log = logger(__name__)
@@ -36,7 +36,9 @@ _HOUR_MS: Final = 3_600_000
 class Attempts(Protocol):
     """Calls a user's code, and decides what becomes of its errors."""
 
-    def over(self, count: int, attempt: Attempt, give_up: Callable[[int], Lost]) -> Iterator[pa.RecordBatch]:
+    def over(
+        self, count: int, attempt: Attempt, give_up: Callable[[int], GivenUpKey]
+    ) -> Iterator[pa.RecordBatch]:
         """Call the user's code for some items in order, and yield its output.
 
         Args:
@@ -75,7 +77,9 @@ def attempts_of(
 class FailTask:
     """Lets every error fail the task."""
 
-    def over(self, count: int, attempt: Attempt, give_up: Callable[[int], Lost]) -> Iterator[pa.RecordBatch]:
+    def over(
+        self, count: int, attempt: Attempt, give_up: Callable[[int], GivenUpKey]
+    ) -> Iterator[pa.RecordBatch]:
         """Call the user's code for all items at once."""
         return attempt(0, count)
 
@@ -97,7 +101,9 @@ class GiveUpKeys:
     _earlier: int | None = attrs.field(default=None, init=False)
     """Letters of the last hour before this batch; None while nothing has asked for it."""
 
-    def over(self, count: int, attempt: Attempt, give_up: Callable[[int], Lost]) -> Iterator[pa.RecordBatch]:
+    def over(
+        self, count: int, attempt: Attempt, give_up: Callable[[int], GivenUpKey]
+    ) -> Iterator[pa.RecordBatch]:
         """Call the user's code, and yield the output of the items on which it does not fail.
 
         Raises:
@@ -129,7 +135,7 @@ class GiveUpKeys:
         )
 
     def _between(
-        self, first: int, last: int, attempt: Attempt, give_up: Callable[[int], Lost]
+        self, first: int, last: int, attempt: Attempt, give_up: Callable[[int], GivenUpKey]
     ) -> Iterator[pa.RecordBatch]:
         found = self._tried(first, last, attempt)
         if not isinstance(found, UserError):
@@ -154,7 +160,7 @@ class GiveUpKeys:
                 raise
             return error
 
-    def _write(self, lost: Lost, error: UserError) -> None:
+    def _write(self, lost: GivenUpKey, error: UserError) -> None:
         self._letters += letters_of(lost, error, self._batch, self._access.times.offsets)
         found = len(self._letters)
         if found > self._policy.max_per_batch:
@@ -165,7 +171,7 @@ class GiveUpKeys:
         if self._earlier + found > self._policy.max_per_hour:
             raise self._too_many(f"{self._earlier + found} dead letters in an hour", "hour", lost, error)
 
-    def _too_many(self, found: str, per: str, lost: Lost, error: UserError) -> TooManyDeadLettersError:
+    def _too_many(self, found: str, per: str, lost: GivenUpKey, error: UserError) -> TooManyDeadLettersError:
         limit = self._policy.max_per_batch if per == "batch" else self._policy.max_per_hour
         found = f"{found} in one task, more than max_per_{per}={limit}"
         return TooManyDeadLettersError(self._uid, found, str(self._codec.decode(lost.key)), error)

@@ -87,7 +87,7 @@ def check_on_error(on_error: object) -> None:
 
 
 @attrs.frozen(eq=False)
-class Lost:
+class GivenUpKey:
     """What a batch had for a key that is given up in it."""
 
     shard: int
@@ -126,7 +126,7 @@ class Letter:
         return self.shard, where, value
 
 
-def letters_of(lost: Lost, error: UserError, batch: int, offsets: str = "") -> Iterator[Letter]:
+def letters_of(lost: GivenUpKey, error: UserError, batch: int, offsets: str = "") -> Iterator[Letter]:
     """Yield the letters of what a key has lost in a batch with these offsets."""
     text = str(error)
     place, summary, trace = "", text.splitlines()[0], text

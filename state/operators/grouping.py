@@ -14,7 +14,7 @@ from ..format.arrow import from_numpy, to_numpy
 from ..format.keys import KeyCodec
 from ..format.wide import narrowed, widened
 from ..rpc.access import ShardColumn
-from .dead_letters import Lost
+from .dead_letters import GivenUpKey
 
 Codes = npt.NDArray[np.int64]
 
@@ -56,9 +56,9 @@ class Groups:
             key_columns=self.key_columns.slice(start, stop - start),
         )
 
-    def lost(self, at: int) -> Lost:
+    def lost(self, at: int) -> GivenUpKey:
         """Return what is lost if a group is given up."""
-        return Lost(int(self.shards[at]), self.keys[at].as_py(), self.slice(at, at + 1).rows)
+        return GivenUpKey(int(self.shards[at]), self.keys[at].as_py(), self.slice(at, at + 1).rows)
 
     def narrowed(self, types: pa.Schema) -> Groups:
         """Return the same with columns of their declared types where they were given 64-bit offsets.

@@ -27,7 +27,7 @@ from ..operators import pickling
 from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
-from ..operators.dead_letters import Lost
+from ..operators.dead_letters import GivenUpKey
 from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
 from ..operators.grouping import Groups, group
 from ..operators.task_state import TaskState, sorted_by_shard
@@ -423,7 +423,7 @@ class ProcessorOperator:
         yield from self._rest()
         states.flush(state)
 
-    def _give_up_timer(self, due: _DueTimers, at: int) -> Lost:
+    def _give_up_timer(self, due: _DueTimers, at: int) -> GivenUpKey:
         """Delete a timer whose handler fails: it would fire in every batch."""
         time, key = due.timers[at]
         current, timers = self._handle.current, self._handle.timers
@@ -432,7 +432,7 @@ class ProcessorOperator:
         current.index = 0
         timers.delete(time)
         timers.flush()
-        return Lost(due.shard, key)
+        return GivenUpKey(due.shard, key)
 
     def _outputs(
         self, method: str, key: tuple[Any, ...], call: Callable[..., Any], /, *args: Any, **named: Any

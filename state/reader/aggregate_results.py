@@ -16,7 +16,7 @@ from .changes import BEFORE, CHANGE, DELETE
 
 
 @attrs.frozen
-class Finished:
+class AggregateResults:
     """Turns accumulators into results, in a task."""
 
     aggregates: Aggregates
@@ -79,6 +79,6 @@ def finished(
             fields.append(field)
     output = StructType(fields)
     given = tuple(changes.columns)
-    convert = Finished(aggregates, given, tuple(columns), tuple(accumulators), to_json(output))
+    convert = AggregateResults(aggregates, given, tuple(columns), tuple(accumulators), to_json(output))
     # Spark takes a dot in a column's name for that of a field, and accumulators have such names.
     return changes.toDF(*(f"column_{at}" for at in range(len(given)))).mapInArrow(convert, output)

@@ -18,6 +18,7 @@ from ...storage.codec import to_json
 from ..errors import HostLostError, ShardMissingError, StateAccessError
 from ..format.arrow import BYTES, from_numpy
 from ..format.columns import Columns
+from ..shards import Term
 from .access import Entries, ShardColumn
 from .calls import ActionClient
 from .liveness import Liveness
@@ -57,7 +58,7 @@ class TaskClient:
         self._clients: dict[str, ActionClient] = {}
         self._liveness = Liveness(self._lives) if looks else None
 
-    def begin(self, task: BeginTask) -> BatchAccess:
+    def begin(self, task: BeginTask) -> RemoteBatchAccess:
         """Make the task's shards ready for the batch, on whichever hosts they are.
 
         Raises:
@@ -68,7 +69,7 @@ class TaskClient:
         """
         owners: dict[str, list[int]] = {}
         fresh: set[int] = set()
-        terms: dict[int, int] = {}
+        terms: dict[int, Term] = {}
         times = BatchTimes()
         pending = {self.address: task.shards}
         for _ in range(_HOPS):
@@ -93,7 +94,7 @@ class TaskClient:
                     for address, here in owners.items()
                     if here
                 }
-                access = BatchAccess(task, times, frozenset(fresh), exchanges)
+                access = RemoteBatchAccess(task, times, frozenset(fresh), exchanges)
                 access.metrics.shards = len(task.shards)
                 access.metrics.remote_shards = len(task.shards) - len(owners[self.address])
                 return access
@@ -194,7 +195,7 @@ class HostClient:
             client.close()
 
 
-class BatchAccess:
+class RemoteBatchAccess:
     """``StateAccess`` over the state hosts that own the task's shards.
 
     A context manager: leaving it without ``apply`` discards all changes.
@@ -435,7 +436,7 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
 
 
 def _with_shards(
-    task: BeginTask, shards: tuple[int, ...], terms: Mapping[int, int] = MappingProxyType({})
+    task: BeginTask, shards: tuple[int, ...], terms: Mapping[int, Term] = MappingProxyType({})
 ) -> BeginTask:
     own = {shard: terms[shard] for shard in shards if shard in terms}
     return BeginTask(task.query_id, task.batch, task.uid, shards, own)

@@ -13,7 +13,7 @@ import attrs
 
 from ...storage.checkpoints.manifest import Handle
 from ...storage.errors import FailureCode
-from ..shards import FIRST_TERM, RestoreSource, ResumePoint, ShardId
+from ..shards import FIRST_TERM, NO_TERM, CopyId, RestoreSource, ResumePoint, ShardId, Term
 from .addresses import PortRange
 from .tls import Identity
 
@@ -74,7 +74,7 @@ class BeginTask:
     batch: int
     uid: str
     shards: tuple[int, ...]
-    terms: dict[int, int] = attrs.field(factory=dict)
+    terms: dict[int, Term] = attrs.field(factory=dict)
     """The terms in which they began; a shard that is not here is in its first. A host refuses any other."""
 
 
@@ -120,7 +120,7 @@ class Begun:
     times: BatchTimes = BatchTimes()
     fresh: tuple[int, ...] = ()
     """Shards that no batch has ever been applied to."""
-    terms: dict[int, int] = attrs.field(factory=dict)
+    terms: dict[int, Term] = attrs.field(factory=dict)
     """The terms of shards that are not in their first."""
 
 
@@ -232,13 +232,13 @@ class ReleaseOrder:
 class OpenAhead:
     """Another host's shard is about to move here: restore it from a checkpoint, and follow its owner."""
 
-    move: int
+    copy_id: CopyId
     query_id: str
     shard: ShardId
     source: RestoreSource
     owner: str
     """Arrow Flight location of the host that has the shard."""
-    owner_term: int
+    owner_term: Term
     """The term of that host."""
     standby_at: str | None = None
     """Where that host reaches this one, as whose standby the shard stays here. None: the shard moves here."""
@@ -248,10 +248,10 @@ class OpenAhead:
 class TakeOver:
     """Take the rest of a shard over from its owner, which is between two batches."""
 
-    move: int
+    copy_id: CopyId
     cut: int
     """The batch after which the shard moves. It has committed, and the next one waits."""
-    term: int
+    term: Term
     """The term in which the shard would be served here."""
 
 
@@ -259,10 +259,10 @@ class TakeOver:
 class Promote:
     """The owner of a shard is gone: its standby here is to be the shard from now on."""
 
-    standby: int
+    copy_id: CopyId
     cut: int
     """The newest batch that is known to have committed. What is staged after it stays staged."""
-    term: int
+    term: Term
     """The term in which the shard would be served here."""
 
 
@@ -272,7 +272,7 @@ class EndStandby:
 
     query_id: str
     shard: ShardId
-    standby: int
+    copy_id: CopyId
 
 
 @attrs.frozen
@@ -283,11 +283,11 @@ class Settle:
     shard: ShardId
     owner: str
     """Id of the host that has the shard now."""
-    term: int
+    term: Term
 
 
 @attrs.frozen
-class StopOrder:
+class StopHost:
     """The coordinator stops: end the process."""
 
 
@@ -306,7 +306,7 @@ Order = (
     | Promote
     | EndStandby
     | Settle
-    | StopOrder
+    | StopHost
     | Heartbeat
 )
 
@@ -400,7 +400,7 @@ class ClaimAnswer:
     """What the changelogs of the granted shards lead to from there. None: changelogs are not used."""
     kept: tuple[int, ...] = ()
     """Those that the host has set aside, and serves as they are."""
-    terms: dict[int, int] = attrs.field(factory=dict)
+    terms: dict[int, Term] = attrs.field(factory=dict)
     """The terms of granted shards that are not in their first."""
 
 
@@ -412,7 +412,7 @@ class ClaimShards(Message[ClaimAnswer]):
     query_id: str
     uid: str
     shards: tuple[int, ...]
-    aside: dict[int, int] = attrs.field(factory=dict)
+    aside: dict[int, Term] = attrs.field(factory=dict)
     """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
 
 
@@ -461,7 +461,7 @@ class ShardSnapshot:
     """Seconds from the trigger to the start of the synchronous part, by the clocks of driver and host."""
     sync_seconds: float
     async_seconds: float
-    term: int = FIRST_TERM
+    term: Term = FIRST_TERM
     """The term in which its host had the shard."""
     entries: int = attrs.field(kw_only=True)
     """About how many entries its RocksDB has."""
@@ -487,7 +487,7 @@ class Decline(Message[None]):
     error: str
 
 
-class MoveStep(StrEnum):
+class CopyStep(StrEnum):
     """How far the host that a shard moves to has come."""
 
     OPENED = "opened"
@@ -498,13 +498,13 @@ class MoveStep(StrEnum):
 
 
 @attrs.frozen
-class MoveReport(Message[None]):
+class CopyReport(Message[None]):
     """The host that a shard moves to, or that is to have its standby, says how far it is."""
 
     host: str
-    move: int
-    step: MoveStep
-    term: int = 0
+    copy_id: CopyId
+    step: CopyStep
+    term: Term = NO_TERM
     """That of the order to take over."""
     why: str = ""
     """Why it failed."""
@@ -517,20 +517,20 @@ class DropStandby(Message[None]):
     host: str
     query_id: str
     shard: ShardId
-    term: int
+    term: Term
     """That of the owner."""
-    standby: int
+    copy_id: CopyId
 
 
 # --- state host -> state host -------------------------------------------------------------------------------
 
 
 @attrs.frozen
-class Standby:
+class ShardStandby:
     """A copy of a shard on another machine, which has all that its owner has."""
 
-    number: int
-    """What names it. It is the standby of one owner in one term."""
+    copy_id: CopyId
+    """It is the standby of one owner in one term."""
     address: str
     """Arrow Flight location of its host."""
 
@@ -541,13 +541,13 @@ class HandOver:
 
     query_id: str
     shard: ShardId
-    term: int
+    term: Term
     """That of the owner, which refuses any other."""
     after: int
     """The last batch that is known already."""
     cut: int | None = None
     """The batch after which the owner serves the shard no more; None if it goes on."""
-    standby: Standby | None = None
+    standby: ShardStandby | None = None
     """The host that gets, from now on, what tasks stage on the shard; None if no host does."""
 
 
@@ -555,7 +555,7 @@ class HandOver:
 class Forwarded:
     """What a standby needs to know of what a task has staged on its shard."""
 
-    standby: int
+    copy_id: CopyId
     position: int
     """The last batch that was part of the owner's state."""
 

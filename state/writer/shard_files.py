@@ -16,7 +16,7 @@ from ...storage.backends.open import open_store
 from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.manifest import Handle, StateKind
 from ...storage.checkpoints.restore import restore_files
-from ...storage.checkpoints.snapshots import SnapshotWriter, Source, StoredSnapshot
+from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
 from ...storage.codec import to_json
 from ...storage.disk.scratch import scratch_directory
 from ..errors import StateTypeError
@@ -128,7 +128,7 @@ class ShardFiles:
         writer = SnapshotWriter(
             open_store(self.target), pack_key(self.checkpoint, f"{self.operator}-{shard}")
         )
-        source = None if handle is None else Source(open_store(self.source), handle)
+        source = None if handle is None else SnapshotSource(open_store(self.source), handle)
         writer.add("shard", files, source=source)
         return writer.finish()["shard"]
 

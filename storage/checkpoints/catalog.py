@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..logs import logger
 from ..store import Store
-from .fencing import Claim, Driver, Generation, Lease, begin, is_outdated, voided_by
+from .fencing import Claim, DriverRecord, Generation, LeaseRecord, begin, is_outdated, voided_by
 from .layout import (
     CHECKPOINTS,
     GENERATIONS,
@@ -43,7 +43,7 @@ _log = logger(__name__)
 
 
 @attrs.frozen
-class Entry:
+class CatalogEntry:
     """A checkpoint's manifest as it is found in a store, readable or not."""
 
     id: int
@@ -112,14 +112,14 @@ class Catalog:
             else:
                 return None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CatalogEntry]:
         """Return an entry for each manifest by ascending id, all of one moment.
 
         A list that is made while a checkpoint completes and retention drops another may have neither. So it is made
         twice: ids only grow, and if both lists are equal, nothing happened between them. Otherwise only what has come
         since is read, so that this ends although checkpoints complete faster than all of them can be read.
         """
-        known: dict[int, Entry] = {}
+        known: dict[int, CatalogEntry] = {}
         ids = self.list_ids()
         while True:
             missing: ObjectMissingError | None = None
@@ -157,11 +157,11 @@ class Catalog:
         """Like ``completed``, without the checkpoints whose manifest cannot be read."""
         return [entry.completed for entry in self.entries() if entry.completed]
 
-    def _entry(self, checkpoint: int) -> Entry:
+    def _entry(self, checkpoint: int) -> CatalogEntry:
         try:
-            return Entry(checkpoint, self.read(checkpoint))
+            return CatalogEntry(checkpoint, self.read(checkpoint))
         except (DamagedError, SchemaTooNewError) as error:
-            return Entry(checkpoint, problem=error)
+            return CatalogEntry(checkpoint, problem=error)
 
     def generations(self) -> list[Generation]:
         """Return the start records that decide which checkpoints count, ascending.
@@ -390,7 +390,7 @@ class Catalog:
 
     # --- who writes into the sinks --------------------------------------------------------------------------
 
-    def take_leadership(self, driver: Driver) -> None:
+    def take_leadership(self, driver: DriverRecord) -> None:
         """Record that the driver of a generation may write into the pipeline's sinks."""
         self.store.write(driver_key(driver.generation), to_json(driver))
 
@@ -398,24 +398,24 @@ class Catalog:
         """Record that the driver of a generation writes into no sink any more."""
         self.store.delete(driver_key(generation))
 
-    def leader(self, generation: int) -> Driver | None:
+    def leader(self, generation: int) -> DriverRecord | None:
         """Return the driver of a generation; None if it writes into no sink any more."""
         try:
-            return from_json_of_any_version(Driver, self.store.read(driver_key(generation)))
+            return from_json_of_any_version(DriverRecord, self.store.read(driver_key(generation)))
         except ObjectMissingError:
             return None
         except CodecError:
             # There is one, and nobody can find out whether it lives.
-            return Driver(generation, "an unknown machine", "", 0, 0, 0, 0)
+            return DriverRecord(generation, "an unknown machine", "", 0, 0, 0, 0)
 
-    def renew(self, lease: Lease) -> None:
+    def renew(self, lease: LeaseRecord) -> None:
         """Record a leader's lease."""
         self.store.write(lease_key(lease.generation), to_json(lease))
 
-    def lease(self, generation: int) -> Lease | None:
+    def lease(self, generation: int) -> LeaseRecord | None:
         """Return the lease of a generation's leader; None if it keeps none."""
         try:
-            return from_json_of_any_version(Lease, self.store.read(lease_key(generation)))
+            return from_json_of_any_version(LeaseRecord, self.store.read(lease_key(generation)))
         except (ObjectMissingError, CodecError):
             return None
 
@@ -423,7 +423,7 @@ class Catalog:
         """Return whether a generation has begun to write into the pipeline's sinks."""
         return self._is_there(start_key(generation))
 
-    def leaders_before(self, generation: int) -> Iterator[Driver]:
+    def leaders_before(self, generation: int) -> Iterator[DriverRecord]:
         """Yield the drivers that may still write into the sinks, newest first; they may leave meanwhile.
 
         Each record is read when its turn comes.

@@ -52,7 +52,7 @@ class Claim:
 
 
 @attrs.frozen
-class Driver:
+class DriverRecord:
     """The record of a leader: which processes write into the pipeline's sinks."""
 
     generation: int
@@ -71,7 +71,7 @@ class Driver:
 
 
 @attrs.frozen
-class Lease:
+class LeaseRecord:
     """The record by which a leader tells its standbys that it lives.
 
     It has no time: nobody compares the clocks of two machines. A standby looks whether the number of renewals grows.

@@ -48,7 +48,7 @@ class StoredSnapshot:
 
 
 @attrs.frozen
-class Source:
+class SnapshotSource:
     """A snapshot in another store, from which the service may copy files."""
 
     store: Store
@@ -107,7 +107,7 @@ class SnapshotWriter:
         files: Mapping[str, Path],
         base: Handle | None = None,
         known: KnownHashes | None = None,
-        source: Source | None = None,
+        source: SnapshotSource | None = None,
     ) -> None:
         """Begin to store files.
 
@@ -135,7 +135,7 @@ class SnapshotWriter:
                 store_file = self._store_immutable if is_immutable(name) else self._store_copy
                 target.files.append(self._pool.submit(store_file, name, path, shared, known, source))
 
-    def copy(self, group: str, source: Source) -> tuple[FileRef, ...]:
+    def copy(self, group: str, source: SnapshotSource) -> tuple[FileRef, ...]:
         """Let the service copy the files of a snapshot into a group, and return those that it could not copy.
 
         Raises:
@@ -191,7 +191,7 @@ class SnapshotWriter:
         path: Path,
         shared: set[tuple[str, int]],
         known: KnownHashes,
-        source: Source | None,
+        source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
         sha256, size = _identity(name, path, known)
         return self._upload(name, path, size, sha256, shared, source)
@@ -202,7 +202,7 @@ class SnapshotWriter:
         path: Path,
         shared: set[tuple[str, int]],
         known: KnownHashes,
-        source: Source | None,
+        source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
         # The file is copied first, because its owner may change it later and the store may keep a hard link to what
         # is uploaded.
@@ -218,7 +218,7 @@ class SnapshotWriter:
         size: int,
         sha256: str,
         shared: set[tuple[str, int]],
-        source: Source | None,
+        source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
         file = FileRef(name, shared_key(sha256), size, sha256)
         if (sha256, size) in shared or not self._is_first(sha256):
@@ -235,7 +235,7 @@ class SnapshotWriter:
             self._uploaded.add(sha256)
             return first
 
-    def _copied(self, file: FileRef, source: Source) -> bool:
+    def _copied(self, file: FileRef, source: SnapshotSource) -> bool:
         try:
             return self._store.copy(source.store, file.key, file.key)
         except (StorageError, OSError) as error:
@@ -323,7 +323,7 @@ def copy_snapshot(
     Raises:
         As ``restore_files``.
     """
-    left = writer.copy(group, Source(source, handle))
+    left = writer.copy(group, SnapshotSource(source, handle))
     writer.relay(group, source, [file for file in left if is_shared(file.key)], cache)
     small = [file for file in left if not is_shared(file.key)]
     restore_files(source, Handle(tuple(small)), scratch, cache)

@@ -19,7 +19,7 @@ from .manifest import FileRef, Handle, Manifest
 
 
 @attrs.frozen
-class Problem:
+class DamagedFile:
     """A file of a checkpoint that is damaged or missing."""
 
     key: str
@@ -56,7 +56,7 @@ class Report:
     """Files of the checkpoint. One that several snapshots share is checked once, and counted for each."""
     bytes: int
     """Bytes of the intact files."""
-    problems: tuple[Problem, ...]
+    problems: tuple[DamagedFile, ...]
 
     @property
     def ok(self) -> bool:
@@ -146,7 +146,7 @@ def _places(manifest: Manifest) -> _Users:
 
 def _report(users: _Users, found: Mapping[FileRef, str | None]) -> Report:
     problems = [
-        Problem(place.key, file, f"{place.size} bytes with SHA-256 {place.sha256}", difference)
+        DamagedFile(place.key, file, f"{place.size} bytes with SHA-256 {place.sha256}", difference)
         for place, files in users.items()
         if (difference := found[place])
         for file in files

@@ -51,17 +51,17 @@ class Stream:
 
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
-        owners = self.coordinator._executor.machine.read(
-            lambda machine: [
-                machine.members.hosts[host]
-                for host in machine.queries["chained"].assignment.owners()
-                if host in machine.members.hosts
+        owners = self.coordinator._executor.protocol.read(
+            lambda state: [
+                state.members.hosts[host]
+                for host in state.queries["chained"].assignment.owners()
+                if host in state.members.hosts
             ]
         )
         return sorted(owners, key=lambda hello: hello.machine)
 
     def machines(self) -> set[str]:
         """The machines that have a state host, with shards or without."""
-        return self.coordinator._executor.machine.read(
-            lambda machine: {hello.machine for hello in machine.members.hosts.values()}
+        return self.coordinator._executor.protocol.read(
+            lambda state: {hello.machine for hello in state.members.hosts.values()}
         )

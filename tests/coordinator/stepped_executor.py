@@ -155,7 +155,7 @@ class SteppedExecutor(abc.ABC):
                 store.create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(self.open(choose.root), self.owner(choose.checkpoint))
         except ChandyError as error:
-            self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
+            self.handle(on.InstructionFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
             return
         for query in choose.queries:
             # Batches go on between the queries' cuts.
@@ -215,7 +215,7 @@ class SteppedRollback:
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
         """Let checkpoints begin again."""
-        self.life.handle(on.Restored(point.manifest.id if point else None))
+        self.life.handle(on.PipelineRestored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:
         """Nothing runs by itself."""

@@ -10,7 +10,7 @@ from chandy.coordinator.protocol.invariants import broken_invariants
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
 
 OFTEN: Final = (Acked, BatchAsked, ShardGivenUp, ShardsRead)
-"""What ``LockedMachine.handle_often`` takes."""
+"""What ``LockedProtocol.handle_often`` takes."""
 
 
 class StrictStateMachine(CheckpointStateMachine):

@@ -129,7 +129,7 @@ def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off
     # Its cut is the batch that is planned, and never commits.
     pending = pipeline.coordinator.checkpoint()
     eventually(
-        lambda: pipeline.coordinator._executor.machine.read(lambda p: p.waiting_for_commits()) == {"q": 0}
+        lambda: pipeline.coordinator._executor.protocol.read(lambda p: p.waiting_for_commits()) == {"q": 0}
     )
     taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
     error = pending.exception(DEADLINE)
@@ -248,7 +248,7 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
         FencedError("s", successor.generation - 1, successor.generation, "another driver")
     )
     eventually(
-        lambda: pipeline.coordinator._executor.machine.read(lambda machine: machine.closed) is Reason.FENCED
+        lambda: pipeline.coordinator._executor.protocol.read(lambda state: state.closed) is Reason.FENCED
     )
     assert pipeline.coordinator.stop() is None
     assert stored(tmp_path) == []
@@ -582,7 +582,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
     pipeline.start("q")
     (tmp_path / "file").touch()
     failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
-    pipeline.coordinator._executor.machine.handle(Closed(Reason.COORDINATOR_SUSPENDED))
+    pipeline.coordinator._executor.protocol.handle(Closed(Reason.COORDINATOR_SUSPENDED))
     refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
     assert isinstance(refused, CheckpointError)
     assert isinstance(failed, CheckpointError)

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
 from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Windows
-from chandy.coordinator.operators import Operator, Operators
+from chandy.coordinator.operators import DefinedOperator, Operators
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
@@ -40,7 +40,7 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
         QueryDirectories(tmp_path, "p"),
         Ticks(tmp_path, 1000),
     )
-    made._made.update({one.uid: Operator(one, 1) for one in known})
+    made._made.update({one.uid: DefinedOperator(one, 1) for one in known})
     return made
 
 

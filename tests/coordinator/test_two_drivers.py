@@ -18,7 +18,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.adopt import adopted_store
-from chandy.coordinator.adopt.adopted_store import AdoptionRecord, Life
+from chandy.coordinator.adopt.adopted_store import AdoptingPipeline, AdoptionRecord
 from chandy.coordinator.connectors.files.log import FileLog
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -156,7 +156,7 @@ class World:
     def adopts(self) -> Callable[[], object]:
         (self.folder / "offset").write_text("v1")
         files = {"working/offsets/7": self.folder / "offset"}
-        life = Life(self.store.uri, "p", self.proof.generation, {})
+        life = AdoptingPipeline(self.store.uri, "p", self.proof.generation, {})
         source = AdoptionRecord("/old", "5f3a", 7, 8)
         return lambda: adopted_store.write(life, "q", source, files, (), {}, 0.0, self.proof)
 

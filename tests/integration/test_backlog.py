@@ -66,7 +66,7 @@ def test_a_pipeline_that_is_behind_takes_fewer_checkpoints_and_one_at_once_when_
     coordinator.start(spark.readStream.format("pile").load().writeStream.format("noop"), name="rows")
 
     def interval() -> float | None:
-        return coordinator._executor.machine.read(lambda machine: machine.admission.schedule.current)
+        return coordinator._executor.protocol.read(lambda state: state.admission.schedule.current)
 
     eventually(lambda: interval() == 3600)
     # One by hand, and no periodic one: its turn comes in an hour.

@@ -70,8 +70,8 @@ def test_shards_are_open_before_there_is_a_batch(
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     eventually(
         lambda: bool(
-            coordinator._executor.machine.read(
-                lambda machine: machine.placement.locations("totals", "totals")
+            coordinator._executor.protocol.read(
+                lambda state: state.placement.locations("totals", "totals")
             ).hosts
         )
     )

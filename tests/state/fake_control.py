@@ -15,10 +15,10 @@ from chandy.state.rpc.messages import (
     BatchTimes,
     ClaimAnswer,
     ClaimShards,
+    CopyReport,
     Decline,
     DropStandby,
     Message,
-    MoveReport,
     Reply,
     ShardNotOpened,
     ShardsRestored,
@@ -40,7 +40,7 @@ class FakeControl:
         self.given_up: queue.Queue[ShardNotOpened] = queue.Queue()
         self.acks: queue.Queue[Ack] = queue.Queue()
         self.declines: queue.Queue[Decline] = queue.Queue()
-        self.moves: queue.Queue[MoveReport] = queue.Queue()
+        self.moves: queue.Queue[CopyReport] = queue.Queue()
         self.dropped: list[DropStandby] = []
         self.drop_refusal: Exception | None = None
         self.kept: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class FakeControl:
             ShardNotOpened: self.given_up.put,
             Ack: self.acks.put,
             Decline: self.declines.put,
-            MoveReport: self.moves.put,
+            CopyReport: self.moves.put,
             DropStandby: self._drop_standby,
             TaskFailure: self.reports.append,
         }

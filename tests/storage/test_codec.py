@@ -28,6 +28,8 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
         type_: the type.
         least: the smallest whole number; None: there is none.
     """
+    # An id has a type of its own, see ``NewType``.
+    type_ = getattr(type_, "__supertype__", type_)
     origin, args = typing.get_origin(type_), typing.get_args(type_)
     if attrs.has(type_):
         hints = typing.get_type_hints(type_)

@@ -39,7 +39,7 @@ _READS: Final = 20
 
 
 @attrs.frozen
-class Begun:
+class BegunCommit:
     """An epoch whose commit has begun."""
 
     epoch: EpochRecord
@@ -48,12 +48,12 @@ class Begun:
 
 
 @attrs.frozen
-class Entry:
+class RecordEntry:
     """One state of the record."""
 
     position: Position
     """The writer, and the newest epoch that is surely committed."""
-    begun: Begun | None = None
+    begun: BegunCommit | None = None
     """What may be committed, too."""
     nonce: str = attrs.field(factory=lambda: uuid.uuid4().hex)
     """No two creators write the same bytes, so that each recognises its own."""
@@ -64,7 +64,7 @@ class At:
     """An entry and its number."""
 
     number: int
-    entry: Entry
+    entry: RecordEntry
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ class Record:
                 return None
             key = self._key(numbers[-1])
             try:
-                return At(numbers[-1], from_json_of_any_version(Entry, self.store.read(key)))
+                return At(numbers[-1], from_json_of_any_version(RecordEntry, self.store.read(key)))
             except ObjectMissingError:
                 # Others have gone on, and have deleted it since it was listed.
                 if attempt == _READS:
@@ -96,7 +96,7 @@ class Record:
                 raise DamagedError(self.store.uri, key, "the record of a writer", str(error)) from error
         raise AssertionError("unreachable")
 
-    def follow(self, after: At | None, entry: Entry) -> At:
+    def follow(self, after: At | None, entry: RecordEntry) -> At:
         """Create the entry that follows another one.
 
         Raises:

@@ -33,8 +33,8 @@ from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
 from ...spark.data_sources import binary_as_bytes, registered
 from ..record import check_record
 from . import messages
-from .record import At, Begun, Entry, Record
-from .writing import Source, check_picklable, write
+from .record import At, BegunCommit, Record, RecordEntry
+from .writing import ConfiguredSource, check_picklable, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -64,7 +64,7 @@ def _as_spark_has_them(options: Mapping[str, Any]) -> dict[str, str]:
 class _Rows:
     """What a writer needs to know of the rows, and the writer of one batch."""
 
-    source: Source
+    source: ConfiguredSource
     schema: str
     """As Spark's JSON."""
     binary_as_bytes: bool
@@ -159,7 +159,7 @@ class DataSourceSink(TwoPhaseSink):
         Raises:
             As ``for_rows``.
         """
-        source = Source(made_by, tuple(self.options.items()))
+        source = ConfiguredSource(made_by, tuple(self.options.items()))
         writer = source.writer(schema)
         return attrs.evolve(self, _rows=_Rows(source, schema.json(), binary_as_bytes, writer))
 
@@ -220,7 +220,7 @@ class DataSourceSink(TwoPhaseSink):
             found = record.newest()
             own = taken_over(found.entry.position if found else None, fence, record.store.uri)
             if found is None or own != found.entry.position:
-                entry = Entry(own, self._begun(found, fence))
+                entry = RecordEntry(own, self._begun(found, fence))
                 try:
                     found = record.follow(found, entry)
                 except ObjectExistsError:
@@ -232,7 +232,7 @@ class DataSourceSink(TwoPhaseSink):
             record.store.uri, f"others have written the record {ATTEMPTS} times", is_understood=True
         )
 
-    def _begun(self, found: At | None, fence: Fence) -> Begun | None:
+    def _begun(self, found: At | None, fence: Fence) -> BegunCommit | None:
         """Return the epoch that has begun, with its files where they are now."""
         if found is None or found.entry.begun is None:
             return None
@@ -279,7 +279,7 @@ def taken_over(found: Position | None, fence: Fence, place: str) -> Position:
 class _Committer(Committer):
     """Knows the newest entry that it has seen. If there is a newer one, creating the next one fails."""
 
-    def __init__(self, source: Source, record: Record, fence: Fence, newest: At) -> None:
+    def __init__(self, source: ConfiguredSource, record: Record, fence: Fence, newest: At) -> None:
         self._source = source
         self._record = record
         self._fence = fence
@@ -294,7 +294,7 @@ class _Committer(Committer):
     def commit(self, epoch: Epoch) -> None:
         # What cannot be read is found before anything has begun.
         schema, found = messages.of_epoch(epoch, self._source.name)
-        self._follow(Entry(self._newest.entry.position, Begun(epoch.record, epoch.root)))
+        self._follow(RecordEntry(self._newest.entry.position, BegunCommit(epoch.record, epoch.root)))
         self._complete(epoch.id, schema, found)
 
     def finish(self) -> None:
@@ -307,9 +307,9 @@ class _Committer(Committer):
     def _complete(self, epoch: int, schema: str, found: Sequence[WriterCommitMessage]) -> None:
         if found:
             self._source.commit(_parsed(schema), found, epoch)
-        self._follow(Entry(attrs.evolve(self._newest.entry.position, epoch=epoch)))
+        self._follow(RecordEntry(attrs.evolve(self._newest.entry.position, epoch=epoch)))
 
-    def _follow(self, entry: Entry) -> None:
+    def _follow(self, entry: RecordEntry) -> None:
         try:
             self._newest = self._record.follow(self._newest, entry)
         except ObjectExistsError:

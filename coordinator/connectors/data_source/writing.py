@@ -34,7 +34,7 @@ _IN_COMMIT = (
 
 
 @attrs.frozen
-class Source:
+class ConfiguredSource:
     """A data source with its options: what makes stream writers."""
 
     made_by: type[DataSource]
@@ -100,7 +100,7 @@ class Source:
             raise raised(self.name, f"abort() of batchId {epoch}", error, "") from error
 
 
-def check_picklable(source: Source, writer: DataSourceStreamWriter) -> None:
+def check_picklable(source: ConfiguredSource, writer: DataSourceStreamWriter) -> None:
     """Check that a writer can be sent to tasks.
 
     Raises:

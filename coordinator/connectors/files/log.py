@@ -66,7 +66,7 @@ class DataFile:
 
 
 @attrs.frozen
-class Entry:
+class LogEntry:
     """The newest entry of a log: which one it is, and what is known with it."""
 
     number: int
@@ -78,12 +78,12 @@ class Entry:
     removed: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     """By writer, the lines about files that were taken back, and that are not deleted."""
 
-    def with_position(self, writer: str, position: Position) -> Entry:
+    def with_position(self, writer: str, position: Position) -> LogEntry:
         """Return what is known with another position of a writer."""
         return attrs.evolve(self, positions={**self.positions, writer: position})
 
 
-EMPTY: Final = Entry(-1, {})
+EMPTY: Final = LogEntry(-1, {})
 
 
 def key_of(number: int) -> str:
@@ -117,7 +117,7 @@ def newest_of(keys: Iterable[str]) -> int:
     return max(numbers_of(keys), default=-1)
 
 
-def encode(added: Iterable[str], known: Entry, directory: str, modified: float) -> bytes:
+def encode(added: Iterable[str], known: LogEntry, directory: str, modified: float) -> bytes:
     """Return the bytes of an entry.
 
     Args:
@@ -134,7 +134,7 @@ def encode(added: Iterable[str], known: Entry, directory: str, modified: float) 
     return "\n".join([VERSION, *added, json.dumps(note)]).encode()
 
 
-def decode(number: int, data: bytes) -> Entry | None:
+def decode(number: int, data: bytes) -> LogEntry | None:
     """Return what is known with an entry; None if it is not Chandy's.
 
     Raises:
@@ -143,7 +143,7 @@ def decode(number: int, data: bytes) -> Entry | None:
     note = _note(data)
     if note is None:
         return None
-    return Entry(
+    return LogEntry(
         number,
         {name: structure(Position, one) for name, one in note[_NOTE].items()},
         {name: structure(Rewinds, one) for name, one in note.get(_REWINDS, {}).items()},
@@ -224,7 +224,7 @@ class FileLog:
     writer: str = ""
     """The identity of the writer. Entries of other writers, which may share the log, are theirs to drop."""
 
-    def newest(self) -> Entry:
+    def newest(self) -> LogEntry:
         """Read the newest entry.
 
         Raises:
@@ -243,7 +243,7 @@ class FileLog:
             raise self._unusable(f"entry {number} of another program, such as Spark's own file sink")
         return found
 
-    def create(self, known: Entry, files: Iterable[DataFile], modified: float) -> Entry:
+    def create(self, known: LogEntry, files: Iterable[DataFile], modified: float) -> LogEntry:
         """Create the entry that follows another one.
 
         Args:
@@ -264,7 +264,7 @@ class FileLog:
             added = self._kept(self.lines(known.number), modified) + added
         return self._create(attrs.evolve(known, number=number), added, modified)
 
-    def replace(self, known: Entry, lines: Sequence[str], modified: float) -> Entry:
+    def replace(self, known: LogEntry, lines: Sequence[str], modified: float) -> LogEntry:
         """Create an entry that follows another one and says all that there is: lines that were, without some.
 
         It is the next compact entry. Those that are missing before it are created as well, and say nothing.
@@ -307,7 +307,7 @@ class FileLog:
             # What there is instead is for the caller to read, as after another one's entry.
             raise ObjectExistsError(self.store.uri, key_of(following(number))) from error
 
-    def _create(self, new: Entry, lines: Sequence[str], modified: float) -> Entry:
+    def _create(self, new: LogEntry, lines: Sequence[str], modified: float) -> LogEntry:
         key = key_of(new.number)
         self.store.create(key, encode(lines, new, self.directory, modified))
         numbers = numbers_of(self.store.list(FOLDER))

@@ -35,7 +35,7 @@ from ...sinks.two_phase.errors import OutputError, RewindError, TargetFullError,
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .formats import WRITERS, in_partitions, unwritable, unwritten
-from .log import EMPTY, DataFile, Entry, FileLog, file_of
+from .log import EMPTY, DataFile, FileLog, LogEntry, file_of
 from .rewinds import Rewinds
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ ABANDONED_S: Final = 7 * 24 * 3600.0
 ATTEMPTS: Final = 20
 """How often an entry is tried while other sinks of the directory are faster."""
 
-_Change = Callable[[FileLog, Entry], tuple[Entry, list[str]] | None]
+_Change = Callable[[FileLog, LogEntry], tuple[LogEntry, list[str]] | None]
 """Returns from the newest entry what is known with the next one, and all lines that it has; None: nothing to do."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _PASSING = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY}
@@ -215,7 +215,7 @@ class FilesSink(StagedSink):
 class _Committer(Committer):
     """Knows the newest entry that it has seen. If there is a newer one, creating the next one fails."""
 
-    def __init__(self, sink: FilesSink, log: FileLog, fence: Fence, newest: Entry, own: Position) -> None:
+    def __init__(self, sink: FilesSink, log: FileLog, fence: Fence, newest: LogEntry, own: Position) -> None:
         self._sink = sink
         self._log = log
         self._fence = fence
@@ -308,12 +308,12 @@ class _Committer(Committer):
             return
         raise self._sink.busy()
 
-    def _settled(self, log: FileLog, known: Entry) -> Entry:
+    def _settled(self, log: FileLog, known: LogEntry) -> LogEntry:
         """Delete what was taken back before something else was published: it is not to come again."""
         rewinds = known.rewinds.get(self._fence.writer, Rewinds())
         return known if rewinds.is_last(self._own.epoch) else delete_removed(log, known, self._fence.writer)
 
-    def _without(self, log: FileLog, known: Entry, epoch: int | None) -> tuple[Entry, list[str]] | None:
+    def _without(self, log: FileLog, known: LogEntry, epoch: int | None) -> tuple[LogEntry, list[str]] | None:
         published, writer = self._own.epoch, self._fence.writer
         if published is None or (epoch is not None and published <= epoch):
             return None
@@ -333,7 +333,7 @@ class _Committer(Committer):
         gone = set(taken)
         return new, [line for line, _ in lines if line not in gone]
 
-    def _with(self, log: FileLog, known: Entry, epoch: int) -> tuple[Entry, list[str]] | None:
+    def _with(self, log: FileLog, known: LogEntry, epoch: int) -> tuple[LogEntry, list[str]] | None:
         published, writer = self._own.epoch, self._fence.writer
         if published is not None and published >= epoch:
             return None
@@ -391,7 +391,7 @@ def url_of(uri: str) -> str:
     return str(StoreUri(scheme, parts.authority, parts.path, {}))
 
 
-def delete_removed(log: FileLog, newest: Entry, writer: str) -> Entry:
+def delete_removed(log: FileLog, newest: LogEntry, writer: str) -> LogEntry:
     """Delete the files of a writer that were taken back; return the newest entry without the note of them.
 
     No file has the name of one that was taken back, so that it does not matter who does it when, nor how often.

@@ -12,7 +12,7 @@ from ....storage.logs import logger
 from ...error_texts import without_secrets
 from ...errors import ConfigError, SetupError
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
-from .errors import Failure, Meaning, described, meaning, translated
+from .errors import ClientFailure, Meaning, described, meaning, translated
 
 T = TypeVar("T")
 
@@ -69,20 +69,20 @@ class Heard:
     """What a client has said of its connections, which its calls that fail do not say."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Failure] = {}
+        self._said: dict[str, ClientFailure] = {}
 
-    def __call__(self, failure: Failure) -> None:
+    def __call__(self, failure: ClientFailure) -> None:
         """Take an error down. The client calls it."""
         self._said[failure.name()] = failure
 
     @property
-    def refusal(self) -> Failure | None:
+    def refusal(self) -> ClientFailure | None:
         """The error that will not go away by itself, such as credentials that the broker refuses."""
         refusals = (one for name, one in self._said.items() if meaning(name) is Meaning.REFUSED)
         return next(refusals, None)
 
     @property
-    def fatal(self) -> Failure | None:
+    def fatal(self) -> ClientFailure | None:
         """The error after which the producer can no longer be used."""
         replaced = (one for name, one in self._said.items() if meaning(name) is Meaning.REPLACED)
         return next(replaced, None)
@@ -238,7 +238,7 @@ class Cluster:
             ) from None
 
 
-def failure_of(raised: BaseException) -> Failure | None:
+def failure_of(raised: BaseException) -> ClientFailure | None:
     """Return the client's own error in an exception; None if it has none."""
     failure = raised.args[0] if raised.args else None
     return failure if isinstance(failure, library().KafkaError) else None

@@ -21,7 +21,7 @@ class Meaning(enum.Enum):
     """It may go well another time."""
 
 
-class Failure(Protocol):
+class ClientFailure(Protocol):
     """An error as the client describes it: a ``KafkaError``."""
 
     def name(self) -> str:
@@ -113,12 +113,12 @@ def meaning(name: str) -> Meaning:
     return Meaning.REPLACED if name in _REPLACED else Meaning.UNAVAILABLE
 
 
-def described(failure: Failure) -> str:
+def described(failure: ClientFailure) -> str:
     """Return an error as text: what it says, and its name."""
     return f"{failure.str() or 'no details'} ({failure.name()})"
 
 
-def translated(target: str, what: str, failure: Failure) -> Exception:
+def translated(target: str, what: str, failure: ClientFailure) -> Exception:
     """Return the error to raise for one of the client's.
 
     Args:

@@ -16,7 +16,7 @@ from ....storage.errors import ChandyError, RefusedError
 from ....storage.logs import logger
 from ...sources.background import Newest
 from .cluster import Cluster, Heard, library
-from .errors import Failure, described
+from .errors import ClientFailure, described
 from .losses import Offsets
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class GroupOffsets:
             self._consumer.poll(_TURN)
         return self._answer
 
-    def _committed(self, error: Failure | None, places: Iterable[Any]) -> None:
+    def _committed(self, error: ClientFailure | None, places: Iterable[Any]) -> None:
         # Each partition has an error of its own, of which the first argument need not tell.
         failures = [error, *(place.error for place in places)]
         failure = next((one for one in failures if one is not None), None)
@@ -121,7 +121,7 @@ class GroupOffsets:
             log.info("offsets are published again", group=self._group, kafka=self._cluster.servers)
 
 
-def _described(failure: Failure) -> str:
+def _described(failure: ClientFailure) -> str:
     if failure.name() in _HAS_MEMBERS:
         return (
             f"the group has members, so it is another program's; name one for this query alone by the reader's "

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from ...sources.errors import Loss, SourceLostError
+from ...sources.errors import LostOffsets, SourceLostError
 
 TopicPartition = tuple[str, int]
 """A topic and one of its partitions."""
@@ -47,7 +47,7 @@ def offsets_of(logged: str) -> dict[TopicPartition, int]:
 
 def losses(
     needed: Offsets, found: Mapping[TopicPartition, Range], *, all_partitions: bool
-) -> tuple[Loss, ...]:
+) -> tuple[LostOffsets, ...]:
     """Return what is needed and not there any more, by topic and partition.
 
     Args:
@@ -69,15 +69,15 @@ def _has(range_: Range | None, offset: int) -> bool:
     return range_ is not None and range_.earliest <= offset <= range_.end
 
 
-def _loss(place: TopicPartition, needed: int, range_: Range | None) -> Loss:
+def _loss(place: TopicPartition, needed: int, range_: Range | None) -> LostOffsets:
     topic, partition = place
     part = f"partition {partition} of topic {topic!r}"
     if range_ is None:
-        return Loss(part, needed, None, None)
-    return Loss(part, needed, range_.earliest, range_.end)
+        return LostOffsets(part, needed, None, None)
+    return LostOffsets(part, needed, range_.earliest, range_.end)
 
 
-def lost(query: str, cluster: str, found: tuple[Loss, ...]) -> SourceLostError:
+def lost(query: str, cluster: str, found: tuple[LostOffsets, ...]) -> SourceLostError:
     """Return the error for losses, at least one.
 
     Args:
@@ -94,7 +94,7 @@ def lost(query: str, cluster: str, found: tuple[Loss, ...]) -> SourceLostError:
     )
 
 
-def _found(loss: Loss) -> str:
+def _found(loss: LostOffsets) -> str:
     if loss.earliest is None or loss.end is None:
         return "no such partition"
     if loss.needed > loss.end:
@@ -113,7 +113,7 @@ def _listed(texts: Iterable[str]) -> str:
     return ", ".join(named)
 
 
-def _advice(found: tuple[Loss, ...]) -> str:
+def _advice(found: tuple[LostOffsets, ...]) -> str:
     if any(one.earliest is None or one.needed > (one.end or 0) for one in found):
         begin = (
             "if the topic was made anew on purpose, begin anew with the coordinator's restore='none', "

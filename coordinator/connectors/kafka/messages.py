@@ -18,7 +18,7 @@ SHOWN: Final = 60
 
 
 @attrs.frozen
-class Message:
+class KafkaRecord:
     """One record to be published."""
 
     topic: str
@@ -95,7 +95,7 @@ def unpublishable(rows: pa.Table, topic: str | None) -> str | None:
     return next(filter(None, found), None)
 
 
-def messages(rows: pa.Table, topic: str | None) -> Iterator[Message]:
+def messages(rows: pa.Table, topic: str | None) -> Iterator[KafkaRecord]:
     """Yield the rows as messages, in their order.
 
     Args:
@@ -118,7 +118,7 @@ def messages(rows: pa.Table, topic: str | None) -> Iterator[Message]:
                 raise _refused_row(key, "a topic", "null" if of is None else "an empty one")
             if partition is not None and partition < 0:
                 raise _refused_row(key, "a partition of 0 or more, or null", str(partition))
-            yield Message(of, value, key, None if headers is None else _headers(key, headers), partition)
+            yield KafkaRecord(of, value, key, None if headers is None else _headers(key, headers), partition)
 
 
 _ADVICE_MISSING: Final = {

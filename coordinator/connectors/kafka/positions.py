@@ -12,10 +12,10 @@ from ....storage import codec
 from ....storage.errors import CodecError
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
-from ..record import Identity
+from ..record import TargetIds
 from .cluster import Cluster, Heard, failure_of, library
 from .errors import Meaning, meaning, translated
-from .messages import Message
+from .messages import KafkaRecord
 from .topics import GRACE, MAY_COME, PAUSE, is_there
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class TopicPosition(Position):
     """A writer's position, and the topic that it counts for."""
 
     target: str | None = None
-    """``Identity`` of the topic that ``epoch`` was published to; None: any topic, or a version that did not say."""
+    """``TargetIds`` of the topic that ``epoch`` was published to; None: any topic, or a version that did not say."""
 
-    def epoch_in(self, topic: Identity | None) -> int | None:
+    def epoch_in(self, topic: TargetIds | None) -> int | None:
         """Return the newest epoch that a topic has.
 
         Args:
@@ -49,14 +49,14 @@ class TopicPosition(Position):
         """
         return self.epoch if topic is None or topic.is_of(self.target) else None
 
-    def moved(self, epoch: int, topic: Identity | None) -> TopicPosition:
+    def moved(self, epoch: int, topic: TargetIds | None) -> TopicPosition:
         """Return the position once an epoch is published to a topic."""
         return attrs.evolve(self, epoch=epoch, target=None if topic is None else str(topic))
 
 
-def marker(topic: str, writer: str, position: TopicPosition) -> Message:
+def marker(topic: str, writer: str, position: TopicPosition) -> KafkaRecord:
     """Return the record that a writer's position is kept in."""
-    return Message(topic, codec.to_json(position), writer.encode(), partition=PARTITION)
+    return KafkaRecord(topic, codec.to_json(position), writer.encode(), partition=PARTITION)
 
 
 def prepare(cluster: Cluster, topic: str) -> None:

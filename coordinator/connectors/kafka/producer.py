@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...sinks.two_phase.errors import OutputError
 from .cluster import Cluster, Heard, failure_of, library
-from .errors import Failure, Meaning, meaning, translated
-from .messages import Message, shown
+from .errors import ClientFailure, Meaning, meaning, translated
+from .messages import KafkaRecord, shown
 from .topics import partitions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class TransactionalProducer:
         """Connect, end what an earlier producer of the id has left open, and shut it out."""
         self._cluster = cluster
         self._heard = Heard()
-        self._failed: tuple[Failure, Delivered | None] | None = None
+        self._failed: tuple[ClientFailure, Delivered | None] | None = None
         self._partitions: dict[str, int] = {}
         self._sent = 0
         self._producer = cluster.producer(transactional_id, self._heard, self._delivered)
@@ -53,7 +53,7 @@ class TransactionalProducer:
         self._failed = None
         self._call("did not begin a transaction", self._producer.begin_transaction)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: KafkaRecord) -> None:
         """Send a message in the transaction. It waits while too much is on its way."""
         self._check_place(message)
         while not self._takes(message):
@@ -62,7 +62,7 @@ class TransactionalProducer:
         if self._sent % _LOOK == 0:
             self._look()
 
-    def _takes(self, message: Message) -> bool:
+    def _takes(self, message: KafkaRecord) -> bool:
         """Return whether the client has taken a message; if not, too much is on its way."""
         optional: dict[str, Any] = {} if message.headers is None else {"headers": message.headers}
         partition = _ANY if message.partition is None else message.partition
@@ -106,7 +106,7 @@ class TransactionalProducer:
             self._producer.purge()
         del self._producer
 
-    def _check_place(self, message: Message) -> None:
+    def _check_place(self, message: KafkaRecord) -> None:
         """Check that the topic and the partition are there: the client would wait for them to come."""
         known = self._partitions.get(message.topic)
         if known is None or (message.partition is not None and message.partition >= known):
@@ -166,7 +166,7 @@ class TransactionalProducer:
     def _is_refused(self) -> bool:
         return self._failed is not None and meaning(self._failed[0].name()) is Meaning.REFUSED
 
-    def _delivered(self, failure: Failure | None, message: Delivered) -> None:
+    def _delivered(self, failure: ClientFailure | None, message: Delivered) -> None:
         """Keep why a message was not delivered: the reason that stays goes before the others, the largest row first."""
         if failure is None or failure.name().startswith("_PURGE"):
             return
@@ -174,7 +174,7 @@ class TransactionalProducer:
             self._failed = failure, message
 
 
-def _weight(failure: Failure, message: Delivered | None) -> tuple[bool, int]:
+def _weight(failure: ClientFailure, message: Delivered | None) -> tuple[bool, int]:
     size = len(message) if message is not None else 0
     return meaning(failure.name()) is not Meaning.UNAVAILABLE, size
 

@@ -33,7 +33,7 @@ _WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @attrs.frozen
-class Reading:
+class KafkaReading:
     """How a query reads Kafka."""
 
     servers: str
@@ -51,7 +51,7 @@ class Reading:
     """Whether certain partitions are read, so that none is added by itself."""
 
 
-def reading_of(options: Mapping[str, str], default_group: str) -> Reading:
+def reading_of(options: Mapping[str, str], default_group: str) -> KafkaReading:
     """Return what options of Spark's Kafka source say.
 
     Args:
@@ -67,7 +67,7 @@ def reading_of(options: Mapping[str, str], default_group: str) -> Reading:
     known = translated(java)
     used = {"sasl.jaas.config"} if "sasl.username" in known else set()
     unknown = () if own else tuple(sorted(_unknown(java, known) - used))
-    return Reading(
+    return KafkaReading(
         servers=java.get("bootstrap.servers", ""),
         settings=known | own,
         unknown=unknown,

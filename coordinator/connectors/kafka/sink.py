@@ -18,7 +18,7 @@ from ...sinks.place import Topic
 from ...sinks.two_phase.contract import Committer, Epoch, Fence
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
 from ...sinks.two_phase.staged import StagedRows, StagedSink
-from ..record import Identity
+from ..record import TargetIds
 from .cluster import RESERVED, Cluster, Heard
 from .errors import ProducerReplacedError
 from .messages import check_columns, messages, unpublishable
@@ -185,7 +185,7 @@ class _Publisher(Committer):
             self._producer.close()
             self._producer = None
 
-    def _present_topic(self) -> Identity | None:
+    def _present_topic(self) -> TargetIds | None:
         """The topic that has the name now; None if the rows name theirs."""
         if self._sink.topic is None:
             return None

@@ -15,7 +15,7 @@ from ...sources.source import Source
 from .cluster import Cluster, Heard, library
 from .group_offsets import GroupOffsets
 from .losses import Range, TopicPartition, losses, lost, offsets_of
-from .reading import Reading
+from .reading import KafkaReading
 from .topics import count
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _CLOSE_SECONDS: Final = 5.0
 class KafkaSource(Source):
     """A Kafka source of a query. It needs confluent-kafka."""
 
-    def __init__(self, reading: Reading, query: str) -> None:
+    def __init__(self, reading: KafkaReading, query: str) -> None:
         """Make it. Nothing is connected yet.
 
         Args:
@@ -117,7 +117,7 @@ class KafkaSource(Source):
         return Range(earliest, end)
 
 
-def kafka_source(reading: Reading, query: str) -> KafkaSource | None:
+def kafka_source(reading: KafkaReading, query: str) -> KafkaSource | None:
     """Return the Kafka source of a query, and say what its options leave to be wished for.
 
     Args:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ...sinks.two_phase.errors import TargetUnavailableError
-from ..record import Identity
+from ..record import TargetIds
 from .cluster import Cluster, Heard, library
 from .errors import REFUSALS, described, translated
 
@@ -110,7 +110,7 @@ def is_there(cluster: Cluster, client: Any, topic: str, heard: Heard) -> bool:
     return error is None or error.name() != "UNKNOWN_TOPIC_OR_PART"
 
 
-def identity(cluster: Cluster, admin: AdminClient, positions: str, topic: str, heard: Heard) -> Identity:
+def identity(cluster: Cluster, admin: AdminClient, positions: str, topic: str, heard: Heard) -> TargetIds:
     """Return the ids that tell a topic and the one of its positions from others that have or had their names.
 
     Brokers before Kafka 2.8 give no ids: one of zeros stands for all topics there.
@@ -140,7 +140,7 @@ def identity(cluster: Cluster, admin: AdminClient, positions: str, topic: str, h
         halves = found.get_most_significant_bits(), found.get_least_significant_bits()
         return "".join(f"{half & _64_BITS:016x}" for half in halves)
 
-    return Identity(ask(positions), ask(topic))
+    return TargetIds(ask(positions), ask(topic))
 
 
 def _asked(cluster: Cluster, client: Any, topic: str, heard: Heard) -> tuple[Any | None, int]:

@@ -12,7 +12,7 @@ from .sql import TableName
 
 
 @attrs.frozen
-class Found:
+class Relation:
     """A relation of the database."""
 
     oid: int
@@ -40,16 +40,16 @@ class Column:
     may_select: bool
 
 
-def find(session: Session, name: TableName) -> Found | None:
+def find(session: Session, name: TableName) -> Relation | None:
     """Return the relation of this name; None if there is none."""
     found = session.query(sql.FIND_TABLE, name.sql)
     if not found:
         return None
     oid, schema, table, *rest = found[0]
-    return Found(oid, TableName(table, schema), *rest)
+    return Relation(oid, TableName(table, schema), *rest)
 
 
-def columns_of(session: Session, found: Found) -> Iterator[Column]:
+def columns_of(session: Session, found: Relation) -> Iterator[Column]:
     """Yield the columns of a relation in their order."""
     for name, sql_type, type, category, modifier, is_array, *rest in session.query(sql.COLUMNS, found.oid):
         yield Column(name, sql_type, rows.ColumnType.of(type, category, modifier, is_array), *rest)

@@ -9,7 +9,7 @@ from typing import Final
 from ...sinks.two_phase.contract import Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from . import sql
-from .catalog import Found, columns_of, find
+from .catalog import Relation, columns_of, find
 from .session import ForbiddenError, LockedError, Session
 from .sql import TableName
 
@@ -20,7 +20,7 @@ _CREATION: Final = 4_825_111_337
 UNLOGGED: Final = "{0} is UNLOGGED, or a partition of it, and empty after a crash: ALTER TABLE {0} SET LOGGED"
 
 
-def rights_problems(session: Session, found: Found) -> Iterator[str]:
+def rights_problems(session: Session, found: Relation) -> Iterator[str]:
     """What keeps the user from keeping positions, and the server from writing."""
     schema = found.name.schema
     assert schema is not None
@@ -60,7 +60,7 @@ def create_table(session: Session, statement: str) -> None:
     session.commit()
 
 
-def make_own_table(session: Session, name: TableName, statement: str, purpose: str) -> Found:
+def make_own_table(session: Session, name: TableName, statement: str, purpose: str) -> Relation:
     """Return a table that the sink keeps beside the target. It is made if there is none.
 
     Args:
@@ -83,7 +83,7 @@ def make_own_table(session: Session, name: TableName, statement: str, purpose: s
     return found
 
 
-def make_positions(session: Session, name: TableName) -> Found:
+def make_positions(session: Session, name: TableName) -> Relation:
     """Return the table of positions. It is made if there is none."""
     found = make_own_table(session, name, sql.create_positions(name), "positions")
     if is_old(session, found):
@@ -92,7 +92,7 @@ def make_positions(session: Session, name: TableName) -> Found:
     return found
 
 
-def is_old(session: Session, positions: Found) -> bool:
+def is_old(session: Session, positions: Relation) -> bool:
     """Return whether an earlier version of Chandy has made the table of positions."""
     return all(column.name != "target" for column in columns_of(session, positions))
 

@@ -15,10 +15,10 @@ from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.sink_set import check_publish
 from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
-from ..record import Identity
+from ..record import TargetIds
 from ..values import far_year, unclean_text
 from . import dead_letters, rows, sql
-from .catalog import Column, Found, columns_of, find
+from .catalog import Column, Relation, columns_of, find
 from .dead_letters import DeadLetterWriter
 from .positions import UNLOGGED, create_table, make_own_table, make_positions, rights_problems, take
 from .session import RowRefusedError, Session
@@ -208,7 +208,7 @@ class PostgresSink(StagedSink):
                 raise self._missing(session.where, None)
             positions = make_positions(session, found.name.beside(sql.POSITIONS))
             recorded = take(session, positions.name, fence, self.timeout)
-            identity = Identity(str(positions.oid), str(found.oid))
+            identity = TargetIds(str(positions.oid), str(found.oid))
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
             lengths = _lengths(columns_of(session, found))
             letters = None
@@ -229,7 +229,7 @@ class PostgresSink(StagedSink):
         assert name is not None
         return name
 
-    def _dead_letters(self, target: Found) -> TableName | None:
+    def _dead_letters(self, target: Relation) -> TableName | None:
         """The table of dead letters, with its schema; None: there are none."""
         name = None if self.dead_letters is None else TableName.parse(self.dead_letters)
         return target.name.beside(name.name) if name and name.schema is None else name
@@ -280,7 +280,7 @@ class PostgresSink(StagedSink):
             raise OutputError(f"{where} does not take the query's rows", "rows that fit", "; ".join(problems))
 
     def _problems(
-        self, session: Session, found: Found, present: Sequence[Column], schema: pa.Schema
+        self, session: Session, found: Relation, present: Sequence[Column], schema: pa.Schema
     ) -> list[str]:
         """What keeps the table from taking the rows, each as a sentence without its full stop."""
         if found.kind not in _WRITABLE:
@@ -325,7 +325,9 @@ class PostgresSink(StagedSink):
         if missing:
             yield f"the user has no right to {' and '.join(missing)} column {field.name!r}"
 
-    def _upsert_problems(self, session: Session, found: Found, columns: dict[str, Column]) -> Iterator[str]:
+    def _upsert_problems(
+        self, session: Session, found: Relation, columns: dict[str, Column]
+    ) -> Iterator[str]:
         keys = [set(names) for (names,) in session.query(sql.UNIQUE_KEYS, found.oid)]
         if set(self.key) not in keys:
             names = ", ".join(self.key)
@@ -359,7 +361,7 @@ class PostgresCommitter(Committer):
         fence: Fence,
         recorded: int | None,
         target: str | None,
-        identity: Identity,
+        identity: TargetIds,
         lengths: Mapping[str, int],
         letters: DeadLetterWriter | None = None,
     ) -> None:

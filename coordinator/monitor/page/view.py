@@ -19,7 +19,7 @@ from ...assigned_shard import AssignedShard
 from ...durations import text
 from ...protocol.statistics import CheckpointStatistics, ShardStatistics, Statistics, Status
 from ...recovery.metrics import RecoveryMetrics
-from ..facts import Facts, Life
+from ..facts import DriverState, Facts
 from ..health import troubles
 from ..state_sizes import OperatorSize
 
@@ -235,7 +235,7 @@ def overview(
 ) -> OverviewPage:
     """Return what is to be said of a pipeline."""
     found = tuple(troubles(facts))
-    is_stored = facts.life is Life.STORED and not facts.trouble
+    is_stored = facts.life is DriverState.STORED and not facts.trouble
     return OverviewPage(
         pipeline=pipeline,
         is_well=None if is_stored else not found,
@@ -269,7 +269,7 @@ def _all_is_well(facts: Facts) -> str:
 
 
 def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
-    is_stored = facts.life is Life.STORED
+    is_stored = facts.life is DriverState.STORED
     since = f"; leads since {to_the_second(facts.began)} ({text(round(facts.now - facts.began))})"
     yield "driver", f"{facts.life.value}{'' if is_stored else since}"
     yield "generation", str(facts.generation)
@@ -298,7 +298,7 @@ def _facts(facts: Facts, statistics: Statistics) -> Iterator[tuple[str, str]]:
 
 
 def _queries(facts: Facts) -> Iterator[QueryRow]:
-    is_stored = facts.life is Life.STORED
+    is_stored = facts.life is DriverState.STORED
     for name, query in sorted(facts.queries.items()):
         left = facts.unpublished.get(name)
         # A checkpoint has what was still to be published at its cut, and not what has been since.

@@ -110,7 +110,7 @@ class EpochLog:
 
 
 @attrs.frozen
-class Publish:
+class EpochsToPublish:
     """The target has everything up to where these epochs begin."""
 
     epochs: tuple[EpochRecord, ...]
@@ -126,7 +126,7 @@ class Ahead:
 
 
 @attrs.frozen
-class Lost:
+class LostOutput:
     """The target lacks what it had when the checkpoint was taken."""
 
     expected: int
@@ -137,7 +137,7 @@ class Lost:
 
 def where_to_begin(
     record: OutputRecord | None, checkpoint: int | None, position: int | None
-) -> Publish | Ahead | Lost:
+) -> EpochsToPublish | Ahead | LostOutput:
     """Compare a checkpoint with what a target has.
 
     Args:
@@ -149,15 +149,15 @@ def where_to_begin(
     if position is not None and (checkpoint is None or position > checkpoint):
         return Ahead(position, common)
     if record is None:
-        return Publish(())
+        return EpochsToPublish(())
     left = tuple(epoch for epoch in record.epochs if position is None or epoch.id > position)
     if record.published is not None and (position is None or position < record.published):
-        return Lost(record.published, position, left)
+        return LostOutput(record.published, position, left)
     own = {record.published, *(epoch.id for epoch in record.epochs)}
     if position is not None and position not in own:
         # It was published from a savepoint whose rows later went another way, and these would come again.
         return Ahead(position, common)
-    return Publish(left)
+    return EpochsToPublish(left)
 
 
 def unknown_sinks(records: Iterable[OutputRecord], sinks: Collection[str]) -> list[str]:

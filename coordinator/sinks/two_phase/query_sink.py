@@ -36,8 +36,8 @@ from .limits import Limits
 from .policy import OutputPolicy
 from .publisher import Publisher
 from .sink_set import check_together, guarantee
-from .takeover import TakeOver
-from .task_results import Finished
+from .takeover import SinkTakeover
+from .task_results import TaskResults
 from .writing import Writing
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ class TransactionalSink(Sink):
             uid: Publisher(sink, attrs.evolve(fence, sink=uid), proof, on_failure=on_failure)
             for uid, sink in self._sinks.items()
         }
-        self._take_over = TakeOver(self._publishers, fence, policy, first_epoch)
+        self._take_over = SinkTakeover(self._publishers, fence, policy, first_epoch)
         self._at_once = frozenset(sink.uid for sink in sinks if sink.publish == "batch")
         """The uids of the sinks that publish each batch at once."""
         self._log = EpochLog(tuple(self._sinks))
-        self._finished = Finished()
+        self._finished = TaskResults()
         self._next_epoch = first_epoch
         """An id above those of all closed epochs."""
         self._notes: dict[tuple[str, int], str] = {}

@@ -16,7 +16,7 @@ from ....storage.errors import DamagedError, FencedError, ObjectMissingError
 from ....storage.logs import logger
 from ..sink import StartPoint
 from .contract import Epoch, Fence
-from .epochs import Ahead, Lost, Publish, where_to_begin
+from .epochs import Ahead, EpochsToPublish, LostOutput, where_to_begin
 from .errors import OutputAheadError, OutputLostError, RewindError
 from .policy import OutputPolicy
 from .publisher import Publisher
@@ -28,7 +28,7 @@ _BEGIN_SECONDS: Final = 60.0
 
 
 @attrs.frozen
-class TakeOver:
+class SinkTakeover:
     """What one life does with its targets before its query begins."""
 
     publishers: Mapping[str, Publisher]
@@ -87,7 +87,7 @@ class TakeOver:
         publisher, move = self.publishers[uid], None
         where = where_to_begin(record, beginning.checkpoint, positions[uid])
         with contextlib.suppress(RewindError):
-            if isinstance(where, Lost):
+            if isinstance(where, LostOutput):
                 # An earlier life may have gone back, and have ended before it had a checkpoint of its own.
                 publisher.check_bring_back(where.expected, _BEGIN_SECONDS)
                 move = partial(publisher.bring_back, where.expected, _BEGIN_SECONDS)
@@ -126,12 +126,12 @@ class TakeOver:
                 return self._anew(uid, record, published, beginning)
             case Ahead(published):
                 return self._repeat(uid, record, published, beginning)
-            case Lost(expected, found, left):
+            case LostOutput(expected, found, left):
                 if not self.policy.allow_lost_output:
                     raise self._lost(uid, expected, found, beginning)
                 self.publishers[uid].accept_loss(found)
                 return left
-            case Publish(epochs):
+            case EpochsToPublish(epochs):
                 return epochs
 
     def _anew(

@@ -18,7 +18,7 @@ _Results = list[tuple[int, bytes]]
 """What tasks have written, pickled, each with the number of its batch's attempt."""
 
 
-class Finished:
+class TaskResults:
     """Collects on the driver what the tasks of one query have written."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Finished:
 class Attempt:
     """One attempt at a batch. A run that is stopped may still be in one when the next run is in its own."""
 
-    def __init__(self, finished: Finished, number: int) -> None:
+    def __init__(self, finished: TaskResults, number: int) -> None:
         self._finished = finished
         self._number = number
 

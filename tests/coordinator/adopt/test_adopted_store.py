@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.adopt import adopted_store
-from chandy.coordinator.adopt.adopted_store import AdoptionRecord, Life
+from chandy.coordinator.adopt.adopted_store import AdoptingPipeline, AdoptionRecord
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import collect_garbage
@@ -24,8 +24,8 @@ OPERATOR = OperatorRecord("totals", "", "{}", {"total": StateRecord(("{}",))}, (
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Life:
-    return Life(str(tmp_path / "store" / "p"), "p", 4, {"pyspark": "4.3.0"})
+def life(tmp_path: Path) -> AdoptingPipeline:
+    return AdoptingPipeline(str(tmp_path / "store" / "p"), "p", 4, {"pyspark": "4.3.0"})
 
 
 @pytest.fixture
@@ -35,13 +35,15 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return {"shard": tmp_path / "0.sst", "query": tmp_path / "offset"}
 
 
-def write(life: Life, files: dict[str, Path], source: AdoptionRecord = SOURCE) -> adopted_store.Adopted:
+def write(
+    life: AdoptingPipeline, files: dict[str, Path], source: AdoptionRecord = SOURCE
+) -> adopted_store.Adopted:
     query, shards = {"working/offsets/7": files["query"]}, {("totals", 1): {"0.sst": files["shard"]}}
     return adopted_store.write(life, "q", source, query, (OPERATOR,), shards, 1000.0, Unshared())
 
 
 def test_what_was_adopted_is_found_again_and_restores(
-    life: Life, files: dict[str, Path], tmp_path: Path
+    life: AdoptingPipeline, files: dict[str, Path], tmp_path: Path
 ) -> None:
     assert adopted_store.find(life.root, "q") is None
     written = write(life, files)
@@ -60,7 +62,7 @@ def test_what_was_adopted_is_found_again_and_restores(
 
 
 def test_what_was_written_in_part_is_not_found_and_is_written_again(
-    life: Life, files: dict[str, Path]
+    life: AdoptingPipeline, files: dict[str, Path]
 ) -> None:
     manifest = open_store(write(life, files).point.root)
     manifest.delete("manifest.json")
@@ -69,13 +71,15 @@ def test_what_was_written_in_part_is_not_found_and_is_written_again(
     assert adopted_store.find(life.root, "q") is not None
 
 
-def test_whoever_comes_second_begins_from_what_is_there(life: Life, files: dict[str, Path]) -> None:
+def test_whoever_comes_second_begins_from_what_is_there(
+    life: AdoptingPipeline, files: dict[str, Path]
+) -> None:
     first = write(life, files)
     assert write(life, files).point == first.point
 
 
 def test_a_driver_that_is_overtaken_while_it_adopts_does_not_touch_what_its_successor_has(
-    life: Life, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    life: AdoptingPipeline, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     successor, later = attrs.evolve(life, generation=5), AdoptionRecord("/old", "5f3a", 9, 9)
     finish, written = SnapshotWriter.finish, list[adopted_store.Adopted]()
@@ -98,7 +102,9 @@ def test_a_driver_that_is_overtaken_while_it_adopts_does_not_touch_what_its_succ
     assert (tmp_path / "restored" / "working/offsets/7").read_text() == "v1 of the successor"
 
 
-def test_what_an_earlier_life_has_written_in_part_is_deleted(life: Life, files: dict[str, Path]) -> None:
+def test_what_an_earlier_life_has_written_in_part_is_deleted(
+    life: AdoptingPipeline, files: dict[str, Path]
+) -> None:
     open_store(write(life, files).point.root).delete("manifest.json")
     written = write(attrs.evolve(life, generation=7), files)
     assert adopted_store.find(life.root, "q") == written
@@ -107,14 +113,18 @@ def test_what_an_earlier_life_has_written_in_part_is_deleted(life: Life, files: 
     }
 
 
-def test_the_garbage_collection_of_the_pipeline_leaves_it_alone(life: Life, files: dict[str, Path]) -> None:
+def test_the_garbage_collection_of_the_pipeline_leaves_it_alone(
+    life: AdoptingPipeline, files: dict[str, Path]
+) -> None:
     written = write(life, files)
     catalog = Catalog(open_store(life.root))
     assert collect_garbage(catalog, 1e12, older_than=0).keys == ()
     assert adopted_store.find(life.root, "q") == written
 
 
-def test_a_damaged_manifest_is_no_reason_to_adopt_again(life: Life, files: dict[str, Path]) -> None:
+def test_a_damaged_manifest_is_no_reason_to_adopt_again(
+    life: AdoptingPipeline, files: dict[str, Path]
+) -> None:
     store = open_store(write(life, files).point.root)
     store.write("manifest.json", b"{}")
     with pytest.raises(DamagedError):

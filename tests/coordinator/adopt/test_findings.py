@@ -9,7 +9,7 @@ import attrs
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from chandy.coordinator.adopt.findings import StoredState, Target, examine, matched
+from chandy.coordinator.adopt.findings import AdoptableState, Target, examine, matched
 from chandy.coordinator.spark.plain_checkpoint import PlainCheckpoint, StateOperator, StateVariable
 from chandy.state.format.schema import to_json
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
@@ -43,11 +43,11 @@ def keyed(number: int = 0, *names: str, mode: str = "None") -> StateOperator:
     return StateOperator(number, PYTHON, mode, variables)
 
 
-def has(**variables: StateRecord) -> StoredState:
-    return StoredState(KEY, variables or {"total": value()})
+def has(**variables: StateRecord) -> AdoptableState:
+    return AdoptableState(KEY, variables or {"total": value()})
 
 
-def obstacles(found: PlainCheckpoint, query: Target, stored: dict[int, StoredState] | None = None) -> str:
+def obstacles(found: PlainCheckpoint, query: Target, stored: dict[int, AdoptableState] | None = None) -> str:
     return " ".join(examine(found, query, stored).obstacles)
 
 

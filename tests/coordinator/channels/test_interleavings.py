@@ -39,7 +39,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.pending import Phase
+from chandy.coordinator.protocol.pending import CheckpointPhase
 from chandy.coordinator.protocol.query_state import Queries
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import rollback
@@ -289,7 +289,7 @@ class Life(SteppedExecutor):
         for name, definition in self.definitions.items():
             self.channels.add(definition)
             self.restore(name, point)
-        self.handle(on.Restored(point.manifest.id if point else None))
+        self.handle(on.PipelineRestored(point.manifest.id if point else None))
 
     def make_sink(self) -> Sink:
         if not self.world.is_transactional:
@@ -876,7 +876,8 @@ def a_checkpoint_is_published_while_a_savepoint_is_taken(machine: Machine) -> No
 
 def until_all_cuts_are_chosen(machine: Machine) -> None:
     while not any(
-        pending.phase is Phase.COLLECTING for pending in machine.life.machine.checkpoints.pending.values()
+        pending.phase is CheckpointPhase.COLLECTING
+        for pending in machine.life.machine.checkpoints.pending.values()
     ):
         machine.step(0)
 

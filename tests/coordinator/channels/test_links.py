@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.channels.links import Link, Node, Reading, links, reading
+from chandy.coordinator.channels.links import Link, Node, ReadingMode, links, reading
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import WriterError
@@ -31,45 +31,47 @@ def kafka(servers: str = "one:9092", level: str = "read_committed", **options: s
 @pytest.mark.parametrize(
     ("place", "path", "how"),
     [
-        (OUT, "/data/out/table", Reading.WHOLE),
-        (OUT, "/data/out/table/", Reading.WHOLE),
-        (OUT, "file:///data/out/table", Reading.WHOLE),
-        (OUT, "file:/data/in/../out/table", Reading.WHOLE),
-        (OUT, "/data/out/tables", Reading.NOT),
-        (OUT, "/data/out/tab", Reading.NOT),
-        (OUT, "s3a://data/out/table", Reading.NOT),
+        (OUT, "/data/out/table", ReadingMode.WHOLE),
+        (OUT, "/data/out/table/", ReadingMode.WHOLE),
+        (OUT, "file:///data/out/table", ReadingMode.WHOLE),
+        (OUT, "file:/data/in/../out/table", ReadingMode.WHOLE),
+        (OUT, "/data/out/tables", ReadingMode.NOT),
+        (OUT, "/data/out/tab", ReadingMode.NOT),
+        (OUT, "s3a://data/out/table", ReadingMode.NOT),
         # Above it and below it, Spark finds no log.
-        (OUT, "/data/out", Reading.BY_LISTING),
-        (OUT, "/data/out/table/day=1", Reading.BY_LISTING),
-        (OUT, "/data/out/table/*.parquet", Reading.BY_LISTING),
-        (OUT, "/data/out/t*", Reading.BY_LISTING),
-        (OUT, "/data/*/table", Reading.BY_LISTING),
-        (OUT, "/data/{in,out}/table", Reading.BY_LISTING),
-        (OUT, "/data/[n-p]ut/tabl?", Reading.BY_LISTING),
-        (OUT, "/data/{in,off}/table", Reading.NOT),
-        (OUT, "/data/in*", Reading.NOT),
-        (OUT, "/data/[/table", Reading.NOT),
-        (REMOTE, "s3://bucket/out/a b", Reading.WHOLE),
-        (REMOTE, "s3a://bucket/out/a b/", Reading.WHOLE),
-        (REMOTE, "s3a://other/out/a b", Reading.NOT),
-        (REMOTE, "s3a://bucket/*", Reading.BY_LISTING),
+        (OUT, "/data/out", ReadingMode.BY_LISTING),
+        (OUT, "/data/out/table/day=1", ReadingMode.BY_LISTING),
+        (OUT, "/data/out/table/*.parquet", ReadingMode.BY_LISTING),
+        (OUT, "/data/out/t*", ReadingMode.BY_LISTING),
+        (OUT, "/data/*/table", ReadingMode.BY_LISTING),
+        (OUT, "/data/{in,out}/table", ReadingMode.BY_LISTING),
+        (OUT, "/data/[n-p]ut/tabl?", ReadingMode.BY_LISTING),
+        (OUT, "/data/{in,off}/table", ReadingMode.NOT),
+        (OUT, "/data/in*", ReadingMode.NOT),
+        (OUT, "/data/[/table", ReadingMode.NOT),
+        (REMOTE, "s3://bucket/out/a b", ReadingMode.WHOLE),
+        (REMOTE, "s3a://bucket/out/a b/", ReadingMode.WHOLE),
+        (REMOTE, "s3a://other/out/a b", ReadingMode.NOT),
+        (REMOTE, "s3a://bucket/*", ReadingMode.BY_LISTING),
     ],
 )
-def test_a_directory_is_read_by_its_log_or_by_listing(place: OutputTarget, path: str, how: Reading) -> None:
+def test_a_directory_is_read_by_its_log_or_by_listing(
+    place: OutputTarget, path: str, how: ReadingMode
+) -> None:
     assert reading(files(path), place) is how
 
 
 def test_who_ignores_the_log_lists() -> None:
-    assert reading(files("/data/out/table"), OUT, ignores_sink_log=True) is Reading.BY_LISTING
+    assert reading(files("/data/out/table"), OUT, ignores_sink_log=True) is ReadingMode.BY_LISTING
 
 
 def test_a_link_leads_to_where_it_points(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for sink in (FilesSink(str(tmp_path / "real")), FilesSink(str(tmp_path / "link"))):
-        assert reading(files(str(tmp_path / "link")), sink.place) is Reading.WHOLE
+        assert reading(files(str(tmp_path / "link")), sink.place) is ReadingMode.WHOLE
     (output,) = FileSink(tmp_path / "link", "json").outputs
-    assert reading(files(str(tmp_path / "real")), output.place) is Reading.WHOLE
+    assert reading(files(str(tmp_path / "real")), output.place) is ReadingMode.WHOLE
     assert output.sink is None
 
 
@@ -81,25 +83,25 @@ def test_a_directory_on_s3_is_known_by_the_name_that_readers_use() -> None:
 @pytest.mark.parametrize(
     ("place", "source", "how"),
     [
-        (TOPIC, kafka(subscribe="other, flights"), Reading.WHOLE),
-        (TOPIC, kafka("two:9092,three:9092", assign='{"flights":[0]}'), Reading.WHOLE),
-        (TOPIC, kafka(subscribepattern="fl.*"), Reading.WHOLE),
-        (TOPIC, kafka(subscribepattern="fl"), Reading.NOT),
-        (TOPIC, kafka(subscribepattern="("), Reading.NOT),
-        (TOPIC, kafka(subscribe="other"), Reading.NOT),
-        (TOPIC, kafka("four:9092", subscribe="flights"), Reading.NOT),
-        (TOPIC, kafka(level="read_uncommitted", subscribe="flights"), Reading.UNCOMMITTED),
+        (TOPIC, kafka(subscribe="other, flights"), ReadingMode.WHOLE),
+        (TOPIC, kafka("two:9092,three:9092", assign='{"flights":[0]}'), ReadingMode.WHOLE),
+        (TOPIC, kafka(subscribepattern="fl.*"), ReadingMode.WHOLE),
+        (TOPIC, kafka(subscribepattern="fl"), ReadingMode.NOT),
+        (TOPIC, kafka(subscribepattern="("), ReadingMode.NOT),
+        (TOPIC, kafka(subscribe="other"), ReadingMode.NOT),
+        (TOPIC, kafka("four:9092", subscribe="flights"), ReadingMode.NOT),
+        (TOPIC, kafka(level="read_uncommitted", subscribe="flights"), ReadingMode.UNCOMMITTED),
         (
             TOPIC,
             SourceFacts("kafka", True, None, {"kafka.bootstrap.servers": "one:9092", "subscribe": "flights"}),
-            Reading.UNCOMMITTED,
+            ReadingMode.UNCOMMITTED,
         ),
-        (TOPIC, files("/data/out/table"), Reading.NOT),
-        (OUT, kafka(subscribe="flights"), Reading.NOT),
+        (TOPIC, files("/data/out/table"), ReadingMode.NOT),
+        (OUT, kafka(subscribe="flights"), ReadingMode.NOT),
     ],
 )
 def test_a_topic_is_read_whole_by_those_who_read_what_is_committed(
-    place: OutputTarget, source: SourceFacts, how: Reading
+    place: OutputTarget, source: SourceFacts, how: ReadingMode
 ) -> None:
     assert reading(source, place) is how
 

@@ -118,7 +118,9 @@ def test_a_topic_is_known_by_its_partitions() -> None:
 def test_the_log_of_a_sink_of_chandy_names_files_with_their_rows() -> None:
     uris = [f"file://{name(3).replace('/out', '/o%20t/k%3D1')}", f"file://{name(12345678901)}"]
     added = [file_log.line_of(DataFile(uri, 10 + at, at), 1.5) for at, uri in enumerate(uris)]
-    entry = file_log.encode(added, file_log.Entry(5, {"w": Position("file:///s", 3, 7)}), "file:///out", 1.5)
+    entry = file_log.encode(
+        added, file_log.LogEntry(5, {"w": Position("file:///s", 3, 7)}), "file:///out", 1.5
+    )
     found = published(entry)
     assert found == (
         PublishedFile(name(3).replace("/out", "/o t/k=1"), 10, 0),

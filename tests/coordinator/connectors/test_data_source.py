@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from chandy.coordinator.connectors.data_source import record as record_module
 from chandy.coordinator.connectors.data_source.errors import DataSourceFailedError
 from chandy.coordinator.connectors.data_source.messages import INLINE_BYTES
-from chandy.coordinator.connectors.data_source.record import Entry, Record
+from chandy.coordinator.connectors.data_source.record import Record, RecordEntry
 from chandy.coordinator.connectors.data_source.sink import DataSourceSink
 from chandy.coordinator.errors import ConfigError, WriterError
 from chandy.coordinator.sinks.guarantee import Level
@@ -217,7 +217,7 @@ def test_entries_follow_each_other_and_one_of_two_wins(tmp_path: Path) -> None:
 
     def create() -> None:
         try:
-            made.append(record.follow(None, Entry(position)))
+            made.append(record.follow(None, RecordEntry(position)))
         except ObjectExistsError:
             made.append(None)
 
@@ -228,7 +228,7 @@ def test_entries_follow_each_other_and_one_of_two_wins(tmp_path: Path) -> None:
         thread.join()
     (won,) = [one for one in made if one is not None]
     assert record.newest() == won
-    assert record.follow(won, Entry(attrs.evolve(position, epoch=3))).number == 1
+    assert record.follow(won, RecordEntry(attrs.evolve(position, epoch=3))).number == 1
     found = record.newest()
     assert found is not None
     assert found.entry.position.epoch == 3

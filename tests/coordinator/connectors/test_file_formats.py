@@ -207,7 +207,7 @@ def test_an_entry_keeps_files_and_positions() -> None:
     positions = {"a/b/c": Position("file:///s", 3, 7), "d": Position("file:///s", 1)}
     line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12, 3), 1.5)
     rewinds = {"d": Rewinds(2, (TakenBack(None, 4), TakenBack(2, 9)))}
-    known = file_log.Entry(20, positions, rewinds, {"d": (line,)})
+    known = file_log.LogEntry(20, positions, rewinds, {"d": (line,)})
     entry = file_log.encode([line], known, "file:///out", 1.5)
     assert file_log.decode(20, entry) == known
     assert entry.splitlines()[0] == b"v1"

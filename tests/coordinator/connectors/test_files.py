@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator.connectors.files import log as log_module
 from chandy.coordinator.connectors.files import sink as sink_module
-from chandy.coordinator.connectors.files.log import Entry, FileLog
+from chandy.coordinator.connectors.files.log import FileLog, LogEntry
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.contract import Committer, TwoPhaseSink
@@ -366,7 +366,7 @@ def test_files_that_a_killed_driver_has_taken_back_are_deleted_by_the_next_one(
     class KilledError(BaseException):
         pass
 
-    def killed(log: FileLog, newest: Entry, writer: str) -> Entry:
+    def killed(log: FileLog, newest: LogEntry, writer: str) -> LogEntry:
         raise KilledError
 
     committer.rewind(1)

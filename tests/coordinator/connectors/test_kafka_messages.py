@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.connectors.kafka.errors import Meaning, meaning
-from chandy.coordinator.connectors.kafka.messages import Message, check_columns, messages, shown
+from chandy.coordinator.connectors.kafka.messages import KafkaRecord, check_columns, messages, shown
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.errors import OutputError
@@ -63,7 +63,10 @@ def test_other_columns_are_refused_by_name(
 
 def test_strings_are_sent_as_utf_8_and_bytes_as_they_are() -> None:
     rows = table(key=pa.array(["é", None]), value=pa.array([b"\xff\x00", None], pa.binary()))
-    assert list(messages(rows, "t")) == [Message("t", b"\xff\x00", "é".encode()), Message("t", None, None)]
+    assert list(messages(rows, "t")) == [
+        KafkaRecord("t", b"\xff\x00", "é".encode()),
+        KafkaRecord("t", None, None),
+    ]
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])

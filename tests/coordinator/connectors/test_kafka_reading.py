@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chandy.coordinator.connectors.kafka.losses import Range, losses, lost, offsets_of
-from chandy.coordinator.connectors.kafka.reading import Reading, reading_of, translated
-from chandy.coordinator.sources.errors import Loss
+from chandy.coordinator.connectors.kafka.reading import KafkaReading, reading_of, translated
+from chandy.coordinator.sources.errors import LostOffsets
 
 SERVERS = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "flights"}
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-def reading(**options: str) -> Reading:
+def reading(**options: str) -> KafkaReading:
     return reading_of(SERVERS | {name.replace("__", "."): value for name, value in options.items()}, "group")
 
 
@@ -129,7 +129,7 @@ def test_what_lies_between_the_earliest_offset_and_the_end_is_there(
     needed: int, range_: Range | None, is_lost: bool
 ) -> None:
     found = {} if range_ is None else {("t", 0): range_}
-    expected = Loss(
+    expected = LostOffsets(
         "partition 0 of topic 't'",
         needed,
         range_.earliest if range_ else None,

@@ -19,7 +19,7 @@ from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.coordinator.sinks.two_phase.errors import OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
-from chandy.coordinator.sinks.two_phase.takeover import TakeOver
+from chandy.coordinator.sinks.two_phase.takeover import SinkTakeover
 from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
 
@@ -49,7 +49,7 @@ def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool =
         root=pipeline.store,
     )
     policy = attrs.evolve(POLICY, allow_lost_output=may_lose)
-    TakeOver({"out": publisher}, fence, policy, 1 if newest is None else newest + 2).run(beginning)
+    SinkTakeover({"out": publisher}, fence, policy, 1 if newest is None else newest + 2).run(beginning)
     return publisher
 
 

@@ -203,7 +203,7 @@ class Setup:
             reports=self.reports,
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
-        self.executor.machine.handle(
+        self.executor.protocol.handle(
             on.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
         )
         self.host = FakeHost(self.executor)
@@ -216,7 +216,7 @@ class Setup:
 
     def completed(self) -> Checkpoint:
         future = self.request()
-        self.host.acknowledge(self.executor.machine.read(lambda p: p.checkpoints.next_id) - 1)
+        self.host.acknowledge(self.executor.protocol.read(lambda p: p.checkpoints.next_id) - 1)
         return future.result(DEADLINE)
 
     def error(self, future: Future[Checkpoint]) -> CheckpointError:

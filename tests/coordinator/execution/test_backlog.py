@@ -63,13 +63,13 @@ class Query:
 def test_one_query_that_is_behind_changes_the_interval_until_all_have_caught_up(
     make: Callable[..., Setup],
 ) -> None:
-    machine = make(interval="10 s", interval_during_backlog="60 s").executor.machine
+    machine = make(interval="10 s", interval_during_backlog="60 s").executor.protocol
     first, second = Query(), Query()
     backlog = Backlog(machine, lambda: [first, second])
 
     def interval() -> float | None:
         backlog.look()
-        return machine.read(lambda machine: machine.admission.schedule.current)
+        return machine.read(lambda state: state.admission.schedule.current)
 
     events = len(machine.events)
     assert interval() == 10

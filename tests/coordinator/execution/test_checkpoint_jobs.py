@@ -319,7 +319,7 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
         if held == "claim":
             assert store.waiting.wait(DEADLINE)
             setup.now += 31
-            setup.executor.machine.handle(on.Tick())
+            setup.executor.protocol.handle(on.Tick())
         elif held == "delete":
             setup.executor.hosts.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
             assert store.waiting.wait(DEADLINE)
@@ -330,7 +330,7 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
         setup.completed()
     eventually(lambda: setup.catalog.list_ids() == [9])
     setup.now += 31
-    setup.executor.machine.handle(on.Tick())
+    setup.executor.protocol.handle(on.Tick())
     reason = Reason.DECLINED if held == "delete" else Reason.EXPIRED
     assert {setup.error(future).reason for future in futures} == {reason}
     assert setup.completed().id == 10
@@ -345,11 +345,11 @@ def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
     setup.host.acknowledge(1)
     assert store.waiting.wait(DEADLINE)
     setup.now += 31
-    setup.executor.machine.handle(on.Tick())
+    setup.executor.protocol.handle(on.Tick())
     assert setup.error(future).reason is Reason.EXPIRED
     setup.completed()
     store.let_go.set()
-    eventually(lambda: not setup.executor.machine.read(lambda machine: machine.checkpoints.pending))
+    eventually(lambda: not setup.executor.protocol.read(lambda state: state.checkpoints.pending))
     assert verify(store, read_savepoint(store)).ok
     latest = setup.catalog.latest()
     assert latest is not None
@@ -425,7 +425,7 @@ def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     assert store.waiting.wait(DEADLINE)
     setup.now += 31
-    setup.executor.machine.handle(on.Tick())
+    setup.executor.protocol.handle(on.Tick())
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.executor._elsewhere[store.uri].cleaner.is_idle)
     store.let_go.set()

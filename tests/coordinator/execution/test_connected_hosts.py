@@ -23,7 +23,7 @@ from chandy.state.rpc.messages import (
     DiskSpace,
     HostHello,
     HostPulse,
-    StopOrder,
+    StopHost,
 )
 
 from ...waiting import DEADLINE, eventually
@@ -33,7 +33,7 @@ from .one_life import FakeHost, Setup
 def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = setup.executor.machine.handle
+    handle = setup.executor.protocol.handle
 
     def order_at_once(event: on.Event[Any]) -> Any:
         answer = handle(event)
@@ -41,7 +41,7 @@ def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
             setup.executor.hosts.send(event.hello.host, AbortOrder(7, None))
         return answer
 
-    monkeypatch.setattr(setup.executor.machine, "handle", order_at_once)
+    monkeypatch.setattr(setup.executor.protocol, "handle", order_at_once)
     host = FakeHost(setup.executor, "new", "new")
     eventually(lambda: host.heard == [AbortOrder(7, None)])
 
@@ -75,10 +75,10 @@ def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends
     again = FakeHost(setup.executor)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
-    assert setup.executor.machine.read(lambda p: list(p.members.hosts)) == ["host"]
+    assert setup.executor.protocol.read(lambda p: list(p.members.hosts)) == ["host"]
     setup.host = again
     assert setup.completed().id == 1
-    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.machine.events)
+    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.protocol.events)
     assert setup.lost == []
 
 
@@ -100,7 +100,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def let_time_pass(setup: Setup) -> None:
     setup.now += 0.5
-    setup.executor.machine.handle(on.Tick())
+    setup.executor.protocol.handle(on.Tick())
 
 
 def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoint_ends(
@@ -117,8 +117,8 @@ def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoin
     eventually(lambda: setup.lost == ["state host host on machine is gone"])
     assert setup.now >= 1060
     # It hears that it is to end, should it come back.
-    eventually(lambda: setup.host.heard_of(StopOrder) == [StopOrder()])
-    setup.executor.machine.handle(on.Suspended("a host is gone"))
+    eventually(lambda: setup.host.heard_of(StopHost) == [StopHost()])
+    setup.executor.protocol.handle(on.Suspended("a host is gone"))
     assert setup.error(future).reason is Reason.JOB_FAILOVER
 
 
@@ -137,15 +137,15 @@ def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, 
             call()
     setup.executor.hosts.pulse(HostPulse("host", None))
     again = setup.executor.hosts.orders(HostHello("host", "address", "machine", "executor", 1))
-    assert list(again) == [StopOrder()]
-    assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == []
+    assert list(again) == [StopHost()]
+    assert setup.executor.protocol.read(lambda state: list(state.members.hosts)) == []
 
 
 def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
     while setup.now < 1200:
         setup.executor.hosts.pulse(HostPulse("host", None))
         let_time_pass(setup)
-    assert setup.executor.machine.read(lambda machine: list(machine.members.hosts)) == ["host"]
+    assert setup.executor.protocol.read(lambda state: list(state.members.hosts)) == ["host"]
     assert killed == []
 
 
@@ -161,7 +161,7 @@ def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
 def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
     seen: list[int] = []
     # It would wait for ever.
-    setup.queries.on_times = lambda: seen.append(setup.executor.machine.read(lambda p: p.generation))
+    setup.queries.on_times = lambda: seen.append(setup.executor.protocol.read(lambda p: p.generation))
     setup.executor.hosts.ask(AskBatch("host", "id", 5))
     assert seen == [setup.generation]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.execution.disk_watch import DiskWatch, Reading, seconds_until_full
+from chandy.coordinator.execution.disk_watch import DiskWatch, FreeSpace, seconds_until_full
 from chandy.state.rpc.messages import DiskSpace, HostHello
 
 HELLO = HostHello("host", "address", "machine", "executor", 1)
@@ -19,7 +19,7 @@ def disk(free: int) -> DiskSpace:
 
 @given(st.integers(1, 10_000), st.integers(1, 1_000), st.integers(11, 120))
 def test_a_disk_that_fills_up_evenly_is_full_when_it_is(rate: int, left: int, minutes: int) -> None:
-    readings = [Reading(60.0 * at, rate * 60 * (minutes - 1 - at) + rate * left) for at in range(minutes)]
+    readings = [FreeSpace(60.0 * at, rate * 60 * (minutes - 1 - at) + rate * left) for at in range(minutes)]
     assert seconds_until_full(readings) == pytest.approx(left, rel=0.001)
 
 
@@ -27,14 +27,14 @@ def test_a_disk_that_fills_up_evenly_is_full_when_it_is(rate: int, left: int, mi
     "readings",
     [
         [],
-        [Reading(0, 500)],
+        [FreeSpace(0, 500)],
         # Watched for too short a time.
-        [Reading(0, 500), Reading(300, 400)],
-        [Reading(0, 500), Reading(900, 500)],
-        [Reading(0, 400), Reading(900, 500)],
+        [FreeSpace(0, 500), FreeSpace(300, 400)],
+        [FreeSpace(0, 500), FreeSpace(900, 500)],
+        [FreeSpace(0, 400), FreeSpace(900, 500)],
     ],
 )
-def test_nobody_can_tell_when_a_disk_is_full_that_does_not_fill_up(readings: list[Reading]) -> None:
+def test_nobody_can_tell_when_a_disk_is_full_that_does_not_fill_up(readings: list[FreeSpace]) -> None:
     assert seconds_until_full(readings) is None
 
 

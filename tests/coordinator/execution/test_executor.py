@@ -20,7 +20,7 @@ from chandy.state.rpc.messages import (
     ClaimShards,
     Decline,
     SnapshotOrder,
-    StopOrder,
+    StopHost,
     TaskFailure,
 )
 from chandy.storage.checkpoints.layout import trigger_key
@@ -71,7 +71,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     assert [setup.error(future).reason for future in (pending, queued)] == [Reason.COORDINATOR_SHUTDOWN] * 2
     # That its id was used remains.
     assert setup.store.list("checkpoints/") == [trigger_key(1)]
-    assert setup.host.heard[-1] == StopOrder()
+    assert setup.host.heard[-1] == StopHost()
     # Messages that come later change nothing and raise nothing.
     setup.host.acknowledge(1)
     setup.executor.hosts.decline(Decline("host", 1, "id", "late"))
@@ -86,7 +86,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert setup.store.waiting.wait(DEADLINE)
     closer = threading.Thread(target=setup.executor.close)
     closer.start()
-    eventually(lambda: setup.executor.machine.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
+    eventually(lambda: setup.executor.protocol.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
     setup.store.open.set()
     closer.join(DEADLINE)
     assert future.result(0).id == 1
@@ -226,7 +226,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
 def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup) -> None:
     setup.queries.newest = 5
     future = setup.request()
-    eventually(lambda: setup.executor.machine.read(lambda p: p.waiting_for_commits()) == {"q": 5})
+    eventually(lambda: setup.executor.protocol.read(lambda p: p.waiting_for_commits()) == {"q": 5})
     assert setup.host.heard_of(SnapshotOrder) == []
     setup.queries.newest_committed = 5
     setup.host.acknowledge(1)
@@ -240,7 +240,7 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     setup.host.ordered(1)
     setup.now += 31
     # Any event makes it look at the time.
-    setup.executor.machine.handle(on.BatchCommitted("q", 0))
+    setup.executor.protocol.handle(on.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
@@ -265,7 +265,7 @@ def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_commi
     future = setup.request()
     eventually(lambda: bool(asked))
     setup.now += 31
-    setup.executor.machine.handle(on.BatchCommitted("q", 0))
+    setup.executor.protocol.handle(on.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     go_on.set()
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from chandy.coordinator.execution.order_streams import OrderStreams
-from chandy.state.rpc.messages import AbortOrder, Heartbeat, StopOrder
+from chandy.state.rpc.messages import AbortOrder, Heartbeat, StopHost
 
 
 def test_a_host_hears_its_orders_in_their_order_up_to_the_one_to_stop() -> None:
@@ -11,8 +11,8 @@ def test_a_host_hears_its_orders_in_their_order_up_to_the_one_to_stop() -> None:
         streams.send("a", AbortOrder(2, None))
         streams.stop_all()
         streams.send("a", AbortOrder(3, None))
-        assert list(orders) == [Heartbeat(), AbortOrder(1, None), AbortOrder(2, None), StopOrder()]
-        assert list(others) == [Heartbeat(), StopOrder()]
+        assert list(orders) == [Heartbeat(), AbortOrder(1, None), AbortOrder(2, None), StopHost()]
+        assert list(others) == [Heartbeat(), StopHost()]
 
 
 def test_an_order_that_is_sent_before_a_host_begins_to_read_is_not_lost() -> None:
@@ -26,7 +26,7 @@ def test_a_host_that_connects_after_all_were_told_to_stop_is_told_so_too() -> No
     streams = OrderStreams()
     streams.stop_all()
     with streams.connected("host") as orders:
-        assert list(orders) == [Heartbeat(), StopOrder()]
+        assert list(orders) == [Heartbeat(), StopHost()]
 
 
 def test_a_host_that_connects_again_keeps_its_new_mailbox_when_the_broken_stream_ends() -> None:
@@ -47,4 +47,4 @@ def test_an_order_to_a_host_that_is_gone_is_dropped() -> None:
     with streams.connected("host") as orders:
         assert next(orders) == Heartbeat()
         streams.stop_all()
-        assert list(orders) == [StopOrder()]
+        assert list(orders) == [StopHost()]

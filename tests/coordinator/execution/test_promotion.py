@@ -28,7 +28,7 @@ from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
 from chandy.state.rpc import client as client_module
 from chandy.state.rpc.access import Entries
-from chandy.state.rpc.client import BatchAccess
+from chandy.state.rpc.client import RemoteBatchAccess
 from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint, HostHello
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.backends.local import LocalStore
@@ -116,8 +116,8 @@ class Cluster:
 
     def restore(self) -> None:
         """Have the query go on from the latest checkpoint, as the supervisor does."""
-        self.executor.machine.handle(on.Suspended("a test"))
-        self.executor.machine.handle(on.Released((f"id {self.runs}",)))
+        self.executor.protocol.handle(on.Suspended("a test"))
+        self.executor.protocol.handle(on.Released((f"id {self.runs}",)))
         self.runs += 1
         manifest = self.catalog.latest()
         operators = (OperatorRecord("op", "q", "{}", {}, (None,) * len(SHARDS)),)
@@ -130,29 +130,29 @@ class Cluster:
                 if handle is not None
             }
         self.queries.newest = self.queries.newest_committed = self.batch
-        self.executor.machine.handle(
+        self.executor.protocol.handle(
             on.QueryAdded(
                 "q", f"id {self.runs}", self.batch, operators=operators, restored=operators, sources=sources
             )
         )
-        self.executor.machine.handle(on.Restored(manifest.id if manifest else None))
+        self.executor.protocol.handle(on.PipelineRestored(manifest.id if manifest else None))
 
-    def begin(self, machine: str, shards: tuple[int, ...] = SHARDS) -> BatchAccess:
+    def begin(self, machine: str, shards: tuple[int, ...] = SHARDS) -> RemoteBatchAccess:
         """Begin the running batch beside the host of a machine."""
         root = self.folder / machine
         root.mkdir(exist_ok=True)
         task = BeginTask(f"id {self.runs}", self.batch, "op", shards)
         _, access = begin_batch(lambda: connect(self.endpoint, str(root)), task, self.endpoint.patience)
-        assert isinstance(access, BatchAccess)
+        assert isinstance(access, RemoteBatchAccess)
         return access
 
-    def count(self, access: BatchAccess, shard: int) -> None:
+    def count(self, access: RemoteBatchAccess, shard: int) -> None:
         """Add one to the value of a shard."""
         (value,) = self.values(access, shard)
         keys, new = pa.array([b"k"], BYTES), pa.array([str(int(value or b"0") + 1).encode()], BYTES)
         access.apply([Entries(np.array([shard], np.int32), keys, new)])
 
-    def values(self, access: BatchAccess, shard: int) -> list[bytes | None]:
+    def values(self, access: RemoteBatchAccess, shard: int) -> list[bytes | None]:
         found: list[bytes | None] = access.fetch(
             np.array([shard], np.int32), pa.array([b"k"], BYTES)
         ).to_pylist()
@@ -179,7 +179,7 @@ class Cluster:
 
         def are_in_sync() -> bool:
             self.executor.request(CheckpointKind.MANUAL).result(DEADLINE)
-            return all(one.standby for one in self.executor.machine.read(assigned_shards))
+            return all(one.standby for one in self.executor.protocol.read(assigned_shards))
 
         eventually(are_in_sync, "the standbys")
 
@@ -192,13 +192,13 @@ class Cluster:
         self.next_batch()
 
     def signal(self, machine: str, number: signal.Signals) -> int:
-        hellos = self.executor.machine.read(lambda state: list(state.members.hosts.values()))
+        hellos = self.executor.protocol.read(lambda state: list(state.members.hosts.values()))
         (pid,) = [hello.pid for hello in hellos if hello.machine == machine]
         os.kill(pid, number)
         return pid
 
     def owners(self) -> list[tuple[str | None, int]]:
-        return [(one.machine, one.term) for one in self.executor.machine.read(assigned_shards)]
+        return [(one.machine, one.term) for one in self.executor.protocol.read(assigned_shards)]
 
     def close(self) -> None:
         self.executor.close()
@@ -267,7 +267,7 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     cluster.count(cluster.begin("b", (1,)), 1)
     assert cluster.owners() == [("b", 2), ("b", 1)]
     assert [
-        one.pid for one in cluster.executor.machine.read(lambda state: list(state.members.hosts.values()))
+        one.pid for one in cluster.executor.protocol.read(lambda state: list(state.members.hosts.values()))
     ].count(pid) == 0
     assert not cluster.lost
 
@@ -278,7 +278,7 @@ def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
     pid = cluster.signal("b", signal.SIGSTOP)
     try:
         cluster.run("a", "a")
-        assert not any(one.standby for one in cluster.executor.machine.read(assigned_shards))
+        assert not any(one.standby for one in cluster.executor.protocol.read(assigned_shards))
     finally:
         os.kill(pid, signal.SIGKILL)
     cluster.run("a", "a")
@@ -321,7 +321,7 @@ def in_a_promotion(cluster: Cluster) -> int:
     pid = cluster.signal("b", signal.SIGSTOP)
     cluster.signal("a", signal.SIGKILL)
     eventually(
-        lambda: cluster.executor.machine.read(lambda state: state.placement.standbys.holds("q")),
+        lambda: cluster.executor.protocol.read(lambda state: state.placement.standbys.holds("q")),
         "the promotion",
     )
     return pid

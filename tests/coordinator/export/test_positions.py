@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from chandy.coordinator.export.positions import READ_BATCH, Position, positions, read_files
+from chandy.coordinator.export.positions import READ_BATCH, SourcePosition, positions, read_files
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 
 
 def test_each_source_has_its_folder_and_its_offset() -> None:
     assert positions(f'v1\n{TIMES}\n{{"logOffset":3}}\n12\n-') == [
-        Position("0", "0", '{"logOffset":3}'),
-        Position("1", "1", "12"),
+        SourcePosition("0", "0", '{"logOffset":3}'),
+        SourcePosition("1", "1", "12"),
     ]
     assert positions(f'v2\n{TIMES}\nclicks:{{"logOffset":3}}\n1:{{"t":{{"0":7}}}}') == [
-        Position("clicks", "clicks", '{"logOffset":3}'),
-        Position("1", "1", '{"t":{"0":7}}'),
+        SourcePosition("clicks", "clicks", '{"logOffset":3}'),
+        SourcePosition("1", "1", '{"t":{"0":7}}'),
     ]
 
 
@@ -42,7 +42,7 @@ def test_sources_of_ticks_are_not_there_in_a_plain_query() -> None:
     ],
 )
 def test_offsets_tell_what_source_they_are_of(offset: str, end: int | None, topics: bool) -> None:
-    position = Position("0", "0", offset)
+    position = SourcePosition("0", "0", offset)
     assert (position.log_end, position.topics) == (end, topics)
 
 

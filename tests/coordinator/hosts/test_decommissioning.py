@@ -11,13 +11,13 @@ import pytest
 from chandy.coordinator.hosts.decommissioning import Decommissioning
 from chandy.coordinator.protocol import events as on
 from chandy.state.rpc.messages import (
+    CopyReport,
+    CopyStep,
     Decline,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Order,
     SnapshotOrder,
-    StopOrder,
+    StopHost,
     TakeOver,
 )
 
@@ -37,11 +37,11 @@ class Cluster:
         self.orders: list[Order] = []
         self.target = FakeHost(self.executor, "target", "other", "elsewhere")
         self.setup.host.on_order, self.target.on_order = self.own, self.take
-        (hello,) = self.executor.machine.read(
-            lambda machine: [one for one in machine.members.hosts.values() if one.host == "host"]
+        (hello,) = self.executor.protocol.read(
+            lambda state: [one for one in state.members.hosts.values() if one.host == "host"]
         )
         self.hello = attrs.evolve(hello, spark_executor="3")
-        self.executor.machine.handle(on.HostJoined(self.hello))
+        self.executor.protocol.handle(on.HostJoined(self.hello))
         self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
 
     def own(self, order: Order) -> None:
@@ -58,18 +58,18 @@ class Cluster:
     def take(self, order: Order) -> None:
         match order:
             case OpenAhead(move):
-                self.executor.hosts.moved(MoveReport("target", move, MoveStep.OPENED))
+                self.executor.hosts.moved(CopyReport("target", move, CopyStep.OPENED))
             case TakeOver(move, _, term):
-                self.executor.hosts.moved(MoveReport("target", move, MoveStep.TAKEN, term))
+                self.executor.hosts.moved(CopyReport("target", move, CopyStep.TAKEN, term))
 
     def left(self) -> int:
         """How many shards the host has."""
-        return len(self.executor.machine.read(lambda machine: machine.placement.shards_on("machine")))
+        return len(self.executor.protocol.read(lambda state: state.placement.shards_on("machine")))
 
     def look_until_idle(self) -> None:
         """Look until nothing is asked for any more."""
         self.watch.look()
-        eventually(lambda: not self.executor.machine.read(lambda machine: machine.checkpoints.pending))
+        eventually(lambda: not self.executor.protocol.read(lambda state: state.checkpoints.pending))
 
 
 @pytest.fixture
@@ -89,23 +89,23 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
         return cluster.left() == 0
 
     eventually(is_empty)
-    assert StopOrder() not in cluster.orders, "a state host ends before its executor"
+    assert StopHost() not in cluster.orders, "a state host ends before its executor"
     # The executor has ended; its state host still lives, and nothing more is asked for.
     cluster.leaving.clear()
     asked = cluster.asked
     cluster.look_until_idle()
     cluster.look_until_idle()
     assert cluster.asked == asked
-    eventually(lambda: StopOrder() in cluster.orders, "the empty state host is told to end")
+    eventually(lambda: StopHost() in cluster.orders, "the empty state host is told to end")
     cluster.watch.look()
-    assert cluster.orders.count(StopOrder()) == 1
+    assert cluster.orders.count(StopHost()) == 1
     # It has not heard it if its connection was lost, and it is back.
-    eventually(lambda: not cluster.executor.machine.read(lambda machine: "host" in machine.members.hosts))
+    eventually(lambda: not cluster.executor.protocol.read(lambda state: "host" in state.members.hosts))
     cluster.watch.look()
     FakeHost(cluster.executor).on_order = cluster.own
-    cluster.executor.machine.handle(on.HostJoined(cluster.hello))
+    cluster.executor.protocol.handle(on.HostJoined(cluster.hello))
     cluster.watch.look()
-    eventually(lambda: cluster.orders.count(StopOrder()) == 2, "it is told again")
+    eventually(lambda: cluster.orders.count(StopHost()) == 2, "it is told again")
 
 
 def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(cluster: Cluster) -> None:
@@ -115,7 +115,7 @@ def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(clust
     cluster.leaving.clear()
     cluster.look_until_idle()
     assert cluster.left() == 2
-    assert StopOrder() not in cluster.orders
+    assert StopHost() not in cluster.orders
 
 
 def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Cluster) -> None:

@@ -13,8 +13,8 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.state.rpc.messages import (
     AskBatch,
-    MoveReport,
-    MoveStep,
+    CopyReport,
+    CopyStep,
     OpenAhead,
     Order,
     SnapshotOrder,
@@ -45,9 +45,9 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
     def answer(order: Order) -> None:
         match order:
             case OpenAhead(move):
-                setup.executor.hosts.moved(MoveReport("target", move, MoveStep.OPENED))
+                setup.executor.hosts.moved(CopyReport("target", move, CopyStep.OPENED))
             case TakeOver(move, _, term) if takes_over:
-                setup.executor.hosts.moved(MoveReport("target", move, MoveStep.TAKEN, term))
+                setup.executor.hosts.moved(CopyReport("target", move, CopyStep.TAKEN, term))
 
     host.on_order = answer
     return host
@@ -56,8 +56,8 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
 def test_a_drained_machine_has_no_shards(setup: Setup) -> None:
     target(setup)
     drain(setup.executor, "machine", 60)
-    assert setup.executor.machine.read(lambda machine: machine.placement.shards_on("machine")) == []
-    assert len(setup.executor.machine.read(lambda machine: machine.placement.shards_on("elsewhere"))) == 2
+    assert setup.executor.protocol.read(lambda state: state.placement.shards_on("machine")) == []
+    assert len(setup.executor.protocol.read(lambda state: state.placement.shards_on("elsewhere"))) == 2
 
 
 def test_it_takes_no_longer_than_it_may_and_says_what_is_left(setup: Setup) -> None:
@@ -68,16 +68,16 @@ def test_it_takes_no_longer_than_it_may_and_says_what_is_left(setup: Setup) -> N
 
 def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) -> None:
     host = target(setup, takes_over=False)
-    setup.executor.machine.handle(on.DrainRequested("machine"))
+    setup.executor.protocol.handle(on.DrainRequested("machine"))
     setup.request().result(DEADLINE)
     eventually(lambda: len(host.heard_of(TakeOver)) == 1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(setup.executor.hosts.ask, AskBatch("host", "id", 5))
-        for number, step in enumerate((MoveStep.FAILED, MoveStep.TAKEN), 1):
+        for number, step in enumerate((CopyStep.FAILED, CopyStep.TAKEN), 1):
             eventually(lambda number=number: len(host.heard_of(TakeOver)) == number)
             assert not asked.done()
             order = host.heard_of(TakeOver)[-1]
             assert isinstance(order, TakeOver)
-            setup.executor.hosts.moved(MoveReport("target", order.move, step, order.term))
+            setup.executor.hosts.moved(CopyReport("target", order.copy_id, step, order.term))
         assert asked.result(DEADLINE).orders == ()
-    assert len(setup.executor.machine.read(lambda machine: machine.placement.shards_on("machine"))) == 1
+    assert len(setup.executor.protocol.read(lambda state: state.placement.shards_on("machine"))) == 1

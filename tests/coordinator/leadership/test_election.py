@@ -6,14 +6,14 @@ import attrs
 import pytest
 
 from chandy.coordinator.leadership.election import Decision, Election, Leader, Sighting, Silence
-from chandy.storage.checkpoints.fencing import Lease
+from chandy.storage.checkpoints.fencing import LeaseRecord
 
 LEASE = 10.0
 TAKE_OVER, WAIT = Decision.TAKE_OVER, Decision.WAIT
 
 
-def lease(renewals: int = 1, *, stopped: bool = False) -> Lease:
-    return Lease(1, LEASE, renewals, stopped)
+def lease(renewals: int = 1, *, stopped: bool = False) -> LeaseRecord:
+    return LeaseRecord(1, LEASE, renewals, stopped)
 
 
 @attrs.define
@@ -27,14 +27,14 @@ class Standby:
         at: float,
         leader: Leader = Leader.THERE,
         *,
-        lease: Lease | None = None,
+        lease: LeaseRecord | None = None,
         generation: int = 1,
         has_started: bool = True,
         took: float = 0.0,
     ) -> Decision:
         return self.election.decide(Sighting(generation, leader, has_started, lease, at, at + took))
 
-    def watches(self, seconds: range, renewed: Lease | None) -> set[Decision]:
+    def watches(self, seconds: range, renewed: LeaseRecord | None) -> set[Decision]:
         return {self.sees(float(second), lease=renewed) for second in seconds}
 
 
@@ -122,7 +122,7 @@ def test_a_stop_of_a_leader_without_a_lease_counts_as_one_on_purpose() -> None:
 
 @pytest.mark.parametrize("held", [None, lease()])
 def test_a_driver_that_died_between_its_claim_and_its_record_is_replaced_in_the_end(
-    held: Lease | None,
+    held: LeaseRecord | None,
 ) -> None:
     standby = Standby()
     looks = [standby.sees(float(at), Leader.NONE, lease=held, has_started=False) for at in range(11)]
@@ -147,6 +147,6 @@ def test_who_loses_the_election_does_not_undo_a_stop_of_the_winner() -> None:
 def test_a_new_leader_gets_the_whole_time() -> None:
     standby = Standby()
     assert standby.watches(range(9), lease()) == {WAIT}
-    later = Lease(2, LEASE, 1)
+    later = LeaseRecord(2, LEASE, 1)
     looks = [standby.sees(float(at), lease=later, generation=2) for at in range(9, 20)]
     assert looks == [WAIT] * 10 + [TAKE_OVER]

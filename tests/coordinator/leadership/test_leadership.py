@@ -18,7 +18,7 @@ from chandy.state.local.machine import machine_id
 from chandy.state.local.processes import Process, is_stopped, started_at
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.fencing import Claim, Driver, Lease
+from chandy.storage.checkpoints.fencing import Claim, DriverRecord, LeaseRecord
 from chandy.storage.errors import FencedError, StoreFailedError
 
 from ...waiting import DEADLINE, eventually
@@ -58,14 +58,14 @@ def claim(catalog: Catalog) -> Claim:
     return catalog.claim("driver", 1.0)
 
 
-def elsewhere(catalog: Catalog, generation: int) -> Driver:
-    return Driver(generation, "far", "another machine", 7, 1, 8, 1)
+def elsewhere(catalog: Catalog, generation: int) -> DriverRecord:
+    return DriverRecord(generation, "far", "another machine", 7, 1, 8, 1)
 
 
-def here(generation: int, process: subprocess.Popen[bytes], started: int | None = None) -> Driver:
+def here(generation: int, process: subprocess.Popen[bytes], started: int | None = None) -> DriverRecord:
     began = started_at(process.pid) if started is None else started
     assert began is not None
-    return Driver(generation, "near", machine_id(), process.pid, began, process.pid, began)
+    return DriverRecord(generation, "near", machine_id(), process.pid, began, process.pid, began)
 
 
 def test_who_follows_nobody_waits_for_nobody(catalog: Catalog) -> None:
@@ -197,7 +197,7 @@ def test_of_a_driver_here_whose_lease_has_run_out_the_jvm_writes_no_more(
             started=started_at(frozen.pid) or 0,
         )
         catalog.take_leadership(driver)
-        catalog.renew(Lease(1, 0.0, 1))
+        catalog.renew(LeaseRecord(1, 0.0, 1))
         # A child that it has forked may hold the JVM when it is dead.
         frozen.send_signal(signal.SIGSTOP if python == "is frozen" else signal.SIGKILL)
         eventually(lambda: is_stopped(frozen.pid) or not Process(frozen.pid, driver.started).lives)
@@ -214,7 +214,7 @@ def test_a_jvm_that_cannot_be_ended_is_not_taken_for_dead(
         raise PermissionError(1, "Operation not permitted")
 
     catalog.take_leadership(here(claim(catalog).generation, process))
-    catalog.renew(Lease(1, 0.0, 1))
+    catalog.renew(LeaseRecord(1, 0.0, 1))
     with monkeypatch.context() as other_user:
         other_user.setattr(os, "kill", forbidden)
         with pytest.raises(PredecessorRunsError):

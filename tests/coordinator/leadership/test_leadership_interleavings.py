@@ -18,7 +18,7 @@ from chandy.coordinator.errors import PredecessorRunsError
 from chandy.coordinator.leadership import leadership
 from chandy.coordinator.leadership.leadership import Sign, Verdict, await_predecessors
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.fencing import Claim, Driver
+from chandy.storage.checkpoints.fencing import Claim, DriverRecord
 from chandy.storage.errors import FencedError
 
 from ...builders import MemoryStore
@@ -62,9 +62,9 @@ class Life:
             self.has_stepped_down = True
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> DriverRecord:
         assert self.claim is not None
-        return Driver(self.claim.generation, "here", "this machine", self.claim.generation, 1, 1, 1)
+        return DriverRecord(self.claim.generation, "here", "this machine", self.claim.generation, 1, 1, 1)
 
 
 class Drivers(RuleBasedStateMachine):
@@ -77,7 +77,7 @@ class Drivers(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(leadership, "_sign", self.sign)
 
-    def sign(self, catalog: Catalog, driver: Driver) -> Sign:
+    def sign(self, catalog: Catalog, driver: DriverRecord) -> Sign:
         found = [life for life, _ in self.lives if life.claim and life.driver == driver]
         return Sign.LIVES if any(life.lives and not life.has_stepped_down for life in found) else Sign.DEAD
 
@@ -134,7 +134,7 @@ def wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_the_one_before_alone(patch: pytest.MonkeyPatch) -> None:
-    def before(catalog: Catalog, generation: int) -> Iterator[Driver]:
+    def before(catalog: Catalog, generation: int) -> Iterator[DriverRecord]:
         if (driver := catalog.leader(generation - 1)) is not None:
             yield driver
 

@@ -23,7 +23,7 @@ from chandy.coordinator.leadership.election import Decision, Election
 from chandy.coordinator.leadership.leadership import Sign, await_predecessors, sight
 from chandy.coordinator.leadership.lease import HeldLease
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.fencing import Claim, Driver
+from chandy.storage.checkpoints.fencing import Claim, DriverRecord
 from chandy.storage.errors import FencedError, StoreFailedError
 
 from ...builders import MemoryStore
@@ -156,9 +156,9 @@ class Life:
                 self.held._renew()
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> DriverRecord:
         assert self.claim is not None
-        return Driver(self.claim.generation, "here", "this machine", self.claim.generation, 1, 1, 1)
+        return DriverRecord(self.claim.generation, "here", "this machine", self.claim.generation, 1, 1, 1)
 
 
 class Standbys(RuleBasedStateMachine):
@@ -177,7 +177,7 @@ class Standbys(RuleBasedStateMachine):
         for off in (0.0, 3600.0):
             self.a_driver_comes(off, False)
 
-    def sign(self, catalog: Catalog, driver: Driver) -> Sign:
+    def sign(self, catalog: Catalog, driver: DriverRecord) -> Sign:
         (life,) = [one for one in self.world.lives if one.claim and one.driver == driver]
         if not life.is_near:
             return Sign.UNKNOWN

@@ -21,11 +21,11 @@ from chandy.coordinator.leadership import waiting_driver as module
 from chandy.coordinator.leadership.election import Decision, Election
 from chandy.coordinator.leadership.leadership import Leadership, await_predecessors, sight
 from chandy.coordinator.leadership.lease import HeldLease
-from chandy.coordinator.leadership.waiting_driver import Standby, Won
+from chandy.coordinator.leadership.waiting_driver import WaitingDriver, Won
 from chandy.state.local.machine import machine_id
 from chandy.state.local.processes import Process, started_at
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.fencing import Driver, Lease
+from chandy.storage.checkpoints.fencing import DriverRecord, LeaseRecord
 from chandy.storage.checkpoints.files import FileCache, file_sha256
 from chandy.storage.checkpoints.layout import manifest_key, shared_key
 from chandy.storage.checkpoints.manifest import FileRef, Handle
@@ -150,7 +150,7 @@ class Waiting:
 
     def __attrs_post_init__(self) -> None:
         _waiting.append(self)
-        standby = Standby(
+        standby = WaitingDriver(
             self.catalog,
             NEVER,
             FileCache(self.folder / "cache"),
@@ -161,7 +161,7 @@ class Waiting:
         self.thread = threading.Thread(target=self.wait, args=(standby,), daemon=True)
         self.thread.start()
 
-    def wait(self, standby: Standby) -> None:
+    def wait(self, standby: WaitingDriver) -> None:
         with contextlib.suppress(SetupError):
             self.won.append(standby.wait())
 
@@ -184,7 +184,7 @@ class Waiting:
 
 def leads(catalog: Catalog, generation: int, seconds: float) -> HeldLease:
     """A leader on another machine, which renews its lease."""
-    catalog.take_leadership(Driver(generation, "far", "another machine", 7, 1, 8, 1))
+    catalog.take_leadership(DriverRecord(generation, "far", "another machine", 7, 1, 8, 1))
     lease = HeldLease(catalog, generation, seconds)
     lease.begin()
     return lease
@@ -260,8 +260,8 @@ def test_a_leader_whose_process_dies_here_is_followed_whatever_its_lease(
 ) -> None:
     claim = catalog.claim("driver", 1.0)
     began = started_at(process.pid) or 0
-    catalog.take_leadership(Driver(1, "near", machine_id(), process.pid, began, process.pid, began))
-    catalog.renew(Lease(1, NEVER, 1))
+    catalog.take_leadership(DriverRecord(1, "near", machine_id(), process.pid, began, process.pid, began))
+    catalog.renew(LeaseRecord(1, NEVER, 1))
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path).stands_by()
     assert not standby.won
@@ -280,7 +280,7 @@ def test_a_leader_elsewhere_without_a_lease_is_named_again_and_again_with_what_t
 ) -> None:
     monkeypatch.setattr(module, "Reminder", lambda first: OftenDue())
     claim = catalog.claim("driver", 1.0)
-    catalog.take_leadership(Driver(claim.generation, "far", "another machine", 7, 1, 8, 1))
+    catalog.take_leadership(DriverRecord(claim.generation, "far", "another machine", 7, 1, 8, 1))
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path).stands_by()
     eventually(lambda: caplog.text.count("process 7 on far") > 1)
@@ -345,7 +345,7 @@ def test_who_could_not_run_the_pipeline_leaves_it_to_others(catalog: Catalog, tm
         raise SetupError("this standby cannot take over", "its JVM", "none", "start it again")
 
     with pytest.raises(SetupError):
-        Standby(catalog, NEVER, FileCache(tmp_path), lambda needed: None, time.time, check).wait()
+        WaitingDriver(catalog, NEVER, FileCache(tmp_path), lambda needed: None, time.time, check).wait()
     assert catalog.newest_generation() == 0
 
 
@@ -357,8 +357,8 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
 ) -> None:
     claim = catalog.claim("driver", 1.0)
     began = started_at(process.pid) or 0
-    catalog.take_leadership(Driver(1, "near", machine_id(), process.pid, began, process.pid, began + 1))
-    catalog.renew(Lease(1, SHORT, 1))
+    catalog.take_leadership(DriverRecord(1, "near", machine_id(), process.pid, began, process.pid, began + 1))
+    catalog.renew(LeaseRecord(1, SHORT, 1))
     catalog.start(claim)
     standby = Waiting(catalog, tmp_path)
     eventually(lambda: bool(standby.won))
@@ -374,8 +374,8 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
 
 def test_a_leader_that_wakes_before_the_claim_is_waited_for(catalog: Catalog, tmp_path: Path) -> None:
     first = catalog.claim("driver", 1.0)
-    catalog.take_leadership(Driver(1, "far", "another machine", 7, 1, 8, 1))
-    lease = Lease(1, SHORT, 1)
+    catalog.take_leadership(DriverRecord(1, "far", "another machine", 7, 1, 8, 1))
+    lease = LeaseRecord(1, SHORT, 1)
     catalog.renew(lease)
     catalog.start(first)
     standby = Waiting(catalog, tmp_path)

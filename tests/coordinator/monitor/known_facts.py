@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chandy.coordinator.monitor.activity import QueryActivity
-from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.totals import PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
@@ -15,7 +15,7 @@ from chandy.storage.store import StoreRequests
 ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
 FACTS = Facts(
     generation=3,
-    life=Life.RUNS,
+    life=DriverState.RUNS,
     now=1000.0,
     began=100.0,
     interval=10.0,

@@ -10,7 +10,7 @@ import attrs
 
 from chandy.coordinator.assigned_shard import AssignedShard
 from chandy.coordinator.monitor.activity import QueryActivity
-from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
@@ -180,7 +180,9 @@ class ShownPipeline(KnownPipeline):
 def _failed() -> ShownPipeline:
     trouble = f"query totals has failed 10 times in a row: {REFUSED}"
     queries = {name: attrs.evolve(query, is_active=False) for name, query in BUSY.queries.items()}
-    facts = attrs.evolve(BUSY, life=Life.FAILED, trouble=trouble, queries=queries, completed_at=NOW - 310)
+    facts = attrs.evolve(
+        BUSY, life=DriverState.FAILED, trouble=trouble, queries=queries, completed_at=NOW - 310
+    )
     goes_back = [
         RecoveryMetrics(f"query totals: {REFUSED}", 8_609, False, NOW - 30 * at, 8.0, 0.5, 0.3, 0.4, None)
         for at in (3, 2, 1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts
+from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts
 from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
 from chandy.coordinator.protocol.reasons import Reason
@@ -156,8 +156,8 @@ def test_names_are_only_names(name: str) -> None:
     ("change", "words"),
     [
         ({}, []),
-        ({"life": Life.FAILED, "trouble": "no more"}, ["the pipeline has failed for good: no more"]),
-        ({"life": Life.STOPPED}, ["the pipeline is being stopped"]),
+        ({"life": DriverState.FAILED, "trouble": "no more"}, ["the pipeline has failed for good: no more"]),
+        ({"life": DriverState.STOPPED}, ["the pipeline is being stopped"]),
         ({"queries": {}}, ["no query has been started"]),
         ({"queries": {"q": QueryFacts(is_active=False, committed=3)}}, ["query 'q' does not run"]),
         ({"completed_at": 901.0}, []),

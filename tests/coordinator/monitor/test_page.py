@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.assigned_shard import AssignedShard
-from chandy.coordinator.monitor.facts import Facts, Life, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
 from chandy.coordinator.monitor.page import view
 from chandy.coordinator.monitor.page.render import headers, html
 from chandy.coordinator.monitor.state_sizes import OperatorSize
@@ -47,7 +47,7 @@ def test_it_says_in_a_sentence_whether_all_is_well() -> None:
     assert "✓ Well: the query runs; no checkpoint has completed yet" in page_of(fresh).text
     failed = attrs.evolve(
         FACTS,
-        life=Life.FAILED,
+        life=DriverState.FAILED,
         trouble="out of luck",
         queries={"a": QueryFacts(False, 3), "b": QueryFacts(True, -1)},
         unpublished={"b": Unpublished(1, 900.0)},
@@ -131,7 +131,7 @@ def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
 def test_all_text_is_text() -> None:
     facts = attrs.evolve(
         FACTS,
-        life=Life.FAILED,
+        life=DriverState.FAILED,
         trouble=EVIL,
         queries={EVIL: QueryFacts(False, 1)},
         hosts={EVIL: 1},

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from chandy.coordinator.cli import main
-from chandy.coordinator.monitor.facts import Life
+from chandy.coordinator.monitor.facts import DriverState
 from chandy.coordinator.monitor.page import view
 from chandy.coordinator.monitor.page.render import html
 from chandy.coordinator.monitor.stored import StoredPipeline
@@ -79,7 +79,7 @@ def test_it_shows_what_the_store_has_and_follows_it() -> None:
     assert "delays stored 41 not known" in text
     assert "totals of query delays 0 bytes in 4 shards" in text
     assert "goes back a disk was full" in text
-    assert pipeline.facts().life is Life.STORED
+    assert pipeline.facts().life is DriverState.STORED
     fill(store, 2)
     assert "2, 1 min 18 s ago" in page_of(pipeline)
 

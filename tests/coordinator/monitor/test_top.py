@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
 from chandy.coordinator.cli import top as module
-from chandy.coordinator.monitor.facts import Life, QueryFacts
+from chandy.coordinator.monitor.facts import DriverState, QueryFacts
 from chandy.coordinator.monitor.server import Monitor
 
 from .known_facts import FACTS
@@ -46,7 +46,7 @@ def test_it_shows_what_the_driver_tells(begin: Begin) -> None:
 def test_it_says_what_is_wrong_and_takes_nothing_for_markup(begin: Begin) -> None:
     monitor = begin()
     facts = attrs.evolve(
-        FACTS, life=Life.FAILED, trouble="[red]out of luck[/]", queries={"[b]": QueryFacts(False, 1)}
+        FACTS, life=DriverState.FAILED, trouble="[red]out of luck[/]", queries={"[b]": QueryFacts(False, 1)}
     )
     monitor.tell(KnownPipeline(read=lambda: facts))
     found = top(monitor.url, "--once").output

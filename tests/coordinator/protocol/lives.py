@@ -30,7 +30,7 @@ from chandy.coordinator.execution import commit
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
-from chandy.coordinator.protocol.pending import Phase as PendingPhase
+from chandy.coordinator.protocol.pending import CheckpointPhase as PendingPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import Outcome
@@ -43,14 +43,14 @@ from chandy.coordinator.restore.run_record import RunRecord, base_of, fits
 from chandy.state.errors import (
     CannotGoBackError,
     CoordinatorLostError,
+    CopyGivenUpError,
     HostDismissedError,
     HostLostError,
-    MoveGivenUpError,
     ShardMissingError,
     ShardMovingError,
     ShardRefusedError,
 )
-from chandy.state.host.batches import ShardBatches, Staged, check_together
+from chandy.state.host.batches import ShardBatches, StagedChanges, check_together
 from chandy.state.host.forwarding import Forwarding
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases
@@ -62,13 +62,13 @@ from chandy.state.rpc.messages import (
     BeginTask,
     ClaimShards,
     CompleteOrder,
+    CopyReport,
+    CopyStep,
     Decline,
     EndStandby,
     Forward,
     HostHello,
     Message,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Order,
     Promote,
@@ -76,8 +76,8 @@ from chandy.state.rpc.messages import (
     Reply,
     Settle,
     ShardSnapshot,
+    ShardStandby,
     SnapshotOrder,
-    Standby,
     TakeOver,
 )
 from chandy.state.rpc.wire import HandedOver
@@ -273,7 +273,7 @@ class ModelShard:
         self.tail: list[tuple[int, State]] | None = None
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
         self.batches: ShardBatches[State] = ShardBatches("shard", position, self.apply)
-        self.standby: Standby | None = None
+        self.standby: ShardStandby | None = None
         self.begin = self.batches.begin
         self.reached = self.batches.reached
         self.follow = self.batches.follow
@@ -284,7 +284,7 @@ class ModelShard:
         return self.batches.position
 
     def end_standby(self, number: int) -> None:
-        if self.standby is not None and self.standby.number == number:
+        if self.standby is not None and self.standby.copy_id == number:
             self.standby = None
 
     def fetch(self, key: int) -> list[int]:
@@ -304,7 +304,7 @@ class ModelShard:
         for batch, changes in batches:
             self.batches.replay(batch, changes)
 
-    def hand_over(self, after: int, cut: int | None, standby: Standby | None = None) -> Any:
+    def hand_over(self, after: int, cut: int | None, standby: ShardStandby | None = None) -> Any:
         if cut is not None:
             self.batches.seal(cut)
         if self.tail is None:
@@ -312,7 +312,7 @@ class ModelShard:
         batches = [one for one in self.tail if one[0] > after]
         if standby is None:
             return HandedOver(self.batches.position, batches)
-        if self.standby is not None and standby.number < self.standby.number:
+        if self.standby is not None and standby.copy_id < self.standby.copy_id:
             raise ShardRefusedError("there is a newer one", "a newer standby", "an older one")
         self.standby, self.tail, staged = standby, None, self.batches.staged
         if staged is None:
@@ -325,7 +325,9 @@ class ModelShard:
 
     def join(self, found: Any) -> None:
         self.replay([one for one in found.batches if one[0] != found.staged])
-        staged = None if found.staged is None else Staged(found.staged, dict(found.batches)[found.staged])
+        staged = (
+            None if found.staged is None else StagedChanges(found.staged, dict(found.batches)[found.staged])
+        )
         self.batches.join(found.position, staged)
 
     def checkpoint(self, cut: int, follow: bool = False) -> Files:
@@ -420,7 +422,7 @@ class Host:
     # --- moves
 
     def hand_over(
-        self, order: OpenAhead, after: int, cut: int | None, standby: Standby | None = None
+        self, order: OpenAhead, after: int, cut: int | None, standby: ShardStandby | None = None
     ) -> HandedOver:
         """What another host gets that this host's shard moves to, or that gets its standby."""
         key = order.query_id, order.shard
@@ -439,31 +441,31 @@ class Host:
             files = self.life.files(order.source.root, order.source.handle)
         except AssertionError:
             # Retention was faster.
-            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.FAILED))
+            self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.FAILED))
             return
         shard = self.life.world.shard(files, order.source.batch)
         yield
-        self.arriving[order.move] = order, shard, order.source.batch
-        if self.pull(order.move, None) is None:
+        self.arriving[order.copy_id] = order, shard, order.source.batch
+        if self.pull(order.copy_id, None) is None:
             return
         if order.standby_at is not None:
             yield
             if not self.join(order):
                 return
-        self.life.reports.append(MoveReport(self.name, order.move, MoveStep.OPENED))
+        self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.OPENED))
 
     def join(self, order: OpenAhead) -> bool:
         """Become a standby, unless that was given up."""
-        if order.move not in self.arriving:
+        if order.copy_id not in self.arriving:
             return False
-        _, shard, after = self.arriving.pop(order.move)
+        _, shard, after = self.arriving.pop(order.copy_id)
         try:
             owner = self.life.hosts[order.owner]
-            shard.join(owner.hand_over(order, after, None, Standby(order.move, self.name)))
+            shard.join(owner.hand_over(order, after, None, ShardStandby(order.copy_id, self.name)))
         except (KeyError, ChandyError) as error:
-            self.life.reports.append(MoveReport(self.name, order.move, MoveStep.FAILED, why=str(error)))
+            self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.FAILED, why=str(error)))
             return False
-        self.standing[order.move] = order, shard
+        self.standing[order.copy_id] = order, shard
         return True
 
     def pull(self, move: int, cut: int | None) -> int | None:
@@ -472,7 +474,7 @@ class Host:
             owner = self.life.hosts[order.owner]
             found = owner.hand_over(order, after, cut)
         except (KeyError, ChandyError) as error:
-            self.life.reports.append(MoveReport(self.name, move, MoveStep.FAILED, why=str(error)))
+            self.life.reports.append(CopyReport(self.name, move, CopyStep.FAILED, why=str(error)))
             return None
         if cut is None:
             shard.replay(found.batches)
@@ -483,14 +485,14 @@ class Host:
 
     def take_over(self, order: TakeOver) -> Iterator[None]:
         yield
-        if order.move in self.arriving and self.pull(order.move, order.cut) is not None:
+        if order.copy_id in self.arriving and self.pull(order.copy_id, order.cut) is not None:
             yield
-            if order.move in self.arriving:
-                opened, shard, _ = self.arriving.pop(order.move)
+            if order.copy_id in self.arriving:
+                opened, shard, _ = self.arriving.pop(order.copy_id)
                 self.aside[opened.query_id, opened.shard] = order.term, shard
                 key = ShardKey(opened.query_id, opened.shard.uid, opened.shard.shard)
                 self.bases.add_restored(key, opened.source)
-                self.life.reports.append(MoveReport(self.name, order.move, MoveStep.TAKEN, order.term))
+                self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.TAKEN, order.term))
 
     # --- standbys
 
@@ -500,9 +502,9 @@ class Host:
         if other is None or (self.name, address) in self.life.cut:
             raise HostLostError(address, "no answer")
         for number, one in request.shards.items():
-            if one.standby not in other.standing:
-                raise MoveGivenUpError(one.standby)
-            other.standing[one.standby][1].follow(request.batch, one.position, changes.get(number, {}))
+            if one.copy_id not in other.standing:
+                raise CopyGivenUpError(one.copy_id)
+            other.standing[one.copy_id][1].follow(request.batch, one.position, changes.get(number, {}))
 
     def send(self, message: Message[Reply]) -> Reply:
         """As ``Control``."""
@@ -512,24 +514,24 @@ class Host:
 
     def promote(self, order: Promote) -> Iterator[None]:
         yield
-        if order.standby in self.standing:
-            opened, shard = self.standing.pop(order.standby)
+        if order.copy_id in self.standing:
+            opened, shard = self.standing.pop(order.copy_id)
             shard.promote(order.cut)
             self.aside[opened.query_id, opened.shard] = order.term, shard
             self.bases.add_restored(
                 ShardKey(opened.query_id, opened.shard.uid, opened.shard.shard), opened.source
             )
-            self.life.reports.append(MoveReport(self.name, order.standby, MoveStep.TAKEN, order.term))
+            self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.TAKEN, order.term))
 
     def end_standby(self, order: EndStandby) -> None:
         for known in (self.standing, self.arriving):
-            if order.standby in known:
-                known.pop(order.standby)[1].close()  # type: ignore[attr-defined]
+            if order.copy_id in known:
+                known.pop(order.copy_id)[1].close()  # type: ignore[attr-defined]
                 return
         here = self.shards.get((order.query_id, order.shard))
         _, aside = self.aside.get((order.query_id, order.shard), (0, None))
         if (here or aside) is not None:
-            (here or aside).end_standby(order.standby)
+            (here or aside).end_standby(order.copy_id)
 
     def settle(self, order: Settle) -> None:
         key = order.query_id, order.shard
@@ -774,7 +776,7 @@ class Life:
         self.fails_late = False
         """Whether the driver cannot read its files after a cut was chosen."""
         self.messages: list[Ack | Decline] = []
-        self.reports: list[MoveReport] = []
+        self.reports: list[CopyReport] = []
         """What the targets of moves say, on its way."""
         self.moving: list[Iterator[None]] = []
         """What they do."""
@@ -908,7 +910,7 @@ class Life:
                 self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
                 claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
         except ChandyError as error:
-            self.handle(on.CheckpointFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
+            self.handle(on.InstructionFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
             return
         if choose.checkpoint not in self.machine.checkpoints.pending:
             if choose.is_savepoint:
@@ -926,7 +928,7 @@ class Life:
         yield
         # It looks at the queries once more, and may not be able to.
         if self.fails_late:
-            failed = on.CheckpointFailed(choose.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, "unreadable")
+            failed = on.InstructionFailed(choose.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, "unreadable")
             self.handle(failed)
             return
         for query in choose.queries:
@@ -941,7 +943,7 @@ class Life:
         run = self.runs[order.query]
         if run.committed < order.cut:
             # The query has gone back meanwhile, and with it its directory.
-            self.handle(on.CheckpointFailed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory"))
+            self.handle(on.InstructionFailed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory"))
             return
         files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
         stored = put_files(
@@ -1184,7 +1186,7 @@ class Life:
                     started = decisions.RunStarted(query, run.number, run.query_id)
                     self.recovery.handle(started, self.world.tick())
                     self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
-            case decisions.GoBack(_, _, resumes):
+            case decisions.RollBack(_, _, resumes):
                 try:
                     rollback.go_back(Rollback(self, fails_at, checked), resume=resumes)
                 except FencedError as error:
@@ -1393,7 +1395,7 @@ class Rollback:
         self.life.handle(on.Released(tuple(run.query_id for run in self.life.superseded)))
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
-        self.life.handle(on.Restored(point.manifest.id if point else None))
+        self.life.handle(on.PipelineRestored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:
         pass

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, MovePhase
+from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, CopyPhase
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.state.errors import ShardRefusedError
-from chandy.state.rpc.messages import Ack, HostHello, MoveStep, ShardSnapshot
+from chandy.state.rpc.messages import Ack, CopyStep, HostHello, ShardSnapshot
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from .lives import HOLD, QUERY, SMALL, Life, Machine, put_files
@@ -58,7 +58,7 @@ class MovingMachine(Machine):
         active = [
             one
             for one in life.machine.placement.moves.under_way.values()
-            if one.phase in (MovePhase.OPENING, MovePhase.READY, MovePhase.HANDING_OVER)
+            if one.phase in (CopyPhase.OPENING, CopyPhase.READY, CopyPhase.HANDING_OVER)
         ]
         assert len(active) <= MOVES_AT_A_TIME, "too many shards move at a time"
 
@@ -100,7 +100,7 @@ class MovingMachine(Machine):
             return
         report = life.reports.pop(number % len(life.reports))
         if fate == "failed":
-            report = attrs.evolve(report, step=MoveStep.FAILED)
+            report = attrs.evolve(report, step=CopyStep.FAILED)
         if fate != "lost":
             life.handle(report)
         if fate == "twice":

@@ -9,11 +9,11 @@ import attrs
 import pytest
 
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.copies import Move, MovePhase
+from chandy.coordinator.protocol.copies import CopyPhase, ShardCopy
 from chandy.coordinator.protocol.errors import InvariantBrokenError
 from chandy.coordinator.protocol.instructions import FailPipeline
 from chandy.coordinator.protocol.invariants import CheckedStateMachine, broken_invariants
-from chandy.coordinator.protocol.pending import Phase
+from chandy.coordinator.protocol.pending import CheckpointPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -34,7 +34,7 @@ def bench() -> Bench:
 
 
 def add_move(bench: Bench, **differs: object) -> None:
-    one = Move(1, "up", ShardId("up-op", 0), "a", "b")
+    one = ShardCopy(1, "up", ShardId("up-op", 0), "a", "b")
     bench.machine.placement.moves.under_way[1] = attrs.evolve(one, **differs)
 
 
@@ -48,8 +48,8 @@ BROKEN: list[tuple[Break, str]] = [
     (lambda b: setattr(b.machine.queries["up"].gate, "passed", 3), "before it has started"),
     (lambda b: b.machine.queries["up"].gate.place(7, 4), "a barrier of checkpoint 7, which is over"),
     (lambda b: setattr(b.machine.queries["up"].assignment, "shards", ()), "no such shards"),
-    (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", Phase.FINALIZING), "but misses"),
-    (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", Phase.ABORTED), "is aborted"),
+    (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", CheckpointPhase.FINALIZING), "but misses"),
+    (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", CheckpointPhase.ABORTED), "is aborted"),
     (lambda b: setattr(b.machine.checkpoints.pending[1], "base", 7), "has been dropped"),
     (lambda b: setattr(b.machine.checkpoints, "next_id", 1), "the next is 1"),
     (lambda b: setattr(b.machine.admission, "suspended", True), "no checkpoint may run"),
@@ -60,11 +60,11 @@ BROKEN: list[tuple[Break, str]] = [
     (lambda b: add_move(b, target="c"), "has a target that is gone"),
     (lambda b: add_move(b, owner="b", target="a"), "has an owner without the shard"),
     (
-        lambda b: add_move(b, phase=MovePhase.STORING, checkpoint=9),
+        lambda b: add_move(b, phase=CopyPhase.STORING, checkpoint=9),
         "waits for a checkpoint that is not pending",
     ),
-    (lambda b: add_move(b, phase=MovePhase.HANDING_OVER), "without a new term"),
-    (lambda b: add_move(b, phase=MovePhase.HANDING_OVER, deadline=1.0, term=9), "waits for its snapshot"),
+    (lambda b: add_move(b, phase=CopyPhase.HANDING_OVER), "without a new term"),
+    (lambda b: add_move(b, phase=CopyPhase.HANDING_OVER, deadline=1.0, term=9), "waits for its snapshot"),
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.errors import CheckpointStateError
-from chandy.coordinator.protocol.pending import PHASES, AckResult, PendingCheckpoint, Phase
+from chandy.coordinator.protocol.pending import PHASES, AckResult, CheckpointPhase, PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.totals import PhaseSeconds
@@ -37,7 +37,7 @@ def pending(*, collecting: bool = True, kind: CheckpointKind = CheckpointKind.MA
     made = PendingCheckpoint(7, Request(1, kind, 1.0), "file:///store", 6, 1.0, 11.0)
     made.cut_at("q", 4)
     if collecting:
-        made.move(Phase.COLLECTING, 2.0)
+        made.move(CheckpointPhase.COLLECTING, 2.0)
         made.expect("q", SHARDS, {}, (OPERATOR,))
     return made
 
@@ -47,7 +47,7 @@ def finalizing() -> PendingCheckpoint:
     for number, shard in enumerate(SHARDS):
         made.acknowledge_shard("q", shard, handle(f"pack-{number}"), 10)
     made.acknowledge_query(PROGRESS, 5)
-    made.move(Phase.FINALIZING, 2.0)
+    made.move(CheckpointPhase.FINALIZING, 2.0)
     return made
 
 
@@ -58,13 +58,13 @@ def manifest(of: PendingCheckpoint) -> Manifest:
 def test_its_time_is_that_of_its_phases() -> None:
     one = pending(collecting=False)
     assert one.seconds(3.0) == PhaseSeconds(planning=2.0)
-    one.move(Phase.COLLECTING, 3.0)
+    one.move(CheckpointPhase.COLLECTING, 3.0)
     assert one.seconds(7.0) == PhaseSeconds(2.0, 4.0)
     one.expect("q", (), {}, ())
     one.acknowledge_query(PROGRESS, 5)
-    one.move(Phase.FINALIZING, 7.0)
-    one.move(Phase.OVERDUE, 9.0)
-    one.move(Phase.COMPLETED, 15.0)
+    one.move(CheckpointPhase.FINALIZING, 7.0)
+    one.move(CheckpointPhase.OVERDUE, 9.0)
+    one.move(CheckpointPhase.COMPLETED, 15.0)
     assert one.seconds(15.0) == PhaseSeconds(2.0, 4.0, 8.0)
     assert sum(attrs.astuple(one.seconds(15.0))) == 15.0 - one.triggered_at
 
@@ -115,7 +115,7 @@ def test_progress_at_another_cut_is_unknown() -> None:
 
 def test_nothing_can_be_acknowledged_before_the_cut_has_committed() -> None:
     one = pending(collecting=False)
-    one.move(Phase.COLLECTING, 2.0)
+    one.move(CheckpointPhase.COLLECTING, 2.0)
     assert one.acknowledge_shard("q", SHARDS[0], handle("pack")) is AckResult.UNKNOWN
     assert list(one.missing()) == ["the commit of batch 4 of query 'q'"]
 
@@ -131,7 +131,7 @@ def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_t
     one.acknowledge_shard("q", SHARDS[0], None)
     one.acknowledge_shard("q", SHARDS[1], handle("pack"))
     one.acknowledge_query(PROGRESS, 0)
-    one.move(Phase.FINALIZING, 2.0)
+    one.move(CheckpointPhase.FINALIZING, 2.0)
     (operator,) = manifest(one).operators
     assert operator.shards == (None, handle("pack"))
 
@@ -141,9 +141,9 @@ def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
     with pytest.raises(CheckpointStateError) as raised:
-        one.move(Phase.FINALIZING, 2.0)
+        one.move(CheckpointPhase.FINALIZING, 2.0)
     assert raised.value.missing == ("the progress of query 'q'", "shard 1 of operator 'op'")
-    assert one.phase is Phase.COLLECTING
+    assert one.phase is CheckpointPhase.COLLECTING
 
 
 # C16
@@ -155,24 +155,24 @@ def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> N
 def test_no_savepoint_is_subsumed_by_a_checkpoint_that_completes_before_it() -> None:
     savepoint = pending(kind=CheckpointKind.SAVEPOINT)
     with pytest.raises(CheckpointStateError):
-        savepoint.move(Phase.ABORTED, 2.0, Reason.SUBSUMED)
-    assert savepoint.phase is Phase.COLLECTING
-    pending().move(Phase.ABORTED, 2.0, Reason.SUBSUMED)
+        savepoint.move(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
+    assert savepoint.phase is CheckpointPhase.COLLECTING
+    pending().move(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
 
 
 def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_are_open() -> None:
     open_ways = {
-        (Phase.PLANNING, Phase.COLLECTING),
-        (Phase.PLANNING, Phase.ABORTED),
-        (Phase.COLLECTING, Phase.FINALIZING),
-        (Phase.COLLECTING, Phase.ABORTED),
-        (Phase.FINALIZING, Phase.COMPLETED),
-        (Phase.FINALIZING, Phase.ABORTED),
-        (Phase.FINALIZING, Phase.OVERDUE),
-        (Phase.OVERDUE, Phase.COMPLETED),
-        (Phase.OVERDUE, Phase.ABORTED),
+        (CheckpointPhase.PLANNING, CheckpointPhase.COLLECTING),
+        (CheckpointPhase.PLANNING, CheckpointPhase.ABORTED),
+        (CheckpointPhase.COLLECTING, CheckpointPhase.FINALIZING),
+        (CheckpointPhase.COLLECTING, CheckpointPhase.ABORTED),
+        (CheckpointPhase.FINALIZING, CheckpointPhase.COMPLETED),
+        (CheckpointPhase.FINALIZING, CheckpointPhase.ABORTED),
+        (CheckpointPhase.FINALIZING, CheckpointPhase.OVERDUE),
+        (CheckpointPhase.OVERDUE, CheckpointPhase.COMPLETED),
+        (CheckpointPhase.OVERDUE, CheckpointPhase.ABORTED),
     }
-    for start, end in itertools.product(Phase, Phase):
+    for start, end in itertools.product(CheckpointPhase, CheckpointPhase):
         one = finalizing()
         one.phase = start
         if (start, end) in open_ways:
@@ -187,15 +187,15 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
 def test_every_phase_has_its_rules_and_a_checkpoint_is_revocable_until_its_manifest_is_being_written() -> (
     None
 ):
-    assert set(PHASES) == set(Phase)
+    assert set(PHASES) == set(CheckpointPhase)
     one = pending(collecting=False)
     assert one.is_revocable
-    one.move(Phase.COLLECTING, 2.0)
+    one.move(CheckpointPhase.COLLECTING, 2.0)
     assert one.is_revocable
     written = finalizing()
     assert not written.is_revocable
     assert written.is_awaited
-    written.move(Phase.OVERDUE, 2.0)
+    written.move(CheckpointPhase.OVERDUE, 2.0)
     assert not written.is_revocable
     assert not written.is_awaited
     assert manifest(written).id == written.id
@@ -223,7 +223,7 @@ def test_it_is_fully_acknowledged_exactly_when_nothing_is_missing(events: list[i
     made.cut_at("a", 4)
     made.cut_at("b", 5)
     assert not made.is_fully_acknowledged
-    made.move(Phase.COLLECTING, 2.0)
+    made.move(CheckpointPhase.COLLECTING, 2.0)
     for event in [*events, 0, 1]:
         match event:
             case "commit a":

@@ -19,15 +19,15 @@ from chandy.state.rpc.messages import (
     AskBatch,
     BatchAnswer,
     ClaimShards,
+    CopyReport,
+    CopyStep,
     DropStandby,
     EndStandby,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Promote,
     Settle,
     SnapshotOrder,
-    StopOrder,
+    StopHost,
 )
 from chandy.state.shards import ShardId
 
@@ -47,14 +47,14 @@ def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
     told = 0
     while told < len(bench.orders(OpenAhead)):
         host, order = bench.orders(OpenAhead)[told]
-        bench(MoveReport(host, order.move, MoveStep.OPENED))
+        bench(CopyReport(host, order.copy_id, CopyStep.OPENED))
         told += 1
     return bench
 
 
 def number(bench: Bench) -> int:
     """The number of the standby of the shard of host a."""
-    return next(order.move for _, order in bench.orders(OpenAhead) if order.shard == SHARD)
+    return next(order.copy_id for _, order in bench.orders(OpenAhead) if order.shard == SHARD)
 
 
 def lost(bench: Bench) -> Bench:
@@ -63,7 +63,7 @@ def lost(bench: Bench) -> Bench:
 
 
 def taken(bench: Bench) -> Bench:
-    bench(MoveReport("b", number(bench), MoveStep.TAKEN, 2))
+    bench(CopyReport("b", number(bench), CopyStep.TAKEN, 2))
     return bench
 
 
@@ -112,7 +112,7 @@ def test_it_is_said_once_that_all_shards_have_standbys_and_again_after_a_loss() 
     for at in (3, 4, 5):
         assert len(bench.of(do.StandbysInSync)) == 1
         host, order = bench.orders(OpenAhead)[at]
-        bench(MoveReport(host, order.move, MoveStep.OPENED))
+        bench(CopyReport(host, order.copy_id, CopyStep.OPENED))
     assert len(bench.of(do.StandbysInSync)) == 2
 
 
@@ -163,7 +163,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
             bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
         with pytest.raises(HostDismissedError):
             bench.claim("a", "up", (0,))
-        assert StopOrder() in [
+        assert StopHost() in [
             send.order for send in bench(on.HostJoined(hello_on("a", "one"))) if isinstance(send, do.Send)
         ]
         assert "a" not in bench.machine.members.hosts
@@ -235,7 +235,7 @@ def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
 
 def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> None:
     bench = lost(standing_by())
-    bench(MoveReport("b", number(bench), MoveStep.FAILED, why="its disk is full"))
+    bench(CopyReport("b", number(bench), CopyStep.FAILED, why="its disk is full"))
     (back,) = bench.of(do.GoBack)
     assert "its disk is full" in back.why
 

@@ -219,7 +219,7 @@ def test_going_back_ends_nothing_that_is_being_published() -> None:
     request = bench.request()
     bench.complete(1)
     bench(on.Suspended("a host is gone"))
-    bench(on.Restored(1))
+    bench(on.PipelineRestored(1))
     assert bench.answered == []
     bench.published(1)
     assert bench.answered == [request]

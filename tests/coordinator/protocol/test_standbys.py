@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.copies import MovePhase
+from chandy.coordinator.protocol.copies import CopyPhase
 from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.host.batches import ShardBatches
@@ -151,7 +151,7 @@ def test_examples_promote_standbys() -> None:
     class Stopping(LosingMachine):
         def look(self) -> None:
             standbys = self.world.life.machine.placement.standbys.under_way.values()
-            assert all(one.phase is not MovePhase.HANDING_OVER for one in standbys), "one is promoted"
+            assert all(one.phase is not CopyPhase.HANDING_OVER for one in standbys), "one is promoted"
 
     with pytest.raises(AssertionError, match="one is promoted"):
         run_state_machine_as_test(Stopping, settings=until_found(25))
@@ -285,7 +285,7 @@ def go_on_without_asking(patch: pytest.MonkeyPatch) -> None:
 
     def drop(forwarding: Forwarding, request: object, shards: dict) -> None:  # type: ignore[type-arg]
         for number, one in request.shards.items():  # type: ignore[attr-defined]
-            shards[number].end_standby(one.standby)
+            shards[number].end_standby(one.copy_id)
 
     patch.setattr(Forwarding, "_drop", drop)
 
@@ -296,7 +296,7 @@ def promote_while_the_former_owner_may_acknowledge(patch: pytest.MonkeyPatch) ->
         Placement,
         "drop_standby",
         lambda placement, drop: placement._end_standbys(
-            lambda one: one.id == drop.standby and one.phase is not MovePhase.HANDING_OVER
+            lambda one: one.id == drop.copy_id and one.phase is not CopyPhase.HANDING_OVER
         ),
     )
 

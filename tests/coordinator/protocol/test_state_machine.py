@@ -16,7 +16,7 @@ from chandy.coordinator.assigned_shard import AssignedShard, assigned_shards
 from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.pending import AckResult, Phase
+from chandy.coordinator.protocol.pending import AckResult, CheckpointPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
 from chandy.coordinator.protocol.statistics import History
@@ -96,7 +96,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_que
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.QueryRemoved("down"))
-    assert bench.machine.checkpoints.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[1].phase is CheckpointPhase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -131,7 +131,7 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
 def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
     bench = Bench()
     bench.request()
-    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "read-only"))
+    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.machine.admission.failures.count == 1
     assert bench.machine.checkpoints.pending == {}
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
 def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench = Bench(tolerable_failures=0)
     bench.request(CheckpointKind.SAVEPOINT)
-    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "not empty"))
+    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.machine.admission.failures.count == 0
     assert bench.of(do.FailPipeline) == []
@@ -151,7 +151,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
 def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     bench = Bench()
     bench.request()
-    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
+    bench(on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
     assert bench.machine.admission.failures.count == 1
     assert bench.completed().id == 2
 
@@ -412,7 +412,7 @@ def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed()
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
     assert list(bench.machine.checkpoints.pending) == [1]
-    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "down"))
+    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "down"))
     bench.plan(2)
     bench.plan(3)
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == requests[1:]
@@ -459,7 +459,7 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     bench = Bench()
     bench.request()
     bench.request()
-    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
+    bench(on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
     assert list(bench.machine.checkpoints.pending) == [2]
     assert bench.complete(2).id == 2
 
@@ -472,7 +472,7 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     bench(on.Suspended("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     assert bench.machine.checkpoints.pending == {}
-    bench(on.Restored(None))
+    bench(on.PipelineRestored(None))
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
@@ -804,14 +804,14 @@ def finalizing(
     bench.request(kind, target=target)
     bench.plan(checkpoint)
     bench.acknowledge(checkpoint)
-    assert bench.machine.checkpoints.pending[checkpoint].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[checkpoint].phase is CheckpointPhase.FINALIZING
     return checkpoint
 
 
 @pytest.mark.parametrize(
     "late",
     [
-        on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"),
+        on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"),
         Decline("a", 1, "up-id", "no answer to my word"),
         on.QueryStopped("up", 3),
         on.QueryRemoved("up"),
@@ -949,7 +949,7 @@ def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> No
     waiting = bench.request(CheckpointKind.SAVEPOINT)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
-    bench(on.Restored(None))
+    bench(on.PipelineRestored(None))
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
@@ -977,7 +977,7 @@ def test_checkpoints_go_on_without_statistics() -> None:
         bench.settle_deletions()
     bench.request()
     bench.fail(4)
-    bench(on.Restored(3))
+    bench(on.PipelineRestored(3))
     assert len(bench.of(do.Resolve)) == 3
     assert bench.reasons() == [Reason.DECLINED]
     assert {str(one.error) for one in bench.of(do.ReportStatisticsFailure)} == {"no mean of nothing"}
@@ -1319,8 +1319,8 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench = Bench(tolerable_failures=1)
     bench.request()
     bench.fail(1)
-    bench(on.CheckpointFailed(1, Reason.IO_EXCEPTION, "too"))
-    bench(on.CheckpointFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "as well"))
+    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "too"))
+    bench(on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "as well"))
     assert bench.machine.admission.failures.count == 1
     assert bench.reasons() == [Reason.DECLINED]
 
@@ -1544,7 +1544,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench.plan(1)
     bench.acknowledge(1)
     bench(on.Suspended("a host is gone"))
-    assert bench.machine.checkpoints.pending[1].phase is Phase.FINALIZING
+    assert bench.machine.checkpoints.pending[1].phase is CheckpointPhase.FINALIZING
     assert bench.finalize(1).id == 1
 
 
@@ -1553,7 +1553,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
 def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
     bench = Bench()
     bench(on.Suspended("a host is gone"))
-    bench(on.Restored(checkpoint))
+    bench(on.PipelineRestored(checkpoint))
     statistics = bench.machine.checkpoints.history.snapshot()
     assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
 

@@ -17,9 +17,9 @@ from chandy.state.rpc.messages import (
     AskBatch,
     BatchAnswer,
     ClaimShards,
+    CopyReport,
+    CopyStep,
     Decline,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Settle,
     SnapshotOrder,
@@ -46,7 +46,7 @@ def drained() -> Bench:
 def opened() -> Bench:
     """The target follows the owner."""
     bench = drained()
-    bench(MoveReport("b", 1, MoveStep.OPENED))
+    bench(CopyReport("b", 1, CopyStep.OPENED))
     return bench
 
 
@@ -64,7 +64,7 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) is None
     # Of another query nothing waits.
     assert bench.answer(on.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
-    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     settled = Settle("up-id", SHARD, "b", 2)
     assert bench.orders(Settle) == [("a", settled), ("b", settled)]
@@ -75,7 +75,7 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
 def test_a_shard_does_not_move_while_a_batch_runs() -> None:
     bench = drained()
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
-    bench(MoveReport("b", 1, MoveStep.OPENED))
+    bench(CopyReport("b", 1, CopyStep.OPENED))
     assert bench.orders(TakeOver) == []
     assert bench.machine.waiting_for_commits() == {"up": 5}
     bench(on.BatchCommitted("up", 5))
@@ -87,7 +87,7 @@ def test_a_target_that_is_too_slow_gets_nothing() -> None:
     bench.now += HAND_OVER_SECONDS
     bench(on.Tick())
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
-    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert bench.machine.placement.shards_on("one") == [("up", SHARD, None)]
     answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,), {0: 1}))
     assert answer.kept == (0,)
@@ -101,7 +101,7 @@ def test_nobody_gets_a_shard_while_it_is_handed_over() -> None:
 
 def test_a_claim_after_the_move_is_told_where_the_shard_is() -> None:
     bench = opened()
-    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     late = bench.answer(ClaimShards("a", "up-id", "up-op", (0,), {0: 1}))
     assert (late.elsewhere, late.kept) == ({0: "address-b"}, ())
     mine = bench.answer(ClaimShards("b", "up-id", "up-op", (0,), {0: 2}))
@@ -110,7 +110,7 @@ def test_a_claim_after_the_move_is_told_where_the_shard_is() -> None:
 
 def test_an_acknowledgement_of_an_older_term_does_not_count() -> None:
     bench = opened()
-    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     bench.request()
     bench.plan(2)
     ((_, order),) = [(h, o) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2 and o.query == "up"]
@@ -128,13 +128,13 @@ def test_a_checkpoint_waits_for_the_end_of_a_move_and_a_move_for_the_snapshot() 
     bench.request()
     bench.plan(2)
     assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 2}
-    bench(MoveReport("b", 1, MoveStep.TAKEN, 2))
+    bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert ("b", "up") in {(h, o.query) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2}
 
     bench = drained()
     bench.request()
     bench.plan(2)
-    bench(MoveReport("b", 1, MoveStep.OPENED))
+    bench(CopyReport("b", 1, CopyStep.OPENED))
     assert bench.orders(TakeOver) == []
     bench.acknowledge(2)
     bench.finalize(2)
@@ -149,7 +149,7 @@ def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() ->
     bench = drained()
     bench.request()
     bench.plan(2)
-    bench(MoveReport("b", 1, MoveStep.OPENED))
+    bench(CopyReport("b", 1, CopyStep.OPENED))
     bench(Decline("a", 2, "up-id", "no disk"))
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
 

@@ -98,7 +98,7 @@ def test_lost_state_sends_the_pipeline_back_and_resumes_it_if_only_hosts_were_lo
     made = machine()
     decisions(made, *events)
     decision = made.handle(on.DelayOver(), 9.0)
-    assert isinstance(decision, on.GoBack)
+    assert isinstance(decision, on.RollBack)
     assert decision.resume is resume
 
 
@@ -165,7 +165,7 @@ def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_change
     made = machine()
     made.handle(on.RunStarted("q", 1, "id of q", needs_changelogs=needed), 0.0)
     found = decisions(made, on.ShardsNotOpened("id of q", "no host", 1.0), on.DelayOver())
-    assert isinstance(found[1], on.GoBack) == needed
+    assert isinstance(found[1], on.RollBack) == needed
     assert decisions(machine(), on.ShardsNotOpened("another", "no host", 1.0)) == [on.DoNothing()]
 
 
@@ -215,7 +215,7 @@ def test_a_pipeline_that_must_go_back_does_so_with_the_other_plan() -> None:
     made = machine()
     made.handle(on.HostLost("killed", 1.0), 1.0)
     assert replaced(made) == on.DoNothing()
-    assert isinstance(made.handle(on.DelayOver(), 20.0), on.GoBack)
+    assert isinstance(made.handle(on.DelayOver(), 20.0), on.RollBack)
 
 
 def test_a_stop_keeps_a_query_with_another_plan_from_going_on_until_it_is_withdrawn() -> None:
@@ -243,7 +243,7 @@ def test_a_query_without_its_working_directory_goes_back_and_resumes_nothing() -
     assert isinstance(made.handle(on.DelayOver(), 6.0), on.RestartInPlace)
     made.handle(on.RestartFailed(BOOM, final=False, directory_is_lost=True), 7.0)
     decision = made.handle(on.DelayOver(), 12.0)
-    assert isinstance(decision, on.GoBack)
+    assert isinstance(decision, on.RollBack)
     assert not decision.resume
 
 
@@ -253,7 +253,7 @@ def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
     made.handle(on.HostLost("a host that was to open shards", 4.5), 4.5)
     made.handle(on.WentBack(), 5.0)
     made.handle(on.HostLost("the same host", 4.6), 6.0)
-    assert isinstance(made.handle(on.DelayOver(), 20.0), on.GoBack)
+    assert isinstance(made.handle(on.DelayOver(), 20.0), on.RollBack)
 
 
 def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> None:
@@ -261,7 +261,7 @@ def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> 
     decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp())
     made.handle(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
     decision = made.handle(on.DelayOver(), 20.0)
-    assert isinstance(decision, on.GoBack)
+    assert isinstance(decision, on.RollBack)
     assert (decision.resume, decision.noticed_at) == (False, 1.0)
 
 
@@ -272,12 +272,12 @@ def test_no_loss_on_a_way_back_that_failed_half_way_lets_anything_resume() -> No
     made.handle(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
     made.handle(on.HostLost("killed", 6.0), 6.0)
     again = made.handle(on.DelayOver(), 20.0)
-    assert isinstance(again, on.GoBack)
+    assert isinstance(again, on.RollBack)
     assert not again.resume
     decisions(made, on.StateGivenUp(), on.WentBack(), start=21.0)
     made.handle(on.HostLost("another one", 30.0), 30.0)
     later = made.handle(on.DelayOver(), 40.0)
-    assert isinstance(later, on.GoBack)
+    assert isinstance(later, on.RollBack)
     assert later.resume
 
 
@@ -308,7 +308,7 @@ def hits(
         made.handle(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, point=point)), at)
         found.append(made.log[-1][2] if made.failed else made.handle(on.DelayOver(), at + 5.0))
         made.handle(on.RunStarted("q", number + 1), at + 6.0)
-        done = on.WentBack() if isinstance(found[-1], on.GoBack) else on.RestartedInPlace("q")
+        done = on.WentBack() if isinstance(found[-1], on.RollBack) else on.RestartedInPlace("q")
         made.handle(done, at + 6.0)
         if commits is not None:
             made.handle(on.FirstCommit("q", number + 1, commits), at + 7.0)
@@ -316,7 +316,7 @@ def hits(
 
 
 def test_a_wall_is_met_once_more_in_place_and_once_more_from_the_checkpoint() -> None:
-    assert [type(one) for one in hits(WALL, 3)] == [on.RestartInPlace, on.GoBack, on.FailForGood]
+    assert [type(one) for one in hits(WALL, 3)] == [on.RestartInPlace, on.RollBack, on.FailForGood]
 
 
 def test_what_the_users_code_raises_three_times_is_final_without_going_back() -> None:
@@ -346,7 +346,7 @@ def test_another_failure_in_between_is_not_the_same(other: FailurePoint | None) 
     hits(other, 1, made)
     made.handle(on.RunStarted("q", 0), 100.0)
     # Trouble that passes tells nothing about what was there before it.
-    assert isinstance(hits(WALL, 1, made)[-1], on.GoBack if other is None else on.RestartInPlace)
+    assert isinstance(hits(WALL, 1, made)[-1], on.RollBack if other is None else on.RestartInPlace)
 
 
 def test_each_query_has_its_own_walls() -> None:
@@ -396,14 +396,14 @@ def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> No
     lost = PipelineFailedError("no JVM")
     assert isinstance(made.handle(on.RestartFailed(lost, final=False), 5.0), on.SuspendCheckpoints)
     assert isinstance(made.handle(on.StopWithdrawn(), 20.0), on.WaitToRestart)
-    assert isinstance(made.handle(on.DelayOver(), 21.0), on.GoBack)
+    assert isinstance(made.handle(on.DelayOver(), 21.0), on.RollBack)
 
 
 def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -> None:
     made = machine()
     decisions(made, on.StopRequested(), on.HostLost("killed", 2.0), on.RestartedInPlace("q"))
     assert made.handle(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.outage.cause)  # type: ignore[union-attr]
-    assert isinstance(made.handle(on.DelayOver(), 10.0), on.GoBack)
+    assert isinstance(made.handle(on.DelayOver(), 10.0), on.RollBack)
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
@@ -475,7 +475,7 @@ def test_nothing_restarts_while_the_pipeline_stops() -> None:
     assert found[2:] == [on.DoNothing(), on.SuspendCheckpoints(BOOM), on.DoNothing()]
     made.handle(on.StopWithdrawn(), 9.0)
     # What was lost meanwhile is still lost.
-    assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.GoBack)
+    assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.RollBack)
 
 
 def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> None:
@@ -536,7 +536,7 @@ class Failures(RuleBasedStateMachine):
                 "something is done about a pipeline that has failed for good"
             )
         if self.stopping:
-            assert not isinstance(decision, on.WaitToRestart | on.RestartInPlace | on.GoBack)
+            assert not isinstance(decision, on.WaitToRestart | on.RestartInPlace | on.RollBack)
         if isinstance(decision, on.FailForGood):
             self.final = decision.error
         return decision
@@ -649,7 +649,7 @@ class Failures(RuleBasedStateMachine):
                     if fails == "no":
                         self.begin(query)
                         self.tell(on.RestartedInPlace(query))
-            case on.GoBack(_, _, resume):
+            case on.RollBack(_, _, resume):
                 assert not (resume and self.spoilt), "changelogs are trusted that cannot be"
                 assert not (resume and self.half_way), "queries are resumed at different cuts"
                 if fails != "before":

@@ -25,7 +25,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
-from chandy.coordinator.protocol.events import Restored
+from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
@@ -140,7 +140,7 @@ class Life:
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         self.supervisor = Supervisor(
-            machine=RecoveryStateMachine(FixedDelay("0 s", attempts=3).tracker(), lambda: 0.5),
+            state=RecoveryStateMachine(FixedDelay("0 s", attempts=3).tracker(), lambda: 0.5),
             launcher=Launcher(
                 directories=directories,
                 runs=self.runs,
@@ -182,7 +182,7 @@ class Life:
         )
         self.made.callback(self.executor.close)
         if point is not None:
-            self.executor.machine.handle(Restored(point.manifest.id))
+            self.executor.protocol.handle(PipelineRestored(point.manifest.id))
         memory = Memory(32 << 20)
         self.host = StateHost("host", Calls(self.executor.hosts), self.folder / "host", memory, files)
         self.made.callback(self.host.close)

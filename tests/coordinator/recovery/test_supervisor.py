@@ -50,7 +50,7 @@ from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.restore import restore_point
 from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
 from chandy.coordinator.restore.query_directories import QueryDirectories
-from chandy.coordinator.restore.restore_point import Restored
+from chandy.coordinator.restore.restore_point import RestoredQuery
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.owner import SinkOwner
@@ -130,16 +130,16 @@ class Running(Spark):
         self.stopped.set()
 
 
-class StillMachine:
-    """``LockedMachine`` that keeps its events to itself."""
+class StillProtocol:
+    """``LockedProtocol`` that keeps its events to itself."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
         limits = CheckpointConfig().limits
-        self.machine = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
+        self.state = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
 
     def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
-        return value(self.machine)
+        return value(self.state)
 
     def handle(self, event: object) -> None:
         self.events.append(event)
@@ -167,7 +167,7 @@ class Checkpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
     def __init__(self) -> None:
-        self.machine = StillMachine()
+        self.protocol = StillProtocol()
         self.watch = KnownWatch()
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
@@ -215,7 +215,7 @@ class Setup:
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         self.supervisor = Supervisor(
-            machine=RecoveryStateMachine(restart.tracker(), lambda: 0.5),
+            state=RecoveryStateMachine(restart.tracker(), lambda: 0.5),
             launcher=Launcher(
                 directories=self.directories,
                 runs=self.runs,
@@ -727,7 +727,7 @@ def in_background(act: Callable[[], object]) -> threading.Thread:
 def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
     setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: Restored("id", None))
+    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.shards_not_opened(setup.runs.all()[0].query_id, "other bytes", FailureCode.UNREADABLE)
     assert READING.wait(DEADLINE)
@@ -750,7 +750,7 @@ def test_a_driver_that_wakes_fenced_and_without_its_jvm_ends_its_queries(
     setup.supervisor.fenced(FENCED)
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
-    assert Closed(Reason.FENCED) in setup.checkpoints.machine.events
+    assert Closed(Reason.FENCED) in setup.checkpoints.protocol.events
 
 
 def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
@@ -796,7 +796,7 @@ def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
 def test_a_stop_ends_a_search_for_damage(
     setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: Restored("id", None))
+    monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.shards_not_opened(setup.runs.all()[0].query_id, "other bytes", FailureCode.UNREADABLE)
     assert READING.wait(DEADLINE)
@@ -890,7 +890,7 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
-    assert Closed(reason) in setup.checkpoints.machine.events
+    assert Closed(reason) in setup.checkpoints.protocol.events
 
 
 @pytest.mark.parametrize("restart", [ExponentialBackoff(initial="1 ms", attempts=None)])
@@ -939,7 +939,7 @@ def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
     assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
     # No checkpoint is taken of what may go on.
-    assert Closed(Reason.COORDINATOR_SUSPENDED) in setup.checkpoints.machine.events
+    assert Closed(Reason.COORDINATOR_SUSPENDED) in setup.checkpoints.protocol.events
     assert made[1].stopped.is_set()
     with pytest.raises(PipelineFailedError, match="query 'q' cannot be stopped"):
         queries[1].awaitTermination(DEADLINE)
@@ -1032,9 +1032,9 @@ def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
     query = setup.supervisor.start(setup.definition)
     go_on(setup, "for 4 tasks")
-    assert setup.supervisor._machine.outage is not None
+    assert setup.supervisor._state.outage is not None
     query.stop()
-    assert (query.isActive, setup.supervisor._machine.outage) == (False, None)
+    assert (query.isActive, setup.supervisor._state.outage) == (False, None)
     go_on(setup, "for 5 tasks")
     assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
 
@@ -1146,7 +1146,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     def settle_while_somebody_stops() -> bool:
         if stop.ident is None:
             stop.start()
-            eventually(lambda: setup.supervisor._machine.is_stopping)
+            eventually(lambda: setup.supervisor._state.is_stopping)
         return settle()
 
     monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
@@ -1167,9 +1167,9 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor.state_lost("it was killed")
-    eventually(lambda: setup.supervisor._machine.outage is not None)
+    eventually(lambda: setup.supervisor._state.outage is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
-    (suspended,) = [event for event in setup.checkpoints.machine.events if isinstance(event, Suspended)]
+    (suspended,) = [event for event in setup.checkpoints.protocol.events if isinstance(event, Suspended)]
     assert "it was killed" in suspended.cause
 
 
@@ -1184,7 +1184,7 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
         return starts[-1]
 
     def suspended() -> bool:
-        return any(isinstance(event, Suspended) for event in setup.checkpoints.machine.events)
+        return any(isinstance(event, Suspended) for event in setup.checkpoints.protocol.events)
 
     monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from chandy.coordinator.errors import SetupError
-from chandy.coordinator.spark.executors import PACKAGES, Found, judge, versions_here
+from chandy.coordinator.spark.executors import PACKAGES, FoundExecutor, judge, versions_here
 
 DRIVER = {"chandy": "1.0", "rocksdict": "0.3", "pyarrow": "18.0"}
 
 
-def found(machine: str = "m", **versions: str | None) -> Found:
-    return Found(machine, "/usr/bin/python3", tuple((DRIVER | versions).items()))
+def found(machine: str = "m", **versions: str | None) -> FoundExecutor:
+    return FoundExecutor(machine, "/usr/bin/python3", tuple((DRIVER | versions).items()))
 
 
 def test_executors_like_the_driver_are_fit() -> None:

@@ -9,7 +9,7 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.client import HostClient
-from chandy.state.rpc.messages import BeginTask, MoveReport, OpenAhead, ReadValues, Settle, TakeOver
+from chandy.state.rpc.messages import BeginTask, CopyReport, OpenAhead, ReadValues, Settle, TakeOver
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 
@@ -60,15 +60,15 @@ class Pair:
         (snapshot,) = self.controls["owner"].acked().snapshots
         return RestoreSource(self.store, checkpoint, cut, snapshot.handle)
 
-    def open_ahead(self, source: RestoreSource) -> MoveReport:
+    def open_ahead(self, source: RestoreSource) -> CopyReport:
         self.hosts["target"].obey(OpenAhead(1, "q", SHARD, source, self.addresses["owner"], 1))
         return self.reported()
 
-    def take_over(self, cut: int, term: int = 2) -> MoveReport:
+    def take_over(self, cut: int, term: int = 2) -> CopyReport:
         self.hosts["target"].obey(TakeOver(1, cut, term))
         return self.reported()
 
-    def reported(self) -> MoveReport:
+    def reported(self) -> CopyReport:
         return self.controls["target"].moves.get(timeout=DEADLINE)
 
     def settle(self, owner: str, term: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chandy.state.errors import CannotGoBackError, ShardMissingError, ShardRefusedError
 from chandy.state.host.changes import Changes
 from chandy.state.host.tail import Tail
-from chandy.state.rpc.messages import BeginTask, HandOver, MoveReport, MoveStep
+from chandy.state.rpc.messages import BeginTask, CopyReport, CopyStep, HandOver
 from chandy.state.shards import ShardId
 
 from ..fake_control import order
@@ -28,9 +28,9 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def moved(pair: Pair) -> None:
     """Let the shard move after batch 3."""
     source = pair.run_three()
-    assert pair.open_ahead(source) == MoveReport("target", 1, MoveStep.OPENED)
+    assert pair.open_ahead(source) == CopyReport("target", 1, CopyStep.OPENED)
     pair.run("owner", 3, {b"a": b"3"})
-    assert pair.take_over(3) == MoveReport("target", 1, MoveStep.TAKEN, 2)
+    assert pair.take_over(3) == CopyReport("target", 1, CopyStep.TAKEN, 2)
 
 
 def test_a_shard_that_has_moved_has_every_batch(pair: Pair) -> None:
@@ -96,10 +96,10 @@ def test_a_shard_is_not_handed_over_once_the_next_batch_has_begun(pair: Pair) ->
     pair.run("owner", 0, {b"a": b"0"})
     source = pair.checkpoint(1, 0)
     pair.run("owner", 1, {b"a": b"1"})
-    assert pair.open_ahead(source).step is MoveStep.OPENED
+    assert pair.open_ahead(source).step is CopyStep.OPENED
     pair.run("owner", 2, {b"a": b"2"})
     report = pair.take_over(1)
-    assert (report.step, "batch 2 has begun" in report.why) == (MoveStep.FAILED, True)
+    assert (report.step, "batch 2 has begun" in report.why) == (CopyStep.FAILED, True)
     pair.run("owner", 3, {b"a": b"3"})
     assert pair.value("owner", b"a") == b"3".hex()
 
@@ -109,8 +109,8 @@ def test_a_late_attempt_at_the_last_batch_changes_nothing(pair: Pair) -> None:
     source = pair.checkpoint(1, 0)
     pair.run("owner", 1, {b"a": b"1"})
     (shard,) = pair.hosts["owner"].shards(BeginTask("q", 1, "op", (0,))).values()
-    assert pair.open_ahead(source).step is MoveStep.OPENED
-    assert pair.take_over(1).step is MoveStep.TAKEN
+    assert pair.open_ahead(source).step is CopyStep.OPENED
+    assert pair.take_over(1).step is CopyStep.TAKEN
     with pytest.raises(ShardRefusedError):
         shard.stage(1, Changes.of(shard.name, {b"a": b"late"}))
     with pytest.raises(CannotGoBackError):
@@ -123,8 +123,8 @@ def test_a_target_that_cannot_restore_says_so(pair: Pair) -> None:
     pair.run("owner", 0, {b"a": b"0"})
     source = pair.checkpoint(1, 0)
     gone = attrs.evolve(source, root=pair.store + "-gone")
-    assert pair.open_ahead(gone).step is MoveStep.FAILED
-    assert pair.take_over(0).step is MoveStep.FAILED
+    assert pair.open_ahead(gone).step is CopyStep.FAILED
+    assert pair.take_over(0).step is CopyStep.FAILED
 
 
 def test_a_shard_that_comes_back_is_what_it_was_elsewhere(pair: Pair) -> None:

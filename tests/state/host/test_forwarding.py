@@ -15,7 +15,7 @@ from chandy.state.host.changes import Changes
 from chandy.state.host.forwarding import Forwarding
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
-from chandy.state.rpc.messages import BeginTask, Forward, HandOver, Standby
+from chandy.state.rpc.messages import BeginTask, Forward, HandOver, ShardStandby
 from chandy.state.rpc.wire import HandedOver
 
 from ...waiting import DEADLINE
@@ -47,7 +47,7 @@ def shards(tmp_path: Path) -> Iterator[dict[int, Shard]]:
     memory = Memory(8 << 20)
     made = {number: Shard(f"op/{number}", tmp_path / str(number), memory) for number in range(3)}
     for number, address in enumerate("abb"):
-        made[number].standby = Standby(10 + number, address)
+        made[number].standby = ShardStandby(10 + number, address)
         made[number].begin(0)
     yield made
     for shard in made.values():
@@ -78,7 +78,7 @@ def test_a_host_that_does_not_answer_costs_no_other_host_its_standbys(shards: di
         raise HostLostError("a", "no answer")
 
     Forwarding("owner", control, Others({"a": never, "b": well.set})).stage(TASK, shards, changes_of(0, 1, 2))
-    assert [drop.standby for drop in control.dropped] == [10]
+    assert [drop.copy_id for drop in control.dropped] == [10]
     assert [shard.standby is None for shard in shards.values()] == [True, False, False]
 
 

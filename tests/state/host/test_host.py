@@ -43,7 +43,7 @@ from chandy.state.rpc.messages import (
     HostPulse,
     ReadValues,
     ReleaseOrder,
-    StopOrder,
+    StopHost,
     TaskFailure,
     Values,
 )
@@ -553,7 +553,7 @@ def test_a_short_break_of_the_order_stream_is_survived(coordinator: Any) -> None
 
 def test_a_stop_order_ends_the_process_and_leaves_nothing(coordinator: Any) -> None:
     coordinator.run(coordinator.connect(), 0, {A: b"0"})
-    coordinator.push(StopOrder())
+    coordinator.push(StopHost())
     coordinator.wait_for_end(coordinator.hellos[-1].pid)
     assert left_behind(coordinator) == []
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chandy.state.host import snapshot_orders
 from chandy.state.host.shard_key import ShardKey
-from chandy.state.host.snapshot_orders import AcceptedOrder, Phase, SnapshotOrders
+from chandy.state.host.snapshot_orders import AcceptedOrder, OrderPhase, SnapshotOrders
 from chandy.state.rpc.messages import SnapshotOrder
 from chandy.state.shards import ShardId
 
@@ -68,7 +68,7 @@ def test_the_coordinator_hears_nothing_about_an_aborted_order(answered: bool) ->
     assert not accepted.begin(key(0))
     assert not accepted.succeed()
     assert not accepted.fail()
-    assert accepted.phase is Phase.ABORTED
+    assert accepted.phase is OrderPhase.ABORTED
 
 
 def test_an_order_that_comes_twice_is_one_order() -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from chandy.state.host.spark_executor import Process, executor_id, process
+from chandy.state.host.spark_executor import ProcessFacts, executor_id, process
 
 JVM = [
     "java",
@@ -21,11 +21,11 @@ JVM = [
 ]
 
 
-def family(*generations: list[str]) -> dict[int, Process]:
+def family(*generations: list[str]) -> dict[int, ProcessFacts]:
     """Processes, this one first, each the child of the next."""
     pids = [os.getpid(), *range(10_001, 10_000 + len(generations)), 1]
     return {
-        pid: Process(parent, [one.encode() for one in arguments])
+        pid: ProcessFacts(parent, [one.encode() for one in arguments])
         for pid, parent, arguments in zip(pids, pids[1:], generations, strict=False)
     }
 
@@ -47,7 +47,7 @@ def test_the_nearest_ancestor_that_names_an_executor_tells(
 
 
 def test_where_nothing_can_be_looked_up_nobody_knows() -> None:
-    def look(pid: int) -> Process:
+    def look(pid: int) -> ProcessFacts:
         raise FileNotFoundError(pid)
 
     assert executor_id(look) is None

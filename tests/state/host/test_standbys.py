@@ -18,8 +18,8 @@ import pytest
 from pyarrow import flight
 
 from chandy.state.errors import (
+    CopyGivenUpError,
     HostLostError,
-    MoveGivenUpError,
     ShardMissingError,
     ShardRefusedError,
     ShardUnreadableError,
@@ -33,17 +33,17 @@ from chandy.state.host.shard_key import ShardKey
 from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.messages import (
     BeginTask,
+    CopyReport,
+    CopyStep,
     EndStandby,
     Forward,
     Forwarded,
     HandOver,
-    MoveReport,
-    MoveStep,
     OpenAhead,
     Promote,
     ReleaseOrder,
     Settle,
-    Standby,
+    ShardStandby,
 )
 from chandy.state.rpc.wire import REQUEST, HandedOver, pack_changes
 from chandy.storage.codec import to_json
@@ -67,12 +67,12 @@ def stand_by(pair: Pair) -> None:
     pair.hosts["target"].obey(
         OpenAhead(1, "q", SHARD, source, pair.addresses["owner"], 1, pair.addresses["target"])
     )
-    assert pair.reported() == MoveReport("target", 1, MoveStep.OPENED)
+    assert pair.reported() == CopyReport("target", 1, CopyStep.OPENED)
 
 
 def promote(pair: Pair, cut: int) -> None:
     pair.hosts["target"].obey(Promote(1, cut, 2))
-    assert pair.reported() == MoveReport("target", 1, MoveStep.TAKEN, 2)
+    assert pair.reported() == CopyReport("target", 1, CopyStep.TAKEN, 2)
     pair.hosts["target"].obey(Settle("q", SHARD, "target", 2))
 
 
@@ -169,7 +169,7 @@ def test_a_standby_whose_work_on_the_batch_before_has_failed_is_dropped(
         pair.run("owner", 3, {b"a": b"3"})
         assert not pair.controls["owner"].dropped
         pair.run("owner", 4, {b"a": b"4"})
-    assert [one.standby for one in pair.controls["owner"].dropped] == [1]
+    assert [one.copy_id for one in pair.controls["owner"].dropped] == [1]
 
 
 def test_what_an_owner_had_forwarded_in_part_when_it_was_killed_is_not_staged(pair: Pair) -> None:
@@ -209,7 +209,7 @@ def test_an_owner_goes_on_without_a_standby_that_does_not_answer_if_the_coordina
     pair.servers["target"].shutdown()
     pair.run("owner", 3, {b"a": b"3"})
     (dropped,) = pair.controls["owner"].dropped
-    assert (dropped.host, dropped.shard, dropped.term, dropped.standby) == ("owner", SHARD, 1, 1)
+    assert (dropped.host, dropped.shard, dropped.term, dropped.copy_id) == ("owner", SHARD, 1, 1)
     # And asks once.
     pair.run("owner", 4, {b"a": b"4"})
     assert len(pair.controls["owner"].dropped) == 1
@@ -223,19 +223,19 @@ def test_a_standby_that_has_missed_a_batch_refuses_the_next_one(pair: Pair) -> N
     shard.standby = standby
     pair.run("owner", 4, {b"a": b"4"})
     (dropped,) = pair.controls["owner"].dropped
-    assert dropped.standby == 1
+    assert dropped.copy_id == 1
 
 
 def test_a_standby_that_has_ended_takes_nothing_more_and_its_owner_sends_nothing_more(pair: Pair) -> None:
     stand_by(pair)
     for host in pair.hosts.values():
         host.obey(EndStandby("q", SHARD, 1))
-    with pytest.raises(MoveGivenUpError):
+    with pytest.raises(CopyGivenUpError):
         pair.hosts["target"].follow(Forward("q", "op", 3, {0: Forwarded(1, 2)}, 0), {})
     pair.run("owner", 3, {b"a": b"3"})
     assert not pair.controls["owner"].dropped
     pair.hosts["target"].obey(Promote(1, 3, 2))
-    assert pair.reported().step is MoveStep.FAILED
+    assert pair.reported().step is CopyStep.FAILED
 
 
 def test_the_end_of_a_standby_does_not_end_another_one(pair: Pair) -> None:
@@ -254,7 +254,7 @@ def test_a_standby_that_was_given_up_and_joins_late_does_not_take_the_place_of_a
     pair.hosts["owner"].obey(order(pair.store, 2, 2, (0,), follow=(SHARD,)))
     pair.controls["owner"].acked()
     with pytest.raises(ShardRefusedError, match="another standby"):
-        pair.hosts["owner"].hand_over(HandOver("q", SHARD, 1, 2, None, Standby(0, "nowhere")))
+        pair.hosts["owner"].hand_over(HandOver("q", SHARD, 1, 2, None, ShardStandby(0, "nowhere")))
     pair.run("owner", 3, {b"a": b"3"})
     promote(pair, 3)
     assert values(pair) == state(b"3", None, b"2")
@@ -278,7 +278,7 @@ def test_a_standby_ends_with_its_query(pair: Pair) -> None:
 
 def test_a_standby_cannot_join_where_nothing_was_kept(pair: Pair) -> None:
     pair.run("owner", 0, {b"a": b"0"})
-    request = HandOver("q", SHARD, 1, 0, None, Standby(1, pair.addresses["target"]))
+    request = HandOver("q", SHARD, 1, 0, None, ShardStandby(1, pair.addresses["target"]))
     with pytest.raises(ShardRefusedError):
         pair.hosts["owner"].hand_over(request)
     pair.run("owner", 1, {b"a": b"1"})
@@ -304,7 +304,7 @@ def large(pair: Pair) -> dict[bytes, bytes]:
     pair.hosts["target"].obey(
         OpenAhead(1, "q", SHARD, source, pair.addresses["owner"], 1, pair.addresses["target"])
     )
-    assert pair.reported().step is MoveStep.OPENED
+    assert pair.reported().step is CopyStep.OPENED
     return values
 
 
@@ -354,7 +354,7 @@ def test_a_standby_that_cannot_write_is_dropped_and_its_owner_goes_on(
     cannot_write_a_batch(pair, monkeypatch)
     pair.run("owner", 5, {b"a": b"5"})
     (dropped,) = pair.controls["owner"].dropped
-    assert dropped.standby == 1
+    assert dropped.copy_id == 1
     pair.run("owner", 6, {})
     assert pair.value("owner", b"a") == b"5".hex()
 
@@ -365,7 +365,7 @@ def test_a_standby_that_has_lost_what_it_could_not_write_does_not_become_the_sha
     cannot_write_a_batch(pair, monkeypatch)
     pair.hosts["target"].obey(Promote(1, 4, 2))
     report = pair.reported()
-    assert report.step is MoveStep.FAILED
+    assert report.step is CopyStep.FAILED
     assert report.why is not None
     assert "No space left on device" in report.why
     with pytest.raises(ShardMissingError):

@@ -44,7 +44,7 @@ from chandy.state.rpc.messages import (
     ReleaseOrder,
     ShardsRestored,
     SnapshotOrder,
-    StopOrder,
+    StopHost,
 )
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.backends.local import LocalStore
@@ -421,7 +421,7 @@ def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: Setup)
 
 def test_a_stop_order_is_passed_on(setup: Setup) -> None:
     assert not setup.state_host.stopped.is_set()
-    setup.state_host.obey(StopOrder())
+    setup.state_host.obey(StopHost())
     assert setup.state_host.stopped.is_set()
 
 

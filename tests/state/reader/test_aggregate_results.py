@@ -9,7 +9,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from chandy.state.aggregation.aggregates import plan
 from chandy.state.format.schema import to_json
-from chandy.state.reader.aggregate_results import Finished
+from chandy.state.reader.aggregate_results import AggregateResults
 from chandy.state.reader.changes import BEFORE, CHANGE
 
 ROWS = StructType().add("k", StringType()).add("v", DoubleType())
@@ -31,7 +31,7 @@ def finish(row: dict[str, Any], before: dict[str, Any] | None, change: str = "up
         [ROWS["k"], *RESULTS, StructField(CHANGE, StringType()), StructField(BEFORE, StructType(RESULTS))]
     )
     given = ("k", *names.values(), CHANGE, BEFORE)
-    convert = Finished(AGGREGATES, given, tuple(names.values()), ACCUMULATORS, to_json(output))
+    convert = AggregateResults(AGGREGATES, given, tuple(names.values()), ACCUMULATORS, to_json(output))
     types = [pa.float64() if isinstance(one.dataType, DoubleType) else pa.int64() for one in AGGREGATES.state]
     inner = pa.struct(list(zip(ACCUMULATORS, types, strict=True)))
     columns = [

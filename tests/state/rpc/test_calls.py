@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from chandy.state.errors import CannotGoBackError, CoordinatorLostError, RemoteError
 from chandy.state.rpc.calls import ActionClient, ActionServer, Call, Stream, pack_error, unpack_error
-from chandy.state.rpc.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopOrder
+from chandy.state.rpc.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopHost
 from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE
@@ -51,7 +51,7 @@ class Service:
         try:
             while True:
                 yield Heartbeat()
-                yield StopOrder()
+                yield StopHost()
                 if ask.batch == 1:
                     raise CannotGoBackError("op/3", 1, 7)
         finally:
@@ -112,15 +112,15 @@ def test_an_error_without_a_type_here_keeps_its_name(
 
 
 def test_a_stream_yields_its_values_and_then_its_error(client: ActionClient) -> None:
-    stream = client.stream("orders", AskBatch("host", "q", 1), (Heartbeat, StopOrder))
-    assert [next(stream), next(stream)] == [Heartbeat(), StopOrder()]
+    stream = client.stream("orders", AskBatch("host", "q", 1), (Heartbeat, StopHost))
+    assert [next(stream), next(stream)] == [Heartbeat(), StopHost()]
     with pytest.raises(CannotGoBackError):
         next(stream)
 
 
 def test_a_stream_that_is_over_is_closed_in_the_server(client: ActionClient, service: Service) -> None:
     with pytest.raises(CannotGoBackError):
-        list(client.stream("orders", AskBatch("host", "q", 1), (Heartbeat, StopOrder)))
+        list(client.stream("orders", AskBatch("host", "q", 1), (Heartbeat, StopHost)))
     assert service.closed
 
 

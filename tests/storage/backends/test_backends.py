@@ -20,7 +20,7 @@ from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import commit_savepoint, read_savepoint
-from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotWriter, Source
+from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotSource, SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ObjectExistsError
 from chandy.storage.keys import temporary_name
@@ -131,7 +131,7 @@ def test_a_savepoint_in_the_same_service_is_copied_there(
     savepoint = open_store(s3_uri(moto, f"savepoints/{uuid.uuid4().hex}"))
     requests.made.clear()
     writer = SnapshotWriter(savepoint, "checkpoints/2/host.pack")
-    writer.add("0", files, source=Source(s3, handle))
+    writer.add("0", files, source=SnapshotSource(s3, handle))
     stored = writer.finish()["0"].handle
     assert sum(size for _, size in requests.made) < PACK_BELOW
     assert "copy_object" in requests.names()

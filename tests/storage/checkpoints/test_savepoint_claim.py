@@ -18,7 +18,7 @@ from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, read_savepoint
 from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
-from chandy.storage.checkpoints.snapshots import SnapshotWriter, Source
+from chandy.storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 
 from ...builders import AskingProof, make_manifest
@@ -68,7 +68,7 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
             "0",
             files,
             manifests[-1].operators[0].shards[0] if manifests else None,
-            source=Source(savepoint, source),
+            source=SnapshotSource(savepoint, source),
         )
         manifests.append(make_manifest(id, live(catalog, 0), [writer.finish()["0"].handle]))
         catalog.commit(manifests[-1])

@@ -26,8 +26,8 @@ from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import THREADS, restore_files
 from chandy.storage.checkpoints.snapshots import (
     PACK_BELOW,
+    SnapshotSource,
     SnapshotWriter,
-    Source,
     StoredSnapshot,
     copy_snapshot,
 )
@@ -580,7 +580,7 @@ def test_a_savepoint_copies_what_the_last_checkpoint_has_and_uploads_the_rest(
     (gone, *_) = pipeline.list("shared/")
     pipeline.delete(gone)
     writer = SnapshotWriter(savepoint, "checkpoints/2/host.pack")
-    writer.add("0", files, source=Source(pipeline, last.handle))
+    writer.add("0", files, source=SnapshotSource(pipeline, last.handle))
     stored = writer.finish()["0"]
     pipeline.objects.clear()
     restore_files(savepoint, stored.handle, tmp_path / "c")
@@ -608,7 +608,7 @@ def test_what_the_service_does_not_copy_into_a_savepoint_is_uploaded(
 
     monkeypatch.setattr(savepoint, "copy", refuse)
     writer = SnapshotWriter(savepoint, "checkpoints/2/host.pack")
-    writer.add("0", fill(tmp_path / "b", contents), source=Source(pipeline, last.handle))
+    writer.add("0", fill(tmp_path / "b", contents), source=SnapshotSource(pipeline, last.handle))
     restore_files(savepoint, writer.finish()["0"].handle, tmp_path / "c")
     assert contents_of(tmp_path / "c") == contents
 

@@ -8,8 +8,8 @@ from chandy.coordinator.sinks.two_phase.contract import Staged
 from chandy.coordinator.sinks.two_phase.epochs import (
     Ahead,
     EpochLog,
-    Lost,
-    Publish,
+    EpochsToPublish,
+    LostOutput,
     unknown_sinks,
     where_to_begin,
 )
@@ -166,20 +166,20 @@ def ids(*ids: int) -> tuple[EpochRecord, ...]:
     ("output", "checkpoint", "position", "expected"),
     [
         # Without a checkpoint the target must be empty.
-        (None, None, None, Publish(())),
+        (None, None, None, EpochsToPublish(())),
         (None, None, 3, Ahead(3, None)),
         # The sink is new to the query.
-        (None, 5, None, Publish(())),
-        (None, 5, 4, Publish(())),
+        (None, 5, None, EpochsToPublish(())),
+        (None, 5, 4, EpochsToPublish(())),
         (None, 5, 6, Ahead(6, 5)),
         # Nothing, some or all of what the checkpoint has is published.
-        (record(3, 5), 5, None, Publish(ids(3, 5))),
-        (record(3, 5), 5, 3, Publish(ids(5))),
-        (record(3, 5), 5, 5, Publish(())),
-        (record(3, 5, published=2), 5, 2, Publish(ids(3, 5))),
-        (record(3, 5, published=2), 5, 3, Publish(ids(5))),
-        (record(published=2), 5, 2, Publish(())),
-        (record(), 5, None, Publish(())),
+        (record(3, 5), 5, None, EpochsToPublish(ids(3, 5))),
+        (record(3, 5), 5, 3, EpochsToPublish(ids(5))),
+        (record(3, 5), 5, 5, EpochsToPublish(())),
+        (record(3, 5, published=2), 5, 2, EpochsToPublish(ids(3, 5))),
+        (record(3, 5, published=2), 5, 3, EpochsToPublish(ids(5))),
+        (record(published=2), 5, 2, EpochsToPublish(())),
+        (record(), 5, None, EpochsToPublish(())),
         # The target has what comes later.
         (record(3, 5), 5, 6, Ahead(6, None)),
         (record(3, 5, published=2), 5, 9, Ahead(9, 2)),
@@ -188,17 +188,17 @@ def ids(*ids: int) -> tuple[EpochRecord, ...]:
         (record(5), 5, 4, Ahead(4, None)),
         (record(published=2), 5, 3, Ahead(3, 2)),
         # It has lost what it had, and some of it is still there to be published.
-        (record(published=4), 5, None, Lost(4, None, ())),
-        (record(published=4), 5, 3, Lost(4, 3, ())),
-        (record(5, published=4), 5, 3, Lost(4, 3, ids(5))),
-        (record(5, published=4), 5, None, Lost(4, None, ids(5))),
+        (record(published=4), 5, None, LostOutput(4, None, ())),
+        (record(published=4), 5, 3, LostOutput(4, 3, ())),
+        (record(5, published=4), 5, 3, LostOutput(4, 3, ids(5))),
+        (record(5, published=4), 5, None, LostOutput(4, None, ids(5))),
     ],
 )
 def test_where_a_life_begins(
     output: OutputRecord | None,
     checkpoint: int | None,
     position: int | None,
-    expected: Publish | Ahead | Lost,
+    expected: EpochsToPublish | Ahead | LostOutput,
 ) -> None:
     assert where_to_begin(output, checkpoint, position) == expected
 

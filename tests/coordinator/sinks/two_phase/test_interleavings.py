@@ -383,7 +383,7 @@ class Life(SteppedExecutor):
         may_resume = left is not None and resumes and restore == "latest" and left.base == self.base
         resumable = left.resumable(self.sink, self.point, leftover=True) if left and may_resume else None
         self.restore(self.point, resumable)
-        self.handle(on.Restored(point.id if point else None))
+        self.handle(on.PipelineRestored(point.id if point else None))
 
     @property
     def publishers(self) -> list[SteppedPublisher]:
@@ -807,7 +807,7 @@ class Machine(RuleBasedStateMachine):
                 return
         if fails and life.machine.checkpoints.pending:
             oldest = min(life.machine.checkpoints.pending)
-            life.handle(on.CheckpointFailed(oldest, Reason.IO_EXCEPTION, "disk full"))
+            life.handle(on.InstructionFailed(oldest, Reason.IO_EXCEPTION, "disk full"))
         with self.alive():
             life.quiet(hold)
 
@@ -1127,11 +1127,11 @@ def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPat
 
     def where(
         record: OutputRecord | None, checkpoint: int | None, position: int | None
-    ) -> epochs.Publish | epochs.Ahead | epochs.Lost:
+    ) -> epochs.EpochsToPublish | epochs.Ahead | epochs.LostOutput:
         if position is not None and (checkpoint is None or position > checkpoint):
             return epochs.Ahead(position, checkpoint)
         left = record.epochs if record else ()
-        return epochs.Publish(tuple(one for one in left if position is None or one.id > position))
+        return epochs.EpochsToPublish(tuple(one for one in left if position is None or one.id > position))
 
     patch.setattr(takeover, "where_to_begin", where)
 
@@ -1142,9 +1142,9 @@ def begin_behind_what_is_published(patch: pytest.MonkeyPatch) -> None:
 
     def where(
         record: OutputRecord | None, checkpoint: int | None, position: int | None
-    ) -> epochs.Publish | epochs.Ahead | epochs.Lost:
+    ) -> epochs.EpochsToPublish | epochs.Ahead | epochs.LostOutput:
         found = right(record, checkpoint, position)
-        return epochs.Publish(()) if isinstance(found, epochs.Ahead) else found
+        return epochs.EpochsToPublish(()) if isinstance(found, epochs.Ahead) else found
 
     patch.setattr(takeover, "where_to_begin", where)
 

@@ -16,7 +16,7 @@ from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, TwoPhaseSi
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
 from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
-from chandy.coordinator.sinks.two_phase.takeover import TakeOver
+from chandy.coordinator.sinks.two_phase.takeover import SinkTakeover
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Generation
@@ -87,7 +87,7 @@ def begin_all(
         )
         for other in pipelines
     }
-    TakeOver(publishers, fence, POLICY, first_epoch, may_take_back).run(
+    SinkTakeover(publishers, fence, POLICY, first_epoch, may_take_back).run(
         StartPoint(
             SinkOwner(one.store.uri, "p"),
             Unshared(),

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.accumulators import Accumulator
 
 from chandy.coordinator.sinks.two_phase.contract import Staged
-from chandy.coordinator.sinks.two_phase.task_results import Finished
+from chandy.coordinator.sinks.two_phase.task_results import TaskResults
 
 ONE, TWO = Staged(1, note="one"), Staged(2, note="two")
 
@@ -26,7 +26,7 @@ class Context:
 
 def test_an_attempt_has_the_results_of_its_own_tasks_alone() -> None:
     context: Any = Context()
-    finished = Finished()
+    finished = TaskResults()
     first = finished.attempt()
     assert first.results() == ()
     late = first.begin(context)

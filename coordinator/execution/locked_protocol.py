@@ -18,21 +18,21 @@ from ..protocol.state_machine import CheckpointStateMachine
 T = TypeVar("T")
 
 
-class LockedMachine:
+class LockedProtocol:
     """The state machine of one pipeline, for all threads.
 
     Args:
-        machine: from now on only this object touches it.
+        state: from now on only this object touches it.
         clock: seconds since 1970, never going back.
     """
 
-    def __init__(self, machine: CheckpointStateMachine, clock: Callable[[], float]) -> None:
-        self.pipeline = machine.pipeline
-        self.generation = machine.generation
+    def __init__(self, state: CheckpointStateMachine, clock: Callable[[], float]) -> None:
+        self.pipeline = state.pipeline
+        self.generation = state.generation
         self.instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
         """What is to be carried out. An event among them is set once all manifests before it are written; None is the
         end."""
-        self._machine = machine
+        self._state = state
         self._clock = clock
         self._log = EventLog()
         self._changed = threading.Condition()
@@ -65,12 +65,12 @@ class LockedMachine:
     def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
         """Return a value of the state machine. ``value`` must not change anything."""
         with self._changed:
-            return value(self._machine)
+            return value(self._state)
 
     def wait_until(self, holds: Callable[[CheckpointStateMachine], bool], seconds: float) -> bool:
         """Wait until something holds of the state machine; return whether it does now."""
         with self._changed:
-            return self._changed.wait_for(lambda: holds(self._machine), seconds)
+            return self._changed.wait_for(lambda: holds(self._state), seconds)
 
     @property
     def events(self) -> tuple[LoggedEvent, ...]:
@@ -93,7 +93,7 @@ class LockedMachine:
         with self._changed:
             now = self._clock()
             self._log.add(event, now)
-            outcome = self._machine.handle(event, now)
+            outcome = self._state.handle(event, now)
             if before is not None:
                 before(outcome.answer)
             for instruction in outcome.instructions:

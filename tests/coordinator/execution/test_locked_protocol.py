@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chandy.coordinator.errors import StaleQueryError
-from chandy.coordinator.execution.locked_machine import LockedMachine
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
@@ -22,7 +22,7 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     make: Callable[..., Setup], tmp_path: Path
 ) -> None:
     setup = make(interval="10 s", retained=1)
-    setup.executor.machine.handle(on.ScheduleStarted(0.25))
+    setup.executor.protocol.handle(on.ScheduleStarted(0.25))
     setup.completed()
     future = setup.request()
     setup.executor.hosts.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
@@ -31,12 +31,12 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
         setup.executor.hosts.ask(AskBatch("host", "nobody", 5))
     setup.completed()
     setup.close()
-    events = setup.executor.machine.events
+    events = setup.executor.protocol.events
     assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, ClaimShards]
     assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
     again = setup.machine()
     replay(again, events)
-    assert again == setup.executor.machine.read(lambda machine: machine)
+    assert again == setup.executor.protocol.read(lambda state: state)
     assert again.closed is Reason.COORDINATOR_SHUTDOWN
     assert again.checkpoints.history.counts.completed == 2
 
@@ -47,9 +47,9 @@ def test_whatever_leads_to_instructions_wakes_those_who_wait_for_a_deadline(
     setup = make(interval="10 s")
     setup.completed()
     setup.close()
-    machine = LockedMachine(setup.machine(), lambda: 0.0)
+    machine = LockedProtocol(setup.machine(), lambda: 0.0)
     watcher, quiet = machine.watcher(), 0
-    for logged in setup.executor.machine.events:
+    for logged in setup.executor.protocol.events:
         watcher.clear()
         with contextlib.suppress(StaleQueryError):
             machine.handle_often(logged.event)
