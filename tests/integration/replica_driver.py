@@ -1,5 +1,7 @@
 """A driver whose state is replicated, which tests run as a process of its own and kill.
 
+It counts the rows of small files, whose keys come and go; or those of a large table of keys, given by ``add_keys``.
+
 ``python -m tests.integration.replica_driver <options as JSON>``: events go to stdout. The end of stdin stops it.
 """
 
@@ -15,8 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import cloudpickle
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy import FilesSink, PostgresSink, Replica, TwoPhaseSink
@@ -40,6 +45,12 @@ def add_file(folder: Path, file: int) -> None:
     hidden.write_text("\n".join(json.dumps({"k": key, "v": value}) for key, value in rows))
     os.utime(hidden, (1_600_000_000 + file, 1_600_000_000 + file))
     hidden.rename(folder / f"{file:04}.json")
+
+
+def add_keys(folder: Path, keys: int, files: int) -> None:
+    """Put each of the numbers below ``keys`` there once, in files of the same size."""
+    for file, numbers in enumerate(np.array_split(np.arange(keys), files)):
+        pq.write_table(pa.table({"k": numbers}), folder / f"{file:04}.parquet")
 
 
 def check_table(table: dict[str, int]) -> int:
@@ -89,11 +100,15 @@ def run(options: dict[str, Any]) -> None:
         restore=options.get("restore", "latest"),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)
-    rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    counts = coordinator.transform_with_state(
-        rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+    counts = (
+        count_keys(coordinator, spark, folder)
+        if options.get("large")
+        else count_rows(coordinator, spark, folder)
     )
-    query = coordinator.start(counts.writeStream.format("noop"), name="counts")
+    query = coordinator.start(counts.writeStream.outputMode("append").format("noop"), name="counts")
+    if options.get("large") and coordinator.restored is None:
+        query.processAllAvailable()
+        coordinator.checkpoint().result(DEADLINE)
     replica = coordinator.replicate("counts", to=target(folder, options), name=NAME, shards_per_batch=2)
     say("runs")
 
@@ -107,6 +122,20 @@ def run(options: dict[str, Any]) -> None:
     say("stopped")
 
 
+def count_rows(coordinator: CheckpointCoordinator, spark: SparkSession, folder: Path) -> DataFrame:
+    """Count the rows of small files."""
+    rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+    return coordinator.transform_with_state(
+        rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+    )
+
+
+def count_keys(coordinator: CheckpointCoordinator, spark: SparkSession, folder: Path) -> DataFrame:
+    """Count the rows of the files of ``add_keys``."""
+    rows = spark.readStream.schema("k long").parquet(str(folder / "in"))
+    return coordinator.aggregate(rows, by=["k"], uid="counts", n=("*", "count"), shards=32)
+
+
 def target(folder: Path, options: dict[str, Any]) -> TwoPhaseSink:
     """A table of PostgreSQL, or else a log of changes."""
     if conninfo := options.get("conninfo"):
@@ -117,9 +146,14 @@ def target(folder: Path, options: dict[str, Any]) -> TwoPhaseSink:
 
 
 def tell(query: CheckpointedQuery, replica: Replica) -> None:
-    """Tell how far the replica has come, and what has failed."""
+    """Tell how far the replica has come, by batches of its query and by checkpoints, and what has failed."""
     told: int | None = None
+    copied: int | None = None
     while (error := query.exception() or replica.query.exception()) is None:
+        progress = replica.query.lastProgress
+        if progress and (batch := progress["batchId"]) != copied:
+            copied = batch
+            say("batch", batch)
         if (at := replica.status.checkpoint) != told:
             told = at
             say("replicated", at)

@@ -12,18 +12,24 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.pins import pinned
 from tests.coordinator.connectors.directory_target import Directory
-from tests.effort import chance, rounds
+from tests.coordinator.connectors.postgres_server import PostgresServer
+from tests.coordinator.connectors.postgres_server import postgres as postgres
+from tests.effort import IS_FULL, chance, rounds
 from tests.waiting import eventually
 
 from .driver_process import Driver, driver
 from .driver_runs import runtime as runtime
-from .replica_driver import PIPELINE, add_file, check_table
+from .replica_driver import PIPELINE, add_file, add_keys, check_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
-KILLS = rounds(2, full=20)
+KILLS = rounds(1, full=20)
 FILES = 8
 """Input files of each life."""
+COPY_KILLS = rounds(1, full=3)
+KEYS_COPIED = 1_000_000 if IS_FULL else 100_000
+BATCHES = 16
+"""In which they are copied."""
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -83,3 +89,42 @@ def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
     newest = Catalog(store).latest()
     assert newest is not None
     assert max(pinned(store)) <= newest.id
+
+
+@pytest.mark.server
+def test_a_first_copy_that_is_killed_goes_on_in_the_middle(
+    tmp_path: Path, runtime: Path, postgres: PostgresServer
+) -> None:
+    postgres.execute("DROP TABLE IF EXISTS chandy_positions, copy")
+    (tmp_path / "in").mkdir()
+    add_keys(tmp_path / "in", KEYS_COPIED, files=4)
+    options = {"folder": tmp_path, "interval": "300 ms", "large": True, "conninfo": postgres.conninfo()}
+    numbers = chance("first copy")
+    each = BATCHES // (COPY_KILLS + 1)
+    begun_at: list[int] = []
+
+    def batches(one: Driver) -> list[int]:
+        return [int(told.split()[1]) for told in one.events if told.startswith("batch")]
+
+    for kill in range(COPY_KILLS):
+        wanted = each * kill + numbers.randrange(2, each)
+        with driver("replica_driver", tmp_path, runtime, options) as alive:
+            eventually(
+                lambda wanted=wanted: has_told(alive, "batch", 1) and batches(alive)[-1] >= wanted,  # type: ignore[misc]
+                f"batch {wanted} of the first copy",
+            )
+            assert not any(told.startswith("replicated") for told in alive.events), "the copy was whole"
+        begun_at.append(batches(alive)[0])
+    with driver("replica_driver", tmp_path, runtime, options) as last:
+        eventually(lambda: has_told(last, "runs", 1), "the last driver")
+        assert last.process.stdin is not None
+        last.process.stdin.close()
+        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    begun_at.append(batches(last)[0])
+    # No life but the first one began to copy at the beginning.
+    assert begun_at == sorted(set(begun_at)), begun_at
+    assert begun_at[0] == 0, begun_at
+    (found,) = postgres.execute(
+        "SELECT count(*), count(DISTINCT k), min(k), max(k), min(n), max(n) FROM copy"
+    )
+    assert tuple(found) == (KEYS_COPIED, KEYS_COPIED, 0, KEYS_COPIED - 1, 1, 1)
