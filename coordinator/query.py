@@ -42,7 +42,7 @@ class Definition:
     reads: tuple[str, ...]
     """Names of the pipeline's queries whose output it reads."""
     sources: QuerySources = attrs.field(factory=QuerySources)
-    """Those of its sources that Chandy knows more of."""
+    """Its sources of the kinds that Chandy knows."""
     keeps_letters: bool = False
     """Whether an operator of it keeps dead letters, which say what their batch has read."""
 

@@ -1,7 +1,8 @@
 """Structured logs through the standard library's ``logging``.
 
 What several lines are about, such as the pipeline, is named once: ``named`` for the code inside of a ``with``, and
-``carried`` and ``named_pool`` for threads that go on with the work.
+``carried`` and ``named_pool`` for threads that go on with the work. Lines that follow from an event of the checkpoint
+protocol have its id as ``event_id``, see ``caused_by``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _loading = threading.Lock()
+_cause: contextvars.ContextVar[int | None] = contextvars.ContextVar("chandy_cause", default=None)
 
 
 @cache
@@ -47,9 +49,29 @@ def named(**names: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def caused_by(event: int | None) -> Iterator[None]:
+    """Add the id of an event of the checkpoint protocol to every line inside of the ``with``; None: of no event."""
+    token = _cause.set(event)
+    try:
+        yield
+    finally:
+        _cause.reset(token)
+
+
+def cause() -> int | None:
+    """Return the id of the event that what is done here follows from; None if it follows from none."""
+    return _cause.get()
+
+
 def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function for another thread to call, once, which logs with the names that are known here."""
-    return partial(contextvars.copy_context().run, call)
+    """Return a function for another thread to call, once, which logs with the names that are known here.
+
+    A thread outlives the event in which it was started. So the event is not its cause.
+    """
+    context = contextvars.copy_context()
+    context.run(_cause.set, None)
+    return partial(context.run, call)
 
 
 def named_pool(threads: int, name: str) -> ThreadPoolExecutor:
@@ -68,6 +90,12 @@ class _Late:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(_logger(self._name), attribute)
+
+
+def _with_cause(logger: Any, method: str, event: EventDict) -> EventDict:
+    if (of := _cause.get()) is not None:
+        event.setdefault("event_id", of)
+    return event
 
 
 def _line_and_traceback(line: Callable[[Any, str, EventDict], str]) -> Callable[[Any, str, EventDict], str]:
@@ -90,6 +118,7 @@ def _logger(name: str) -> BoundLogger:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.contextvars.merge_contextvars,
+            _with_cause,
             structlog.processors.format_exc_info,
             _line_and_traceback(
                 structlog.processors.LogfmtRenderer(

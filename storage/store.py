@@ -24,7 +24,7 @@ class StoreRequests:
     attempts: int = 0
     """Attempts of operations, the first ones and the repeated ones."""
     retries: int = 0
-    """Those that were repeated because the store had failed for a moment."""
+    """Attempts that repeated an operation because the store had failed for a moment."""
     failures: int = 0
     """Operations that have failed, whatever was tried."""
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)

@@ -21,7 +21,6 @@ from ..restore.restore_point import SINK, WORKING, RestorePoint
 from ..restore.run_record import same_operators
 from ..sinks.file_sink_log import newest
 from ..sinks.sink import Sink
-from ..spark import active
 from ..spark.listing import link_or_copy
 from ..spark.plain_checkpoint import (
     PlainCheckpoint,
@@ -31,6 +30,7 @@ from ..spark.plain_checkpoint import (
     without_state,
 )
 from ..spark.progress import Files
+from ..spark.session import runs_query
 from ..spark.writer_facts import WriterFacts
 from . import adopted_store, adopters, keyed_state
 from .adopted_store import Adopted, AdoptingPipeline, AdoptionRecord
@@ -193,7 +193,7 @@ class Adopter:
             found,
             target,
             stored,
-            runs_here=active.is_running(self.spark, found.query_id),
+            runs_here=runs_query(self.spark, found.query_id),
             rival=self._rival(found.query_id, "" if target is None else target.query),
         )
 

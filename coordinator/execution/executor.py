@@ -20,7 +20,7 @@ import attrs
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.errors import ChandyError
-from ...storage.logs import carried, logger
+from ...storage.logs import carried, cause, caused_by, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
@@ -34,7 +34,7 @@ from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
-from .locked_protocol import LockedProtocol
+from .locked_protocol import CausedInstruction, LockedProtocol
 from .progress import Progress
 from .reports import Reports
 from .successor_watch import SuccessorWatch
@@ -55,6 +55,8 @@ class Job:
     work: Callable[[Any], object]
     instruction: Any
     """What ``work`` is called with."""
+    cause: int | None = attrs.field(factory=cause)
+    """The id of the event that it follows from."""
 
     @property
     def checkpoint(self) -> int | None:
@@ -222,13 +224,17 @@ class CheckpointExecutor:
 
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
-        while (instruction := self.protocol.instructions.get()) is not None:
-            try:
-                self._hand_on(instruction)
-            except Exception:
-                log.exception("an instruction failed", instruction=type(instruction).__name__)
+        while (given := self.protocol.instructions.get()) is not None:
+            if isinstance(given, threading.Event):
+                self._own.manifests.submit(Job(threading.Event.set, given))
+                continue
+            with caused_by(given.cause):
+                try:
+                    self._hand_on(given.instruction)
+                except Exception:
+                    log.exception("an instruction failed", instruction=type(given.instruction).__name__)
 
-    def _hand_on(self, instruction: do.Instruction | threading.Event) -> None:
+    def _hand_on(self, instruction: do.Instruction) -> None:
         jobs = self.jobs
         match instruction:
             case do.Send(host, order):
@@ -270,8 +276,6 @@ class CheckpointExecutor:
                 self._reports.checkpoint_measured(statistics)
             case do.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
-            case threading.Event():
-                self._own.manifests.submit(Job(threading.Event.set, instruction))
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
@@ -285,13 +289,14 @@ class CheckpointExecutor:
 
     def _carefully(self, job: Job) -> None:
         """Do what an instruction says. An unexpected error fails its checkpoint."""
-        try:
-            job.work(job.instruction)
-        except Exception as error:
-            log.exception("an instruction failed", instruction=job.name)
-            log.debug("an instruction failed", events=self.protocol.events)
-            if job.checkpoint is not None:
-                self.jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
+        with caused_by(job.cause):
+            try:
+                job.work(job.instruction)
+            except Exception as error:
+                log.exception("an instruction failed", instruction=job.name)
+                log.debug("an instruction failed", events=self.protocol.events)
+                if job.checkpoint is not None:
+                    self.jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
 
     def _resolve(self, order: do.Resolve) -> None:
         if (future := self._futures.pop(order.request, None)) is not None:
@@ -372,9 +377,9 @@ class CheckpointExecutor:
         with contextlib.suppress(queue.Empty):
             while True:
                 match self.protocol.instructions.get_nowait():
-                    case do.Resolve() as answer:
+                    case CausedInstruction(do.Resolve() as answer):
                         self._resolve(answer)
-                    case do.Reject() as answer:
+                    case CausedInstruction(do.Reject() as answer):
                         self._reject(answer)
 
     def _refuse_the_rest(self, reason: Reason) -> None:

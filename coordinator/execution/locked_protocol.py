@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
+import attrs
+
+from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.state_machine import CheckpointStateMachine
 
+log = logger(__name__)
+
 T = TypeVar("T")
+
+
+@attrs.frozen
+class CausedInstruction:
+    """An instruction to carry out, and the id of the event that it follows from."""
+
+    instruction: do.Instruction
+    cause: int
 
 
 class LockedProtocol:
@@ -29,9 +43,9 @@ class LockedProtocol:
     def __init__(self, state: CheckpointStateMachine, clock: Callable[[], float]) -> None:
         self.pipeline = state.pipeline
         self.generation = state.generation
-        self.instructions: queue.SimpleQueue[do.Instruction | threading.Event | None] = queue.SimpleQueue()
-        """What is to be carried out. An event among them is set once all manifests before it are written; None is the
-        end."""
+        self.instructions: queue.SimpleQueue[CausedInstruction | threading.Event | None] = queue.SimpleQueue()
+        """What is to be carried out. A ``threading.Event`` among them is set once all manifests before it are written;
+        None is the end."""
         self._state = state
         self._clock = clock
         self._log = EventLog()
@@ -92,13 +106,15 @@ class LockedProtocol:
     def _change(self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None) -> on.Answer:
         with self._changed:
             now = self._clock()
-            self._log.add(event, now)
+            logged = self._log.add(event, now)
             outcome = self._state.handle(event, now)
             if before is not None:
                 before(outcome.answer)
             for instruction in outcome.instructions:
-                self.instructions.put(instruction)
+                self.instructions.put(CausedInstruction(instruction, logged.id))
             self._changed.notify_all()
         if outcome.instructions:
+            kinds = Counter(type(instruction).__name__ for instruction in outcome.instructions)
+            log.debug("the protocol goes on", event_id=logged.id, kind=type(event).__name__, **kinds)
             self.wake_watchers()
         return outcome.answer

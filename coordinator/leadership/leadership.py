@@ -1,8 +1,8 @@
-"""Who writes into a pipeline's sinks: one driver at a time, the pipeline's leader.
+"""Leadership: one driver at a time writes into a pipeline's sinks.
 
 A successor fences its predecessor by its claim, which ends the predecessor's checkpoints at once. It does not end what
 Spark is doing: a batch that is under way publishes. So nobody touches a sink before the predecessor has stepped
-down. It does when all its queries have ended, or dies.
+down: all its queries have ended, or it is dead.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class StoredPipeline:
     clock: Callable[[], float]
     _ids: list[int] = attrs.field(factory=list, init=False)
     _manifests: list[Manifest] = attrs.field(factory=list, init=False)
-    """Those of the checkpoints, oldest first."""
+    """The manifests of the checkpoints, oldest first."""
     _trouble: str = attrs.field(default="", init=False)
     """Why the store could not be read; empty if it could."""
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)

@@ -65,7 +65,7 @@ class CopyIds:
 
 @attrs.define
 class Copies:
-    """Those of a pipeline, up to the point where each follows its owner."""
+    """The copies of a pipeline's shards, up to the point where each follows its owner."""
 
     are_standbys: ClassVar[bool] = False
     active: ClassVar[frozenset[CopyPhase]] = frozenset()

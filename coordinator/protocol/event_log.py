@@ -24,8 +24,10 @@ SHARDS = 20_000
 
 @attrs.frozen
 class LoggedEvent:
-    """An event and its time."""
+    """An event, its id and its time."""
 
+    id: int
+    """How many events the state machine was given before. The log has it as ``event_id`` with what follows from it."""
     at: float
     """Seconds since 1970."""
     event: Event[Any]
@@ -39,13 +41,17 @@ class EventLog:
     shard_limit: int = SHARDS
     _events: deque[LoggedEvent] = attrs.field(factory=deque, init=False)
     _shards: int = attrs.field(default=0, init=False)
+    _count: int = attrs.field(default=0, init=False)
 
-    def add(self, event: Event[Any], at: float) -> None:
-        """Append an event."""
-        self._events.append(LoggedEvent(at, event))
+    def add(self, event: Event[Any], at: float) -> LoggedEvent:
+        """Append an event, and return it with its id."""
+        added = LoggedEvent(self._count, at, event)
+        self._count += 1
+        self._events.append(added)
         self._shards += _shards_of(event)
         while len(self._events) > self.limit or (self._shards > self.shard_limit and len(self._events) > 1):
             self._shards -= _shards_of(self._events.popleft().event)
+        return added
 
     def __iter__(self) -> Iterator[LoggedEvent]:
         return iter(tuple(self._events))

@@ -264,7 +264,7 @@ class Discarded(Event[None]):
     checkpoints: tuple[int, ...]
     """The ids of all that one instruction names."""
     remaining: tuple[Manifest, ...]
-    """Those of them that are still there: a reader needs them, or the store did not delete them."""
+    """The checkpoints among them that are still there: a reader needs them, or the store did not delete them."""
 
 
 # --- life cycle ---------------------------------------------------------------------------------------------

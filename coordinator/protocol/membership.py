@@ -15,9 +15,9 @@ class Membership:
     """The state hosts, by id. An executor has one at a time."""
 
     hosts: dict[str, HostHello] = attrs.field(factory=dict, init=False)
-    """Those that live."""
+    """The hosts that live."""
     dismissed: set[str] = attrs.field(factory=set, init=False)
-    """Those whose shards others have by their standbys. What they say no longer counts."""
+    """The hosts whose standbys have taken their shards. What they say no longer counts."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor."""
 

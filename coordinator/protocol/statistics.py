@@ -187,7 +187,7 @@ class Statistics:
     restored: int | None
     """Id of the checkpoint that was restored last; None if none was."""
     checkpoints: tuple[CheckpointStatistics, ...] = attrs.field(repr=_how_many)
-    """Those in progress and the last that ended, newest first."""
+    """The checkpoints in progress and the last ones that ended, newest first."""
 
     def checkpoint(self, id: int) -> CheckpointStatistics | None:
         """Return one of ``checkpoints``; None if it is not among them."""

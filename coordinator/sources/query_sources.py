@@ -14,7 +14,7 @@ from .source import Source
 
 @attrs.frozen
 class QuerySources:
-    """Those sources of a query that Chandy knows more of."""
+    """The sources of a query that are of kinds that Chandy knows."""
 
     sources: Mapping[str, Source] = attrs.field(factory=dict)
     """By what Spark's offset log calls them."""

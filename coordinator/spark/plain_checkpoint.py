@@ -84,7 +84,7 @@ class PlainCheckpoint:
 
     @property
     def keyed(self) -> tuple[StateOperator, ...]:
-        """Those operators that are a ``transformWithState``."""
+        """The operators that are a ``transformWithState``."""
         return tuple(operator for operator in self.operators if operator.is_keyed)
 
 

@@ -129,3 +129,10 @@ def bind_address(spark: SparkSession) -> str:
     if is_local_mode(spark):
         return LOOPBACK
     return str(spark.sparkContext.getConf().get("spark.driver.bindAddress", driver_host(spark)))
+
+
+def runs_query(spark: SparkSession, query_id: str) -> bool:
+    """Return whether a query goes on from the checkpoint with this id, in any session of the application."""
+    java = spark._jvm.java.util.UUID  # type: ignore[union-attr]
+    running = spark._jsparkSession.sharedState().activeStreamingQueries()
+    return bool(running.containsKey(java.fromString(query_id)))

@@ -84,7 +84,7 @@ class WriterFacts:
     operators: tuple[str, ...] = ()
     """Uids of the Chandy operators in the plan, without duplicates, in the order of the plan."""
     merged_operators: tuple[str, ...] = ()
-    """Those of ``operators`` that are below a union or a coalesce without a shuffle in between."""
+    """The members of ``operators`` that are below a union or a coalesce without a shuffle in between."""
     native_state: bool = False
     """Whether Spark keeps state of its own for the query: for an aggregate, a join of streams, deduplication, ..."""
     sources: tuple[SourceFacts, ...] = ()

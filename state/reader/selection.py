@@ -26,7 +26,7 @@ class Selection:
     checkpoint: int
     is_savepoint: bool
     shards: tuple[Handle | None, ...]
-    """Those to read."""
+    """The shards to read."""
     state: StoredState
     key: bytes | None = None
     """The canonical bytes of the only key to read; None: all keys."""

@@ -399,7 +399,7 @@ class ClaimAnswer:
     resume_point: ResumePoint | None = None
     """What the changelogs of the granted shards lead to from there. None: changelogs are not used."""
     kept: tuple[int, ...] = ()
-    """Those that the host has set aside, and serves as they are."""
+    """The shards that the host has set aside, and serves as they are."""
     terms: dict[int, Term] = attrs.field(factory=dict)
     """The terms of granted shards that are not in their first."""
 
@@ -413,7 +413,7 @@ class ClaimShards(Message[ClaimAnswer]):
     uid: str
     shards: tuple[int, ...]
     aside: dict[int, Term] = attrs.field(factory=dict)
-    """Those that it has as they are, set aside in a move, and the term in which it could serve each."""
+    """The shards that it has set aside in a move, and the term in which it could serve each as it is."""
 
 
 @attrs.frozen
@@ -505,7 +505,7 @@ class CopyReport(Message[None]):
     copy_id: CopyId
     step: CopyStep
     term: Term = NO_TERM
-    """That of the order to take over."""
+    """The term of the order to take over."""
     why: str = ""
     """Why it failed."""
 
@@ -518,7 +518,7 @@ class DropStandby(Message[None]):
     query_id: str
     shard: ShardId
     term: Term
-    """That of the owner."""
+    """The term of the owner."""
     copy_id: CopyId
 
 
@@ -542,7 +542,7 @@ class HandOver:
     query_id: str
     shard: ShardId
     term: Term
-    """That of the owner, which refuses any other."""
+    """The term of the owner, which refuses any other."""
     after: int
     """The last batch that is known already."""
     cut: int | None = None

@@ -43,7 +43,7 @@ class OperatorMetrics:
     shards: int = 0
     """Shards that tasks had access to. A shard counts once in every batch."""
     remote_shards: int = 0
-    """Those of them that another executor's state host had."""
+    """The shards among them that another executor's state host had."""
 
     @property
     def own_seconds(self) -> float:

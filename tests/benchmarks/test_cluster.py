@@ -93,10 +93,10 @@ def test_bytes_that_moved_are_those_of_shards_with_another_owner() -> None:
 
 def test_a_wait_is_from_the_first_to_the_last_time_that_a_host_asks_for_a_batch() -> None:
     def asked(at: float, host: str, batch: int) -> LoggedEvent:
-        return LoggedEvent(at, BatchAsked(AskBatch(host, "q", batch)))
+        return LoggedEvent(0, at, BatchAsked(AskBatch(host, "q", batch)))
 
     events = [asked(1.0, "a", 7), asked(1.1, "b", 7), asked(1.4, "a", 7), asked(1.5, "a", 7)]
-    events += [LoggedEvent(9.0, BatchCommitted("q", 7)), asked(9.0, "b", 8), asked(9.1, "a", 8)]
+    events += [LoggedEvent(0, 9.0, BatchCommitted("q", 7)), asked(9.0, "b", 8), asked(9.1, "a", 8)]
     assert joining.longest_wait(events) == pytest.approx(0.5)
     assert joining.longest_wait(events[-2:]) == 0.0
     assert joining.longest_wait([]) == 0.0

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from chandy.storage.logs import carried, logger, named, named_pool
+from chandy.storage.logs import carried, caused_by, logger, named, named_pool
 from chandy.storage.long_waits import Reminder, told_if_slow
 
 from ..waiting import eventually
@@ -31,6 +31,27 @@ def test_names_are_in_every_line_inside_of_the_with_and_in_none_behind_it(
     assert caplog.messages == [
         "event=inside pipeline=p query=q",
         "event=between pipeline=p",
+        "event=behind",
+    ]
+
+
+def test_what_follows_from_an_event_has_its_id_and_a_thread_that_outlives_the_event_has_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with named(pipeline="p"), caused_by(417):
+        log.info("inside")
+        with caused_by(None):
+            log.info("of no event")
+        log.info("the event itself", event_id=418)
+        thread = threading.Thread(target=carried(log.info), args=("in a thread",))
+        thread.start()
+        thread.join()
+    log.info("behind")
+    assert caplog.messages == [
+        "event=inside pipeline=p event_id=417",
+        'event="of no event" pipeline=p',
+        'event="the event itself" pipeline=p event_id=418',
+        'event="in a thread" pipeline=p',
         "event=behind",
     ]
 

@@ -15,6 +15,7 @@ from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline
 
+from ...waiting import eventually
 from .one_life import Setup
 
 
@@ -39,6 +40,22 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     assert again == setup.executor.protocol.read(lambda state: state)
     assert again.closed is Reason.COORDINATOR_SHUTDOWN
     assert again.checkpoints.history.counts.completed == 2
+
+
+def test_the_log_has_the_id_of_the_event_with_what_follows_from_it(
+    make: Callable[..., Setup], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="chandy")
+    setup = make()
+    future = setup.request()
+    setup.executor.hosts.decline(Decline("host", 1, setup.host.ordered(1).query_id, "no"))
+    setup.error(future)
+    (declined,) = [one for one in setup.executor.protocol.events if isinstance(one.event, Decline)]
+    eventually(lambda: any("no checkpoint" in line for line in caplog.messages))
+    found = [line for line in caplog.messages if f"event_id={declined.id}" in line.split()]
+    assert any("kind=Decline" in line and "Reject=1" in line for line in found), found
+    assert any("no checkpoint" in line for line in found), found
+    assert [one.id for one in setup.executor.protocol.events] == list(range(declined.id + 1))
 
 
 def test_whatever_leads_to_instructions_wakes_those_who_wait_for_a_deadline(

@@ -815,7 +815,7 @@ class Life:
     # --- events and instructions ----------------------------------------------------------------------------
 
     def handle(self, event: on.Event[on.Answer]) -> on.Answer:
-        self.events.append(LoggedEvent(self.world.tick(), event))
+        self.events.append(LoggedEvent(len(self.events), self.world.tick(), event))
         # An event that is refused has no outcome.
         self.outcomes_of_events.append(None)
         committed = {name: query.committed for name, query in self.machine.queries.items()}

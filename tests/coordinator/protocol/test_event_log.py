@@ -16,11 +16,11 @@ def ack(shards: int) -> on.Acked:
     return on.Acked(Ack("host", 1, "id", tuple(snapshots)))
 
 
-def test_the_last_events_are_kept_with_their_times() -> None:
+def test_the_last_events_are_kept_with_their_ids_and_times() -> None:
     log = EventLog(limit=2)
     for number in range(4):
         log.add(on.PlanningDone(number), 10.0 + number)
-    assert list(log) == [LoggedEvent(12.0, on.PlanningDone(2)), LoggedEvent(13.0, on.PlanningDone(3))]
+    assert list(log) == [LoggedEvent(2, 12.0, on.PlanningDone(2)), LoggedEvent(3, 13.0, on.PlanningDone(3))]
 
 
 def test_large_events_push_out_earlier_ones_but_the_last_one_is_always_kept() -> None:
