@@ -88,6 +88,7 @@ types: $(STAMP)
 # The pages that are written from the code. A test fails while they differ from it.
 docs: $(STAMP)
 	$(RUN) docs.configuration
+	$(RUN) docs.lifecycles
 
 # The site, from the pages and the docstrings; its first page is build/site/index.html. A warning fails it.
 site: $(STAMP)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +10,8 @@ import attrs
 
 from chandy.coordinator import CheckpointConfig, ExponentialBackoff, FixedDelay, NoRestart
 from chandy.coordinator.errors import ChandyError
+
+from .docstrings import attribute_docstrings, markdown
 
 PAGE: Final = Path(__file__).with_name("configuration.md")
 CLASSES: Final = (CheckpointConfig, ExponentialBackoff, FixedDelay, NoRestart)
@@ -62,10 +60,10 @@ def page() -> str:
 
 
 def _section(cls: type) -> str:
-    parts = [f"## {cls.__name__}", _markdown(_without_raises(inspect.getdoc(cls) or ""))]
-    descriptions = _field_docstrings(cls)
+    parts = [f"## {cls.__name__}", markdown(_without_raises(inspect.getdoc(cls) or ""))]
+    descriptions = attribute_docstrings(cls)
     for field in attrs.fields(cls):
-        parts += [f"### {cls.__name__}.{field.name}", _facts(cls, field), _markdown(descriptions[field.name])]
+        parts += [f"### {cls.__name__}.{field.name}", _facts(cls, field), markdown(descriptions[field.name])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,26 +92,8 @@ def _expected(cls: type, name: str) -> str | None:
     raise AssertionError(f"{cls.__name__}.{name} takes anything")
 
 
-def _field_docstrings(cls: type) -> dict[str, str]:
-    """Return the text below each field of a class."""
-    (definition,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(definition, ast.ClassDef)
-    return dict(_documented(definition.body))
-
-
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, text in pairwise(body):
-        match field, text:
-            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(found))):
-                yield name, inspect.cleandoc(found)
-
-
 def _without_raises(text: str) -> str:
     return text.partition("\nRaises:")[0].strip()
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"``(.+?)``", r"`\1`", text)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from chandy.coordinator.spark.environment import NEWEST, OLDEST
 from chandy.state.format.evolution import MAX_VERSIONS
 from chandy.state.local import changelog
 from chandy.storage.checkpoints.manifest import SCHEMA_VERSION
-from docs import configuration
+from docs import configuration, lifecycles
 
 from .pages import PAGES, ROOT, blocks, commands
 
@@ -65,6 +65,10 @@ def test_every_command_is_there(page: Path) -> None:
 
 def test_the_page_on_configuration_is_what_the_code_says() -> None:
     assert configuration.PAGE.read_text() == configuration.page(), "run `make docs`"
+
+
+def test_the_lifecycles_on_the_page_on_design_are_those_of_the_code() -> None:
+    assert lifecycles.PAGE.read_text() == lifecycles.page(), "run `make docs`"
 
 
 def test_the_page_on_compatibility_names_the_versions_of_the_code() -> None:

@@ -10,6 +10,7 @@ import attrs
 
 from ...state.rpc.messages import CopyReport, CopyStep, HostHello, OpenAhead
 from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
+from .errors import CopyPhaseError
 from .instructions import Send
 from .query_state import QueryState
 
@@ -21,15 +22,32 @@ HAND_OVER_SECONDS: Final = 5.0
 
 
 class CopyPhase(StrEnum):
-    """How far a move is, or a standby."""
+    """How far a move is, or a standby. ``NEXT`` says which phases may follow each."""
 
     PLANNED = "waits for a checkpoint"
+    """It waits for the next checkpoint."""
     STORING = "is in a checkpoint"
+    """A checkpoint takes the snapshot that it is restored from."""
     STORED = "waits for its turn"
+    """That checkpoint has completed."""
     OPENING = "is restored ahead"
+    """Its host restores it, and follows the owner."""
     READY = "waits for the end of a batch"
-    """A standby is in sync, and waits for the end of its owner."""
+    """It has what the owner has. A move waits for the end of a batch, a standby for the end of its owner."""
     HANDING_OVER = "is handed over"
+    """Its host takes the rest over, in a term of its own."""
+
+
+NEXT: Final[Mapping[CopyPhase, frozenset[CopyPhase]]] = {
+    CopyPhase.PLANNED: frozenset({CopyPhase.STORING}),
+    # The checkpoint may be aborted.
+    CopyPhase.STORING: frozenset({CopyPhase.STORED, CopyPhase.PLANNED}),
+    CopyPhase.STORED: frozenset({CopyPhase.OPENING}),
+    CopyPhase.OPENING: frozenset({CopyPhase.READY}),
+    CopyPhase.READY: frozenset({CopyPhase.HANDING_OVER}),
+    CopyPhase.HANDING_OVER: frozenset(),
+}
+"""The phases that may follow each. A copy may be given up in any of them; after the last one it is the shard."""
 
 
 @attrs.define
@@ -49,6 +67,20 @@ class ShardCopy:
     term: Term = NO_TERM
     """The term in which the target will have it, once it is handed over."""
     deadline: float | None = None
+
+    def enter(self, phase: CopyPhase, deadline: float | None = None) -> None:
+        """Go to the next phase.
+
+        Args:
+            phase: the phase.
+            deadline: when it is given up in this phase; None: never.
+
+        Raises:
+            CopyPhaseError: the phase cannot follow; nothing has changed.
+        """
+        if phase not in NEXT[self.phase]:
+            raise CopyPhaseError(self.id, self.phase, phase)
+        self.phase, self.deadline = phase, deadline
 
 
 @attrs.define
@@ -101,21 +133,24 @@ class Copies:
         """Return the shards whose owners must keep what follows the snapshots of a checkpoint."""
         planned = self.of(query, CopyPhase.PLANNED)
         for one in planned:
-            one.phase, one.checkpoint = CopyPhase.STORING, checkpoint
+            one.enter(CopyPhase.STORING)
+            one.checkpoint = checkpoint
         return tuple(one.shard for one in planned)
 
     def not_stored(self, checkpoint: int) -> None:
         """Wait for the next checkpoint: this one was aborted."""
         for one in self.under_way.values():
             if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint:
-                one.phase, one.checkpoint = CopyPhase.PLANNED, None
+                one.enter(CopyPhase.PLANNED)
+                one.checkpoint = None
 
     def stored(self, checkpoint: int, sources: Mapping[tuple[str, ShardId], RestoreSource]) -> None:
         """Let shards that a completed checkpoint has wait for their turn."""
         for one in self.under_way.values():
             source = sources.get((one.query, one.shard))
             if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint and source is not None:
-                one.phase, one.source = CopyPhase.STORED, source
+                one.enter(CopyPhase.STORED)
+                one.source = source
 
     def open(
         self, queries: Mapping[str, QueryState], hosts: Mapping[str, HostHello], until: float
@@ -125,7 +160,7 @@ class Copies:
         waiting = [one for one in self.under_way.values() if one.phase is CopyPhase.STORED]
         for one in waiting[: max(0, places)]:
             assert one.source is not None
-            one.phase, one.deadline = CopyPhase.OPENING, until
+            one.enter(CopyPhase.OPENING, until)
             query, owner, target = queries[one.query], hosts[one.owner], hosts[one.target]
             term = query.assignment.owner_term(one.shard)
             back = target.address_from(owner.place) if self.are_standbys else None
@@ -137,7 +172,7 @@ class Copies:
         """Record that a target follows the owner."""
         one = self._reported(report, CopyPhase.OPENING)
         if one is not None:
-            one.phase, one.deadline = CopyPhase.READY, None
+            one.enter(CopyPhase.READY)
         return one
 
     def taken(self, report: CopyReport) -> ShardCopy | None:

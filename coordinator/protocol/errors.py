@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...state.shards import Term
+from ...state.shards import CopyId, Term
 from ...storage.errors import ChandyError, FailureCode, RefusedError
 from .reasons import Reason
 
@@ -37,6 +37,18 @@ class CheckpointStateError(ChandyError):
     def __str__(self) -> str:
         missing = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
         return f"checkpoint {self.id} cannot go from {self.phase} to {self.to}{missing}"
+
+
+@attrs.define(eq=False)
+class CopyPhaseError(ChandyError):
+    """A copy of a shard cannot go to the phase that it was told to go to."""
+
+    id: CopyId
+    phase: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"copy {self.id} of a shard cannot go from '{self.phase}' to '{self.to}'"
 
 
 @attrs.define(eq=False)

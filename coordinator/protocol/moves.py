@@ -141,7 +141,7 @@ class Moves(Copies):
         """
         for move in self.of(query.name, CopyPhase.READY):
             if not is_awaited(query.name, move.shard):
-                move.phase, move.deadline = CopyPhase.HANDING_OVER, until
+                move.enter(CopyPhase.HANDING_OVER, until)
                 move.term = query.assignment.raise_term(move.shard)
                 yield Send(move.target, TakeOver(move.id, query.gate.passed, move.term))
 

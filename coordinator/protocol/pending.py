@@ -28,7 +28,9 @@ class CheckpointPhase(enum.StrEnum):
     OVERDUE = "overdue"
     """The manifest is still being written, but the time is up: the request has failed."""
     COMPLETED = "completed"
+    """The manifest is durable."""
     ABORTED = "aborted"
+    """Nothing of it is ever restored."""
 
 
 @attrs.frozen

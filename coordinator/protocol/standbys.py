@@ -92,7 +92,7 @@ class Standbys(Copies):
 
     def promote(self, standby: ShardCopy, query: QueryState, until: float) -> Send:
         """Make a standby the shard. Its owner is gone."""
-        standby.phase, standby.deadline = CopyPhase.HANDING_OVER, until
+        standby.enter(CopyPhase.HANDING_OVER, until)
         standby.term = query.assignment.raise_term(standby.shard)
         # Spark begins a batch only when the one before has committed.
         cut = max(query.committed, query.gate.passed - 1)

@@ -1,0 +1,41 @@
+"""Writes the lifecycles in ``docs/design.md`` from the code: ``python -m docs.lifecycles``, or ``make docs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from chandy.coordinator.protocol.copies import NEXT, CopyPhase
+from chandy.coordinator.protocol.pending import PHASES, CheckpointPhase
+
+from .docstrings import attribute_docstrings, markdown
+
+P = TypeVar("P", bound=Enum)
+
+PAGE: Final = Path(__file__).with_name("design.md")
+BEGIN: Final = "<!-- Written by `make docs` from the code, up to the end mark. Do not edit. -->"
+END: Final = "<!-- end -->"
+
+
+def page() -> str:
+    """Return the page with the tables as they have to be."""
+    text = PAGE.read_text()
+    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+    checkpoints = _table("checkpoint", CheckpointPhase, {phase: PHASES[phase].next for phase in PHASES})
+    copies = _table("copy", CopyPhase, NEXT)
+    return before + "\n\n".join([BEGIN, "\n".join(checkpoints), "\n".join(copies), after])
+
+
+def _table(of: str, phases: type[P], after: Mapping[P, Set[P]]) -> Iterator[str]:
+    said = attribute_docstrings(phases)
+    yield f"| phase of a {of} | | next |"
+    yield "|---|---|---|"
+    for phase in phases:
+        following = ", ".join(f"`{one.name}`" for one in phases if one in after[phase])
+        yield f"| `{phase.name}` | {markdown(' '.join(said[phase.name].split()))} | {following} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
