@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
 from ..sinks.place import plain_path
+from ..spark.logs.file_log import logged_files
 from ..spark.logs.offset_log import offsets_in
 
-_FILE = re.compile(rb'\{"path": ?"([^"\\]+)"(?:, ?"size": ?(\d+))?(?:, ?"rows": ?(\d+))?[,}]')
-"""How the line about a file begins in the log of a file sink, and in that of a file source."""
-_FOLDER = re.compile(rb'"isDir": ?true')
-"""In the one line of an entry of Chandy's own that is not about a file."""
 _LOCAL: Final = "file:///"
 _EPOCH = re.compile(r"part-(\d{8,})-\d{5,}-[0-9a-f]{8}-[0-9a-f]{16}\.\w+")
 """The name of a file that Chandy has published."""
@@ -42,34 +39,18 @@ class PublishedFile:
 
 def published(entry: bytes) -> tuple[PublishedFile, ...]:
     """Return the files that an entry of the log of a directory adds, in their order."""
-    return tuple(
-        PublishedFile(path, int(size or 0), None if rows is None else int(rows))
-        for path, size, rows in _lines(entry)
-    )
+    return tuple(PublishedFile(_path(file.uri), file.size, file.rows) for file in logged_files(entry))
 
 
 def read(entry: bytes) -> frozenset[str]:
     """Return the files that an entry of the log of a file source names."""
-    return frozenset(path for path, _, _ in _lines(entry))
+    return frozenset(_path(file.uri) for file in logged_files(entry))
 
 
-def _lines(entry: bytes) -> Iterable[tuple[str, bytes | None, bytes | None]]:
-    # Logs name all files since the query's first batch, so what most lines are like goes fast.
-    for line in entry.split(b"\n")[1:]:
-        if not line:
-            continue
-        if (found := _FILE.match(line)) is not None:
-            encoded, size, rows = found.groups()
-            if size == b"0" and _FOLDER.search(line):
-                continue
-            uri = encoded.decode()
-            is_plain = uri.startswith(_LOCAL) and "%" not in uri
-            yield uri[len(_LOCAL) - 1 :] if is_plain else plain_path(uri), size, rows
-            continue
-        document = json.loads(line)
-        # Other sources keep other things there: that of Kafka has its first offsets.
-        if isinstance(document, dict) and "path" in document and not document.get("isDir"):
-            yield plain_path(document["path"]), b"%d" % document.get("size", 0), None
+def _path(uri: str) -> str:
+    # What most URIs are like goes fast.
+    is_plain = uri.startswith(_LOCAL) and "%" not in uri
+    return uri[len(_LOCAL) - 1 :] if is_plain else plain_path(uri)
 
 
 def offsets(entry: str) -> dict[tuple[str, int], int]:
