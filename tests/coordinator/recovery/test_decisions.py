@@ -596,8 +596,8 @@ class Failures(RuleBasedStateMachine):
     def a_query_gets_another_plan(self, query: str, fails: bool) -> None:
         if query not in self.runs or self.final is not None:
             return
-        waits = self.machine.outage is not None and set(self.machine.outage.queries) != {query}
-        waits = waits or self.lost or self.walled
+        # Also for the delay after a failure of its own: the attempt that is due takes the new plan.
+        waits = self.machine.outage is not None or self.lost or self.walled
         decision = self.tell(on.PlanReplaced(query, RESCALED, self.now))
         if isinstance(decision, on.DoNothing):
             assert self.stopping or waits, "nobody restarts it"
