@@ -143,7 +143,7 @@ def table(results: list[Result], wall: float) -> Iterator[str]:
 
 def main() -> int:
     """Run all lanes; return 0 if every suite has passed."""
-    # Whoever ends a run ends its suites.
+    # A run that is told to end ends its suites, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # All suites need the environment: two of them must not make it at the same time.
     results = [run(ENVIRONMENT)]

@@ -114,7 +114,7 @@ class LockedProtocol:
                 self.instructions.put(CausedInstruction(instruction, logged.id))
             self._changed.notify_all()
         if outcome.instructions:
+            self.wake_watchers()
             kinds = Counter(type(instruction).__name__ for instruction in outcome.instructions)
             log.debug("the protocol goes on", event_id=logged.id, kind=type(event).__name__, **kinds)
-            self.wake_watchers()
         return outcome.answer

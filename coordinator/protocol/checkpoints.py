@@ -181,7 +181,7 @@ class Checkpoints:
         """Collect acknowledgements: the cut is chosen."""
         pending = self.pending.get(checkpoint)
         if pending is not None and pending.phase is CheckpointPhase.PLANNING:
-            pending.move(CheckpointPhase.COLLECTING, now)
+            pending.enter(CheckpointPhase.COLLECTING, now)
             self.collect(now)
             self._finish_if_complete(pending, now)
 
@@ -301,14 +301,14 @@ class Checkpoints:
 
     def _finish_if_complete(self, pending: PendingCheckpoint, now: float) -> None:
         if pending.phase is CheckpointPhase.COLLECTING and pending.is_fully_acknowledged:
-            pending.move(CheckpointPhase.FINALIZING, now)
+            pending.enter(CheckpointPhase.FINALIZING, now)
             self._out.append(Finalize(pending.id, pending.root))
 
     def finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
         pending = self.pending.pop(manifest.id)
         is_awaited = pending.is_awaited
-        pending.move(CheckpointPhase.COMPLETED, now)
+        pending.enter(CheckpointPhase.COMPLETED, now)
         self.admission.moved(now)
         self._lift(pending)
         if not pending.is_savepoint:
@@ -380,7 +380,7 @@ class Checkpoints:
             self._abort(pending, Reason.EXPIRED, detail, now)
         else:
             # It completes if the manifest appears after all, so nothing of it may be deleted.
-            pending.move(CheckpointPhase.OVERDUE, now)
+            pending.enter(CheckpointPhase.OVERDUE, now)
             detail = f"all have acknowledged, but {after} {pending.root} has not said whether the manifest is written"
             self._fail_request(pending, Reason.EXPIRED, f"{detail}; it may still appear", now)
 
@@ -391,7 +391,7 @@ class Checkpoints:
         is_awaited = pending.is_awaited
         self.admission.moved(now)
         self.placement.not_stored(pending.id)
-        pending.move(CheckpointPhase.ABORTED, now, reason)
+        pending.enter(CheckpointPhase.ABORTED, now, reason)
         self._lift(pending)
         latest = self.retained.latest
         self.send_all(AbortOrder(pending.id, latest.id if latest else None))

@@ -133,7 +133,7 @@ class PendingCheckpoint:
         """Whether its request has no outcome yet."""
         return self.phase is not CheckpointPhase.OVERDUE
 
-    def move(self, to: CheckpointPhase, now: float, reason: Reason | None = None) -> None:
+    def enter(self, to: CheckpointPhase, now: float, reason: Reason | None = None) -> None:
         """Go to the next phase.
 
         Args:

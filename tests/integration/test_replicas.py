@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +61,16 @@ def has_told(one: Driver, event: str, times: int) -> bool:
     return sum(told.startswith(event) for told in one.events) >= times
 
 
+def run_to_the_end(folder: Path, runtime: Path, options: Mapping[str, Any]) -> Driver:
+    """Run a driver until its replica has everything, and it has stopped."""
+    with driver("replica_driver", folder, runtime, options) as last:
+        eventually(lambda: has_told(last, "runs", 1), "the last driver")
+        assert last.process.stdin is not None
+        last.process.stdin.close()
+        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    return last
+
+
 def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path
 ) -> None:
@@ -80,11 +92,7 @@ def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
             # Not at the moment of an event alone.
             time.sleep(numbers.uniform(0, 0.3))
         assert check_log(tmp_path / "log") <= files
-    with driver("replica_driver", tmp_path, runtime, options) as last:
-        eventually(lambda: has_told(last, "runs", 1), "the last driver")
-        assert last.process.stdin is not None
-        last.process.stdin.close()
-        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    run_to_the_end(tmp_path, runtime, options)
     assert check_log(tmp_path / "log") == files
     newest = Catalog(store).latest()
     assert newest is not None
@@ -115,11 +123,7 @@ def test_a_first_copy_that_is_killed_goes_on_in_the_middle(
             )
             assert not any(told.startswith("replicated") for told in alive.events), "the copy was whole"
         begun_at.append(batches(alive)[0])
-    with driver("replica_driver", tmp_path, runtime, options) as last:
-        eventually(lambda: has_told(last, "runs", 1), "the last driver")
-        assert last.process.stdin is not None
-        last.process.stdin.close()
-        eventually(lambda: last.told("stopped"), "the last driver to stop")
+    last = run_to_the_end(tmp_path, runtime, options)
     begun_at.append(batches(last)[0])
     # No life but the first one began to copy at the beginning.
     assert begun_at == sorted(set(begun_at)), begun_at

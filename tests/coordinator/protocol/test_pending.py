@@ -37,7 +37,7 @@ def pending(*, collecting: bool = True, kind: CheckpointKind = CheckpointKind.MA
     made = PendingCheckpoint(7, Request(1, kind, 1.0), "file:///store", 6, 1.0, 11.0)
     made.cut_at("q", 4)
     if collecting:
-        made.move(CheckpointPhase.COLLECTING, 2.0)
+        made.enter(CheckpointPhase.COLLECTING, 2.0)
         made.expect("q", SHARDS, {}, (OPERATOR,))
     return made
 
@@ -47,7 +47,7 @@ def finalizing() -> PendingCheckpoint:
     for number, shard in enumerate(SHARDS):
         made.acknowledge_shard("q", shard, handle(f"pack-{number}"), 10)
     made.acknowledge_query(PROGRESS, 5)
-    made.move(CheckpointPhase.FINALIZING, 2.0)
+    made.enter(CheckpointPhase.FINALIZING, 2.0)
     return made
 
 
@@ -58,13 +58,13 @@ def manifest(of: PendingCheckpoint) -> Manifest:
 def test_its_time_is_that_of_its_phases() -> None:
     one = pending(collecting=False)
     assert one.seconds(3.0) == PhaseSeconds(planning=2.0)
-    one.move(CheckpointPhase.COLLECTING, 3.0)
+    one.enter(CheckpointPhase.COLLECTING, 3.0)
     assert one.seconds(7.0) == PhaseSeconds(2.0, 4.0)
     one.expect("q", (), {}, ())
     one.acknowledge_query(PROGRESS, 5)
-    one.move(CheckpointPhase.FINALIZING, 7.0)
-    one.move(CheckpointPhase.OVERDUE, 9.0)
-    one.move(CheckpointPhase.COMPLETED, 15.0)
+    one.enter(CheckpointPhase.FINALIZING, 7.0)
+    one.enter(CheckpointPhase.OVERDUE, 9.0)
+    one.enter(CheckpointPhase.COMPLETED, 15.0)
     assert one.seconds(15.0) == PhaseSeconds(2.0, 4.0, 8.0)
     assert sum(attrs.astuple(one.seconds(15.0))) == 15.0 - one.triggered_at
 
@@ -115,7 +115,7 @@ def test_progress_at_another_cut_is_unknown() -> None:
 
 def test_nothing_can_be_acknowledged_before_the_cut_has_committed() -> None:
     one = pending(collecting=False)
-    one.move(CheckpointPhase.COLLECTING, 2.0)
+    one.enter(CheckpointPhase.COLLECTING, 2.0)
     assert one.acknowledge_shard("q", SHARDS[0], handle("pack")) is AckResult.UNKNOWN
     assert list(one.missing()) == ["the commit of batch 4 of query 'q'"]
 
@@ -131,7 +131,7 @@ def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_t
     one.acknowledge_shard("q", SHARDS[0], None)
     one.acknowledge_shard("q", SHARDS[1], handle("pack"))
     one.acknowledge_query(PROGRESS, 0)
-    one.move(CheckpointPhase.FINALIZING, 2.0)
+    one.enter(CheckpointPhase.FINALIZING, 2.0)
     (operator,) = manifest(one).operators
     assert operator.shards == (None, handle("pack"))
 
@@ -141,7 +141,7 @@ def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
     with pytest.raises(CheckpointStateError) as raised:
-        one.move(CheckpointPhase.FINALIZING, 2.0)
+        one.enter(CheckpointPhase.FINALIZING, 2.0)
     assert raised.value.missing == ("the progress of query 'q'", "shard 1 of operator 'op'")
     assert one.phase is CheckpointPhase.COLLECTING
 
@@ -155,9 +155,9 @@ def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> N
 def test_no_savepoint_is_subsumed_by_a_checkpoint_that_completes_before_it() -> None:
     savepoint = pending(kind=CheckpointKind.SAVEPOINT)
     with pytest.raises(CheckpointStateError):
-        savepoint.move(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
+        savepoint.enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
     assert savepoint.phase is CheckpointPhase.COLLECTING
-    pending().move(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
+    pending().enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
 
 
 def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_are_open() -> None:
@@ -176,11 +176,11 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
         one = finalizing()
         one.phase = start
         if (start, end) in open_ways:
-            one.move(end, 2.0, Reason.DECLINED)
+            one.enter(end, 2.0, Reason.DECLINED)
             assert one.phase is end
         else:
             with pytest.raises(CheckpointStateError):
-                one.move(end, 2.0)
+                one.enter(end, 2.0)
             assert one.phase is start
 
 
@@ -190,12 +190,12 @@ def test_every_phase_has_its_rules_and_a_checkpoint_is_revocable_until_its_manif
     assert set(PHASES) == set(CheckpointPhase)
     one = pending(collecting=False)
     assert one.is_revocable
-    one.move(CheckpointPhase.COLLECTING, 2.0)
+    one.enter(CheckpointPhase.COLLECTING, 2.0)
     assert one.is_revocable
     written = finalizing()
     assert not written.is_revocable
     assert written.is_awaited
-    written.move(CheckpointPhase.OVERDUE, 2.0)
+    written.enter(CheckpointPhase.OVERDUE, 2.0)
     assert not written.is_revocable
     assert not written.is_awaited
     assert manifest(written).id == written.id
@@ -223,7 +223,7 @@ def test_it_is_fully_acknowledged_exactly_when_nothing_is_missing(events: list[i
     made.cut_at("a", 4)
     made.cut_at("b", 5)
     assert not made.is_fully_acknowledged
-    made.move(CheckpointPhase.COLLECTING, 2.0)
+    made.enter(CheckpointPhase.COLLECTING, 2.0)
     for event in [*events, 0, 1]:
         match event:
             case "commit a":
