@@ -162,10 +162,11 @@ class CheckpointConfig:
     changelog: bool = attrs.field(default=True, validator=fields.instance(bool))
     """Whether state hosts log what each batch changes, below ``cache_dir``, until a checkpoint contains it.
 
-    With a changelog, a pipeline whose state host or driver was killed goes on after its newest committed batch and
-    repeats none. This needs Linux, local mode, workers that run the driver's own Python, a machine that has not
-    been rebooted, no other coordinator on the pipeline in between, and the same queries and operators. Otherwise,
-    and without a changelog, the pipeline goes back to the latest checkpoint.
+    With a changelog, a pipeline whose state host was killed goes on after its newest committed batch and repeats none.
+    On a cluster, the next state host on the same machine opens the shards again, and no query restarts. In local mode
+    the queries restart, also after the driver was killed; this needs Linux, workers that run the driver's own Python, a
+    machine that has not been rebooted, no other coordinator on the pipeline in between, and the same queries and
+    operators. Otherwise, and without a changelog, the pipeline goes back to the latest checkpoint.
     """
     timer_period: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
     """Longest time that an idle query waits before it runs a batch for processing-time timers.
@@ -333,7 +334,7 @@ class CheckpointConfig:
     @property
     def patience_seconds(self) -> float:
         """How long a task waits for its shards to get another owner: until a lost host is noticed, and replaced."""
-        return self.host_timeout_seconds + 15.0 if self.standbys else 0.0
+        return self.host_timeout_seconds + 15.0 if self.standbys or self.changelog else 0.0
 
     @property
     def host_memory_bytes(self) -> int:

@@ -17,16 +17,8 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.host_watch import LOOK_SECONDS, HostWatch, TakenForLost
 from chandy.state.host.coordinator_client import PULSE_SECONDS
-from chandy.state.rpc.messages import (
-    AskBatch,
-    ClaimAnswer,
-    ClaimShards,
-    Heartbeat,
-    HostHello,
-    HostPulse,
-    ShardsRestored,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import AskBatch, ClaimAnswer, ClaimShards, HostHello, HostPulse, ShardsRestored
+from chandy.state.rpc.orders import Heartbeat, SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 from chandy.storage.codec import from_json, to_json

@@ -13,7 +13,8 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
-from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ClaimShards, HostHello
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
 from chandy.storage.codec import from_json, to_json
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from pyarrow import flight
 
 from chandy.state.host.coordinator_client import CoordinatorClient, Lease, OrderStream
-from chandy.state.rpc.messages import Ack, ClaimShards, HostHello, Order, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ClaimShards, HostHello
+from chandy.state.rpc.orders import Order, SnapshotOrder
 from chandy.storage.codec import from_json, to_json
 
 from ..lives import say

@@ -8,7 +8,8 @@ from typing import Final
 
 import attrs
 
-from chandy.state.rpc.messages import Ack, ShardSnapshot, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ShardSnapshot
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.layout import pack_key, shared_key
 from chandy.storage.checkpoints.manifest import FileRef, Handle, OperatorRecord

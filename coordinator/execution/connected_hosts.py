@@ -23,12 +23,11 @@ from ...state.rpc.messages import (
     HostHello,
     HostPulse,
     Message,
-    Order,
     ShardNotOpened,
     ShardsRestored,
-    StopHost,
     TaskFailure,
 )
+from ...state.rpc.orders import Order, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
@@ -185,10 +184,9 @@ class ConnectedHosts:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
-        if hello.host in self._dismissed or self._protocol.read(
-            lambda state: hello.host in state.members.dismissed
-        ):
-            yield StopHost()
+        is_replaced = self._protocol.read(lambda state: hello.host in state.members.dismissed)
+        if is_replaced or hello.host in self._dismissed:
+            yield StopHost(is_replaced)
             return
         # A stream is read by threads of the server, which know no names.
         told = log.bind(pipeline=self._protocol.pipeline, host=hello.host, machine=hello.machine)
@@ -219,16 +217,16 @@ class ConnectedHosts:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
-            self._forget_host(hello)
+            self._forget_host(hello, is_silent=False)
         told.warning("state host disconnected")
 
-    def _forget_host(self, hello: HostHello) -> None:
+    def _forget_host(self, hello: HostHello, *, is_silent: bool) -> None:
         """Take a host for gone, with the lock held."""
         self._streams.pop(hello.host, None)
         self._hellos.pop(hello.host, None)
         self._watch.forget(hello.host)
         self.disks.left(hello.host)
-        self._protocol.handle(on.HostLeft(hello))
+        self._protocol.handle(on.HostLeft(hello, is_silent))
 
     # --- hosts that have gone silent ------------------------------------------------------------------------
 
@@ -256,7 +254,7 @@ class ConnectedHosts:
         """Go on without a host that may come back: it is killed if it can be, and nothing that it says counts."""
         with self._lock:
             self._dismissed.add(hello.host)
-            self._forget_host(hello)
+            self._forget_host(hello, is_silent=True)
         self._order_streams.send(hello.host, StopHost())
         killed = end_host(hello)
         log.error(

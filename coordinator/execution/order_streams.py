@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...state.rpc.messages import Heartbeat, Order, StopHost
+from ...state.rpc.orders import Heartbeat, Order, StopHost
 
 HEARTBEAT_SECONDS = 0.5
 """The longest time without an order to a host. It is also how soon the loss of a host is noticed."""

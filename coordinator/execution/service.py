@@ -14,7 +14,8 @@ from pyarrow import flight
 from ...state.errors import HostLostError, HostUnreachableError
 from ...state.rpc.addresses import PortRange, is_loopback, location, serve
 from ...state.rpc.calls import ActionClient, ActionServer, Call, Stream
-from ...state.rpc.messages import AskHost, HostHello, HostName, Order
+from ...state.rpc.messages import AskHost, HostHello, HostName
+from ...state.rpc.orders import Order
 from ...state.rpc.tls import SCHEME, Identity
 from ..errors import SetupError
 from .certificates import issue

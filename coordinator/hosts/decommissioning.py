@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from ...state.rpc.messages import StopHost
+from ...state.rpc.orders import StopHost
 from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events as on

@@ -52,8 +52,10 @@ class RemoteHosts:
         self._start = start
         self._spread = spread
         self._known: frozenset[str] = frozenset()
+        self._lacking: frozenset[str] = frozenset()
+        """Executors that had no host at the last look."""
         self._looks = 0
-        """How many looks there have been since an executor has joined."""
+        """How many looks there have been since an executor has joined, or has lost its host."""
         self._spreads = 0
         """How often tasks are still to be spread, unless they are before."""
 
@@ -79,16 +81,21 @@ class RemoteHosts:
         """Start the hosts of executors that have none, and let executors that have joined have tasks."""
         if not self._are_needed():
             return
-        found = self._executors()
+        found, without = self._executors(), self._without()
+        if without - self._lacking:
+            # The shards of a lost host wait for the next one, also if no task does.
+            self._looks = 0
         if found - self._known:
             self._looks, self._spreads = 0, _TRIES
         self._known = found
         self._looks += 1
         is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0
-        if is_due and (without := self._without()):
+        self._lacking = without
+        if is_due and without:
             self._start()
             log.info("state hosts started beside executors", executors=sorted(without))
-            if self._without() < without:
+            self._lacking = self._without()
+            if self._lacking < without:
                 # One that has waited long for its host gets tasks, too.
                 self._spreads = _TRIES
         # A batch may have come between: then the next look tries again.

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from ...state.rpc.messages import AbortOrder, Ack, CompleteOrder, Decline, ReleaseOrder, SnapshotOrder
+from ...state.rpc.messages import Ack, Decline
+from ...state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, SnapshotOrder
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from .admission import Admission, Load
-from .copies import ShardCopy
 from .events import NotFinalized, ProgressStored, ShardsCopied
 from .instructions import (
     ChooseCut,
@@ -434,11 +434,11 @@ class Checkpoints:
                 # This is not a failure of the checkpoint: the query was stopped on purpose.
                 self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now)
 
-    def shards_lost(self, standbys: Collection[ShardCopy], why: str, now: float) -> None:
-        """Abort the checkpoints that wait for shards whose host is lost; their standbys have no snapshot."""
+    def shards_lost(self, shards: Collection[tuple[str, ShardId]], why: str, now: float) -> None:
+        """Abort the checkpoints that wait for shards whose host is lost; their next owners have no snapshot."""
         for pending in self._revocable:
-            if any(pending.waits_for(one.query, one.shard) for one in standbys):
-                self._abort(pending, Reason.JOB_FAILOVER, f"{why}, and standbys take its place", now)
+            if any(pending.waits_for(query, shard) for query, shard in shards):
+                self._abort(pending, Reason.JOB_FAILOVER, f"{why}, and other hosts take its shards", now)
 
     def abort_all(self, reason: Reason, detail: str, now: float) -> None:
         """Abort all checkpoints whose manifest cannot be durable yet."""

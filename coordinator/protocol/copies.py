@@ -1,4 +1,4 @@
-"""Shards of one host that another one restores from a checkpoint and keeps up with: what moves and standbys share."""
+"""Shards that get to another host, through a checkpoint: what moves, standbys and the shards of lost hosts share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 
 import attrs
 
-from ...state.rpc.messages import CopyReport, CopyStep, HostHello, OpenAhead
+from ...state.rpc.messages import CopyReport, CopyStep, HostHello
+from ...state.rpc.orders import OpenAhead
 from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
 from .errors import CopyPhaseError
 from .instructions import Send
@@ -22,7 +23,7 @@ HAND_OVER_SECONDS: Final = 5.0
 
 
 class CopyPhase(StrEnum):
-    """How far a move is, or a standby. ``NEXT`` says which phases may follow each."""
+    """How far a move is, a standby, or the shard of a lost host. ``NEXT`` says which phases may follow each."""
 
     PLANNED = "waits for a checkpoint"
     """It waits for the next checkpoint."""
@@ -34,6 +35,9 @@ class CopyPhase(StrEnum):
     """Its host restores it, and follows the owner."""
     READY = "waits for the end of a batch"
     """It has what the owner has. A move waits for the end of a batch, a standby for the end of its owner."""
+    LOST = "waits for a host on its machine"
+    """Its owner is lost, and what that had is on the disk of the machine (``reopenings``). The life of a copy begins
+    here, or with ``PLANNED``."""
     HANDING_OVER = "is handed over"
     """Its host takes the rest over, in a term of its own."""
 
@@ -45,6 +49,7 @@ NEXT: Final[Mapping[CopyPhase, frozenset[CopyPhase]]] = {
     CopyPhase.STORED: frozenset({CopyPhase.OPENING}),
     CopyPhase.OPENING: frozenset({CopyPhase.READY}),
     CopyPhase.READY: frozenset({CopyPhase.HANDING_OVER}),
+    CopyPhase.LOST: frozenset({CopyPhase.HANDING_OVER}),
     CopyPhase.HANDING_OVER: frozenset(),
 }
 """The phases that may follow each. A copy may be given up in any of them; after the last one it is the shard."""
@@ -52,14 +57,16 @@ NEXT: Final[Mapping[CopyPhase, frozenset[CopyPhase]]] = {
 
 @attrs.define
 class ShardCopy:
-    """One shard on its way. A standby is one that stays where it is ready, until its owner is gone."""
+    """One shard on its way. A standby is one that stays where it is ready, until its owner is gone. Of a lost host, it
+    is the shard that another one opens again."""
 
     id: CopyId
     query: str
     shard: ShardId
     owner: str
-    """Id of the host that has it."""
+    """Id of the host that has it, or had it before it was lost."""
     target: str
+    """Id of the host that it goes to; empty in the phase ``LOST``."""
     phase: CopyPhase = CopyPhase.PLANNED
     checkpoint: int | None = None
     """The checkpoint that it goes through."""
@@ -103,7 +110,7 @@ class Copies:
     active: ClassVar[frozenset[CopyPhase]] = frozenset()
     """The phases in which one takes a place from others."""
     ids: CopyIds = attrs.field(factory=CopyIds, kw_only=True)
-    """Moves and standbys have no id in common: hosts know them by it."""
+    """No two copies of a pipeline have an id in common: hosts know them by it."""
     under_way: dict[CopyId, ShardCopy] = attrs.field(factory=dict, init=False)
 
     def of(self, query: str, *phases: CopyPhase) -> list[ShardCopy]:
@@ -144,12 +151,16 @@ class Copies:
                 one.enter(CopyPhase.PLANNED)
                 one.checkpoint = None
 
-    def stored(self, checkpoint: int, sources: Mapping[tuple[str, ShardId], RestoreSource]) -> None:
-        """Let shards that a completed checkpoint has wait for their turn."""
+    def stored(self, checkpoint: int, sources: Mapping[str, Mapping[ShardId, RestoreSource]]) -> None:
+        """Let shards that a completed checkpoint has, by query, wait for their turn, and the others for the next one.
+
+        A checkpoint has nothing of an operator that no batch has reached yet.
+        """
         for one in self.under_way.values():
-            source = sources.get((one.query, one.shard))
-            if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint and source is not None:
-                one.enter(CopyPhase.STORED)
+            if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint:
+                source = sources.get(one.query, {}).get(one.shard)
+                one.enter(CopyPhase.PLANNED if source is None else CopyPhase.STORED)
+                one.checkpoint = None if source is None else checkpoint
                 one.source = source
 
     def open(

@@ -76,6 +76,8 @@ class HostLeft(Event[None]):
 
     hello: HostHello
     """What it reported when it joined."""
+    is_silent: bool = False
+    """Whether it was given up because it does not answer. If not, its connection has ended, as with a process."""
 
 
 @attrs.frozen

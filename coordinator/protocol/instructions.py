@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...state.rpc.messages import Order
+from ...state.rpc.orders import Order
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from ...storage.errors import ChandyError
@@ -126,6 +126,14 @@ class Promoted:
 
 
 @attrs.frozen
+class ShardsReopen:
+    """Say that shards whose host is lost are to be opened again on its machine, from its changelogs."""
+
+    why: str
+    shards: tuple[ShardId, ...]
+
+
+@attrs.frozen
 class StandbysInSync:
     """Say that all shards have standbys in sync: the loss of a host would take no state along."""
 
@@ -167,6 +175,7 @@ Instruction = (
     | DiscardAborted
     | GoBack
     | Promoted
+    | ShardsReopen
     | StandbysInSync
     | FailPipeline
     | ReportStatistics

@@ -14,6 +14,8 @@ from .errors import InvariantBrokenError
 from .events import Answer, Event
 from .instructions import FailPipeline
 from .pending import PHASES, CheckpointPhase
+from .reopenings import Reopenings
+from .standbys import Standbys
 from .state_machine import CheckpointStateMachine, Outcome
 
 
@@ -101,15 +103,15 @@ def _admission(state: CheckpointStateMachine) -> Iterator[str]:
 
 
 def _moves(state: CheckpointStateMachine) -> Iterator[str]:
-    placement = state.placement
-    for what, copies in (("moves", placement.moves), ("standbys", placement.standbys)):
+    for copies in state.placement.copies:
+        what = type(copies).__name__
         if twice := _twice((one.query, one.shard) for one in copies.under_way.values()):
             yield f"shards have two {what}: {twice}"
         for one in copies.under_way.values():
             for wrong in _wrong(state, copies, one):
                 yield f"{one} {wrong}"
-    if both := placement.moves.under_way.keys() & placement.standbys.under_way.keys():
-        yield f"a move and a standby have the same number: {sorted(both)}"
+    if twice := _twice(id for copies in state.placement.copies for id in copies.under_way):
+        yield f"two copies have the same number: {twice}"
 
 
 def _wrong(state: CheckpointStateMachine, copies: Copies, one: ShardCopy) -> Iterator[str]:
@@ -118,23 +120,29 @@ def _wrong(state: CheckpointStateMachine, copies: Copies, one: ShardCopy) -> Ite
         return
     if one.owner == one.target:
         yield "has its owner as its target"
-    if one.target not in state.members.hosts:
+    if one.phase is CopyPhase.LOST:
+        if one.target:
+            yield "has a target before there is one"
+    elif one.target not in state.members.hosts:
         yield "has a target that is gone"
-    is_promotion = copies.are_standbys and one.phase is CopyPhase.HANDING_OVER
+    is_promotion = isinstance(copies, Standbys) and one.phase is CopyPhase.HANDING_OVER
+    is_without_owner = is_promotion or isinstance(copies, Reopenings)
     owned = query.assignment.by_owner().get(one.owner, ())
-    if not is_promotion and one.owner not in state.members.hosts:
-        yield "has an owner that is gone"
+    if is_without_owner is (one.owner in state.members.hosts):
+        yield "has an owner that is there, or one that is gone"
     if one.shard not in owned:
         yield "has an owner without the shard"
     if one.phase is CopyPhase.STORING and one.checkpoint not in state.checkpoints.pending:
         yield "waits for a checkpoint that is not pending"
     if one.phase is CopyPhase.PLANNED and one.checkpoint is not None:
         yield "is in a checkpoint before it waits for it"
-    if one.phase is CopyPhase.HANDING_OVER:
-        if one.deadline is None or one.term <= query.assignment.owner_term(one.shard):
-            yield "is handed over without a new term or a deadline"
+    if one.phase in (CopyPhase.LOST, CopyPhase.HANDING_OVER):
+        if one.deadline is None:
+            yield "gets another owner without a deadline"
+        if one.phase is CopyPhase.HANDING_OVER and one.term <= query.assignment.owner_term(one.shard):
+            yield "is handed over without a new term"
         if state.checkpoints.is_awaited(one.query, one.shard):
-            yield "is handed over while a checkpoint waits for its snapshot"
+            yield "gets another owner while a checkpoint waits for its snapshot"
 
 
 def _twice(values: Iterator[object]) -> list[object]:

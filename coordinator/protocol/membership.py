@@ -17,19 +17,16 @@ class Membership:
     hosts: dict[str, HostHello] = attrs.field(factory=dict, init=False)
     """The hosts that live."""
     dismissed: set[str] = attrs.field(factory=set, init=False)
-    """The hosts whose standbys have taken their shards. What they say no longer counts."""
+    """The hosts whose shards have got other owners, because they were lost. What they say no longer counts."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor."""
 
-    def join(self, hello: HostHello) -> str | None:
+    def join(self, hello: HostHello) -> HostHello | None:
         """Take a host in; return the host of the same executor whose place it takes, None if there was none."""
         before = self._host_of.get(hello.executor)
         self.hosts[hello.host] = hello
         self._host_of[hello.executor] = hello.host
-        if before is None or before == hello.host:
-            return None
-        self.hosts.pop(before, None)
-        return before
+        return None if before is None or before == hello.host else self.hosts.pop(before, None)
 
     def leave(self, hello: HostHello) -> None:
         """Take out a host that is gone."""
@@ -38,7 +35,7 @@ class Membership:
             del self._host_of[hello.executor]
 
     def check_not_dismissed(self, host: str) -> None:
-        """Raise ``HostDismissedError`` if a host has lost its shards to their standbys."""
+        """Raise ``HostDismissedError`` if a host has lost its shards to other hosts."""
         if host in self.dismissed:
             raise HostDismissedError(host)
 

@@ -27,7 +27,8 @@ from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import HostHello, Settle, TakeOver
+from ...state.rpc.messages import HostHello
+from ...state.rpc.orders import Settle, TakeOver
 from ...state.shards import ShardId
 from .balance import wanted_owners
 from .copies import Copies, CopyPhase, ShardCopy

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from ...state.rpc.messages import ShardSnapshot, SnapshotOrder
+from ...state.rpc.messages import ShardSnapshot
+from ...state.rpc.orders import SnapshotOrder
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from .errors import CheckpointStateError

@@ -6,27 +6,44 @@ because the hand-over of a shard and its snapshot exclude each other (``moves``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 import attrs
 
 from ...state.errors import ShardMovingError
-from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, Settle
+from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, HostHello
+from ...state.rpc.orders import Settle
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
-from .instructions import GoBack, Instruction, Promoted, Send, StandbysInSync
+from .instructions import GoBack, Instruction, Promoted, Send, ShardsReopen, StandbysInSync
 from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, settled
-from .query_state import Queries, QueryState
+from .query_state import Queries, QueryState, StoredShards
+from .reopenings import AWAIT_HOST_SECONDS, Reopenings
 from .retained import RetainedCheckpoints
 from .shard_assignment import ShardLocations
 from .standbys import Standbys
 
 PlacedShards = list[tuple[str, ShardId, CopyPhase | None]]
 """Shards, each after the name of its query, and how far its move is; None if it stays."""
+
+
+@attrs.frozen
+class Replacements:
+    """How the shards of a lost host get other owners."""
+
+    standbys: tuple[ShardCopy, ...]
+    """The standbys that take the place of some."""
+    reopened: tuple[tuple[str, ShardId], ...]
+    """Those that another host on the machine is to open, each after its query."""
+
+    @property
+    def shards(self) -> list[tuple[str, ShardId]]:
+        """All of them."""
+        return [*((one.query, one.shard) for one in self.standbys), *self.reopened]
 
 
 @attrs.define
@@ -38,6 +55,7 @@ class Placement:
     limits: ProtocolLimits
     moves: Moves
     standbys: Standbys
+    reopenings: Reopenings
     _retained: RetainedCheckpoints
     _out: list[Instruction]
     _is_frozen: bool = attrs.field(default=False, init=False)
@@ -57,18 +75,23 @@ class Placement:
         """Make it without moves and standbys; see ``Moves`` for ``follows_tasks``."""
         ids = CopyIds()
         moves = Moves(follows_tasks, ids=ids)
-        return cls(queries, members, limits, moves, Standbys(ids=ids), retained, out)
+        return cls(queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out)
 
     # --- reads ----------------------------------------------------------------------------------------------
 
+    @property
+    def copies(self) -> tuple[Moves, Standbys, Reopenings]:
+        """All that is on its way from one host to another."""
+        return self.moves, self.standbys, self.reopenings
+
     def next_deadline(self) -> float | None:
         """When something is given up unless it ends before; None: nothing will be."""
-        deadlines = self.moves.next_deadline(), self.standbys.next_deadline()
+        deadlines = [copies.next_deadline() for copies in self.copies]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def holds(self, query: str) -> bool:
-        """Whether a query's next batch and its snapshots wait for a shard that is being handed over."""
-        return self.moves.holds(query) or self.standbys.holds(query)
+        """Whether a query's next batch and its snapshots wait for a shard that gets another owner."""
+        return any(copies.holds(query) for copies in self.copies)
 
     def waits_for_commit(self, query: str) -> bool:
         """Whether a shard of a query moves as soon as its running batch has committed."""
@@ -86,7 +109,7 @@ class Placement:
     def empty_hosts(self, executors: Collection[str]) -> list[str]:
         """Return the hosts of executors, by Spark's ids, that have neither shards nor standbys."""
         owners = {host for query in self.queries.values() for host in query.assignment.owners()}
-        targets = {one.target for one in [*self.moves.under_way.values(), *self.standbys.under_way.values()]}
+        targets = {one.target for copies in self.copies for one in copies.under_way.values()}
         return sorted(self.members.of_executors(executors) - owners - targets)
 
     def _shards_of(self, hosts: Collection[str]) -> PlacedShards:
@@ -132,8 +155,8 @@ class Placement:
         wanted = [ShardId(claim.uid, shard) for shard in claim.shards]
         moving = {
             one.shard
-            for copies in (self.moves, self.standbys)
-            for one in copies.of(query.name, CopyPhase.HANDING_OVER)
+            for copies in self.copies
+            for one in copies.of(query.name, CopyPhase.LOST, CopyPhase.HANDING_OVER)
         }
         for shard in wanted:
             if shard in moving:
@@ -160,37 +183,55 @@ class Placement:
         if self.moves.draining:
             self.moves.draining &= self.members.machines
 
-    def replacements(self, host: str) -> list[ShardCopy] | None:
-        """Return the standbys of the shards that a lost host had; None if one of these has no standby in sync."""
-        lost = [
+    def replacements(self, lost: HostHello, *, is_silent: bool) -> Replacements | None:
+        """Return how the shards of a lost host get other owners; None if state is lost with it.
+
+        Args:
+            lost: what the host reported when it joined.
+            is_silent: whether its machine may be lost, too.
+        """
+        shards = [
             (query.name, shard)
             for query in self.queries.values()
-            if query.assignment.owns(host)
-            for shard in query.assignment.by_owner()[host]
-            if not self._is_promoted(query.name, shard)
+            if query.assignment.owns(lost.host)
+            for shard in query.assignment.by_owner()[lost.host]
+            if not self._is_replaced(query.name, shard)
         ]
-        found = [self.standbys.in_sync(query, shard, self.members.hosts) for query, shard in lost]
-        standbys = [one for one in found if one is not None]
-        return standbys if len(standbys) == len(lost) else None
+        found = {
+            (query, shard): self.standbys.in_sync(query, shard, self.members.hosts) for query, shard in shards
+        }
+        others = tuple(shard for shard, standby in found.items() if standby is None)
+        if others and (is_silent or lost.changelogs is None or self._is_frozen):
+            return None
+        return Replacements(tuple(one for one in found.values() if one is not None), others)
 
-    def _is_promoted(self, query: str, shard: ShardId) -> bool:
-        """Whether a shard's standby is about to take its place."""
-        return any(one.shard == shard for one in self.standbys.of(query, CopyPhase.HANDING_OVER))
+    def _is_replaced(self, query: str, shard: ShardId) -> bool:
+        """Whether a shard's next owner is about to take its place, because its owner is lost."""
+        return any(
+            one.shard == shard
+            for copies in (self.standbys, self.reopenings)
+            for one in copies.of(query, CopyPhase.LOST, CopyPhase.HANDING_OVER)
+        )
 
-    def promote(self, standbys: Sequence[ShardCopy], host: str, why: str, now: float) -> None:
-        """Have standbys take the place of the shards of a lost host."""
-        self.members.dismissed.add(host)
-        for one in standbys:
-            self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
-        self._out.append(Promoted(why, tuple(one.shard for one in standbys)))
+    def replace(self, replacements: Replacements, lost: HostHello, why: str, now: float) -> None:
+        """Have others take the place of the shards of a lost host."""
+        self.members.dismissed.add(lost.host)
+        if standbys := replacements.standbys:
+            for one in standbys:
+                self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
+            self._out.append(Promoted(why, tuple(one.shard for one in standbys)))
+        if reopened := replacements.reopened:
+            self.reopenings.lose(reopened, lost, now + AWAIT_HOST_SECONDS)
+            self._out.append(ShardsReopen(why, tuple(shard for _, shard in reopened)))
 
     def host_lost(self, host: str) -> bool:
-        """End what a lost host had part in; return whether one of its standbys was to take a shard's place."""
-        was_promoted = self._end_standbys(
+        """End what a lost host had part in; return whether it was to take the place of another lost one."""
+        was_next = self._end_standbys(
             lambda one: one.target == host or (one.owner == host and one.phase is not CopyPhase.HANDING_OVER)
         )
+        was_next |= self._end_reopenings(lambda one: one.target == host)
         self._end_moves(lambda move: host in (move.owner, move.target))
-        return was_promoted
+        return was_next
 
     # --- moves ----------------------------------------------------------------------------------------------
 
@@ -245,23 +286,17 @@ class Placement:
             root: URI of the store that has it.
         """
         cuts = {query.name: query.batch for query in manifest.queries}
-        both = (self.moves, self.standbys)
-        waiting = {
-            one.query
-            for copies in both
-            for one in copies.under_way.values()
-            if one.phase is CopyPhase.STORING
-        }
-        sources = {
-            (operator.query, ShardId(operator.uid, number)): RestoreSource(
-                root, manifest.id, cuts[operator.query], handle
-            )
-            for operator in manifest.operators
-            if operator.query in waiting
-            for number, handle in enumerate(operator.shards)
-            if handle is not None
-        }
-        for copies in both:
+        sources: dict[str, dict[ShardId, RestoreSource]] = {name: {} for name in cuts}
+        for operator in manifest.operators:
+            cut = cuts[operator.query]
+            for number, handle in enumerate(operator.shards):
+                if handle is not None:
+                    source = RestoreSource(root, manifest.id, cut, handle)
+                    sources[operator.query][ShardId(operator.uid, number)] = source
+        for name, cut in cuts.items():
+            if (query := self.queries.get(name)) is not None and cut >= query.started_after:
+                query.stored = StoredShards(cut, sources[name])
+        for copies in self.copies:
             copies.stored(manifest.id, sources)
         self._plan_moves()
 
@@ -280,6 +315,10 @@ class Placement:
         for query in self.queries.values():
             self._hand_over(query, now, is_awaited)
         until = now + self.limits.timeout
+        if self.reopenings.under_way:
+            hosts = self.members.hosts
+            eligible = self.moves.may_have_shards(hosts)
+            self._out.extend(self.reopenings.hand_over(self.queries, hosts, eligible, until))
         self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
         self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
 
@@ -300,6 +339,8 @@ class Placement:
                 self._end_moves(lambda move: (move.id, move.target) == (report.copy_id, report.host))
                 if self._end_standbys(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
                     self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
+                if self._end_reopenings(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
+                    self._out.append(GoBack(f"the shard of a lost host cannot be opened again: {report.why}"))
 
     def _all_in_sync(self) -> Iterator[StandbysInSync]:
         """Yield what says that each shard that a host has has a standby in sync; nothing if one has none."""
@@ -317,11 +358,11 @@ class Placement:
             self._out.extend(settled(move, query, move.target))
             # It was the standby of the owner before.
             self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
-        elif (standby := self.standbys.taken(report)) is not None:
-            query = self.queries[standby.query]
-            query.assignment.hand_over(standby.shard, standby.target, standby.term)
-            order = Settle(query.query_id, standby.shard, standby.target, standby.term)
-            self._out.append(Send(standby.target, order))
+        elif (one := self.standbys.taken(report) or self.reopenings.taken(report)) is not None:
+            query = self.queries[one.query]
+            query.assignment.hand_over(one.shard, one.target, one.term)
+            order = Settle(query.query_id, one.shard, one.target, one.term)
+            self._out.append(Send(one.target, order))
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that an owner goes on without its standby.
@@ -345,11 +386,16 @@ class Placement:
             self._out.append(
                 GoBack(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
             )
+        if self._end_reopenings(lambda one: one.deadline is not None and now >= one.deadline):
+            self._out.append(
+                GoBack("no state host on its machine has opened the shard of a lost one in time")
+            )
 
     def query_over(self, query: str) -> None:
         """End all that has to do with a run of a query."""
         self._give_up_moves(lambda move: move.query == query)
         self._end_standbys(lambda one: one.query == query)
+        self._end_reopenings(lambda one: one.query == query)
 
     def freeze(self) -> None:
         """End everything, and plan nothing until ``thaw``."""
@@ -357,6 +403,7 @@ class Placement:
         self.moves.is_uneven = False
         self._give_up_moves(lambda move: True)
         self._end_standbys(lambda one: True)
+        self._end_reopenings(lambda one: True)
 
     def thaw(self) -> None:
         """Plan moves and standbys again."""
@@ -376,3 +423,9 @@ class Placement:
         ended = self.standbys.pop(which)
         self._out.extend(self.standbys.ended(ended, self.queries))
         return any(one.phase is CopyPhase.HANDING_OVER for one in ended)
+
+    def _end_reopenings(self, which: Callable[[ShardCopy], bool]) -> bool:
+        """Give up opening shards of lost hosts again; return whether there were any."""
+        ended = self.reopenings.pop(which)
+        self._out.extend(self.reopenings.ended(ended, self.queries))
+        return bool(ended)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
-from ...state.shards import RestoreSource
+from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import OperatorRecord
 from .errors import StaleQueryError
 from .shard_assignment import ShardAssignment
+
+
+@attrs.frozen
+class StoredShards:
+    """Where the shards of a query are in a completed checkpoint."""
+
+    cut: int
+    """The query's cut."""
+    sources: Mapping[ShardId, RestoreSource]
+    """A shard that is not here was empty."""
 
 
 @attrs.define
@@ -34,6 +46,15 @@ class QueryState:
     """The query's own files in the restored checkpoint, if nobody has read them since the restore."""
     is_read_back: bool = False
     """Whether the driver is reading what nobody has read."""
+    stored: StoredShards | None = None
+    """The latest checkpoint that has completed since the query started; None if there is none yet."""
+
+    def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, int]:
+        """Return where the newest stored state of a shard is, None if that is empty, and the last batch in it."""
+        if self.stored is not None:
+            return self.stored.sources.get(shard), self.stored.cut
+        resumed = self.assignment.resume_point
+        return self.assignment.sources.get(shard), resumed.after if resumed else self.started_after
 
     def unread(self) -> tuple[RestoreSource, ...]:
         """What a checkpoint may take over from the restored one although nobody has read it since the restore."""

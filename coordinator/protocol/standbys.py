@@ -30,7 +30,8 @@ from typing import ClassVar
 
 import attrs
 
-from ...state.rpc.messages import EndStandby, HostHello, Promote
+from ...state.rpc.messages import HostHello
+from ...state.rpc.orders import EndStandby, Promote
 from ...state.shards import ShardId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send

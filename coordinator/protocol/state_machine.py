@@ -24,9 +24,8 @@ from ...state.rpc.messages import (
     Decline,
     DropStandby,
     HostHello,
-    ReleaseOrder,
-    StopHost,
 )
+from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .admission import Admission
@@ -148,7 +147,7 @@ class CheckpointStateMachine:
             StaleQueryError: a batch or a claim belongs to a run of a query that is over.
             StateLostError: the state of a shard that is claimed is lost; the pipeline must go back.
             ShardMovingError: a shard that is claimed is being handed over.
-            HostDismissedError: the host has lost its shards to their standbys.
+            HostDismissedError: the host has lost its shards to other hosts.
             NotTheOwnerError: a host that does not own a shard would drop its standby.
             DrainError: a machine cannot be drained.
             CheckpointStateError: the event does not fit the phase of its checkpoint.
@@ -176,8 +175,8 @@ class CheckpointStateMachine:
                 self.checkpoints.query_stopped(query, batch, now)
             case HostJoined(hello):
                 self._host_joined(hello, now)
-            case HostLeft(hello):
-                self._host_left(hello, now)
+            case HostLeft(hello, is_silent):
+                self._host_left(hello, now, is_silent=is_silent)
             case CopyReport():
                 self.placement.reported(event)
             case DropStandby():
@@ -349,7 +348,7 @@ class CheckpointStateMachine:
 
     def _host_joined(self, hello: HostHello, now: float) -> None:
         if hello.host in self.members.dismissed:
-            self._out.append(Send(hello.host, StopHost()))
+            self._out.append(Send(hello.host, StopHost(is_replaced=True)))
             return
         is_new = hello.host not in self.members.hosts
         replaced = self.members.join(hello)
@@ -358,18 +357,19 @@ class CheckpointStateMachine:
         if replaced is not None:
             self._host_lost(replaced, f"a new state host took the place of one on {hello.machine}", now)
 
-    def _host_left(self, hello: HostHello, now: float) -> None:
+    def _host_left(self, hello: HostHello, now: float, *, is_silent: bool) -> None:
         self.members.leave(hello)
         self.placement.host_left()
-        self._host_lost(hello.host, f"state host {hello.host} on {hello.machine} is gone", now)
+        why = f"state host {hello.host} on {hello.machine} is gone"
+        self._host_lost(hello, why, now, is_silent=is_silent)
 
-    def _host_lost(self, host: str, why: str, now: float) -> None:
-        """Promote the standbys of the shards that a host had, or take the pipeline back."""
-        standbys = self.placement.replacements(host)
-        if standbys:
-            self.checkpoints.shards_lost(standbys, why, now)
-            self.placement.promote(standbys, host, why, now)
-        if self.placement.host_lost(host) or standbys is None:
+    def _host_lost(self, hello: HostHello, why: str, now: float, *, is_silent: bool = False) -> None:
+        """Give the shards that a host had other owners, or take the pipeline back."""
+        found = self.placement.replacements(hello, is_silent=is_silent)
+        if found is not None and found.shards:
+            self.checkpoints.shards_lost(found.shards, why, now)
+            self.placement.replace(found, hello, why, now)
+        if self.placement.host_lost(hello.host) or found is None:
             self._out.append(GoBack(why))
 
     # --- requests, time and life cycle ----------------------------------------------------------------------

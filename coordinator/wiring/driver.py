@@ -24,7 +24,13 @@ from ...storage.backends.probe import probe_exclusive_create
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.files import FileCache
-from ...storage.disk.directories import CACHE, make_private_folder, private_directory, runtime_directory
+from ...storage.disk.directories import (
+    CACHE,
+    HOST_CHANGELOGS,
+    make_private_folder,
+    private_directory,
+    runtime_directory,
+)
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
@@ -138,6 +144,7 @@ class Driver:
         here = is_here(self.spark)
         # Nobody takes up a working directory that is on a store.
         may_resume = self.config.changelog and here and not isinstance(self.work_dir, HadoopFolder)
+        is_cluster = not session.is_local_mode(self.spark)
         return Endpoint(
             address=self.server.address,
             token=self.server.token,
@@ -146,10 +153,13 @@ class Driver:
             cache=str(self.cache),
             runtime=str(self.runtime),
             changelogs=str(self.changelogs) if may_resume else None,
+            host_changelogs=str(self.cache / HOST_CHANGELOGS)
+            if self.config.changelog and is_cluster
+            else None,
             identity=self.server.identity,
             ports=self.config.port_range,
             versions={} if here else versions_of(),
-            patience=0.0 if session.is_local_mode(self.spark) else self.config.patience_seconds,
+            patience=self.config.patience_seconds if is_cluster else 0.0,
         )
 
     def place_directories(self, catalog: Catalog, claim: Claim) -> None:

@@ -1,7 +1,8 @@
-"""The shards that move to this host, and the standbys here: restored ahead, and kept up with their owners.
+"""The shards that come to this host from others: they move here, stand by here, or are those of a lost host.
 
-A shard that moves is taken over between two batches. A standby stays, and stages what its owner forwards, until it is
-promoted or ended.
+A shard that moves is restored ahead, kept up with its owner, and taken over between two batches. A standby stays, and
+stages what its owner forwards, until it is promoted or ended. A shard of a lost host is opened from what that host has
+left on the machine.
 """
 
 from __future__ import annotations
@@ -15,20 +16,10 @@ import attrs
 
 from ...storage.logs import logger
 from ..errors import CopyGivenUpError
-from ..rpc.messages import (
-    Control,
-    CopyReport,
-    CopyStep,
-    Forward,
-    HandOver,
-    OpenAhead,
-    Promote,
-    Settle,
-    ShardStandby,
-    TakeOver,
-)
+from ..rpc.messages import Control, CopyReport, CopyStep, Forward, HandOver, ShardStandby
+from ..rpc.orders import OpenAhead, Promote, Reopen, Settle, TakeOver
 from ..rpc.wire import HandedOver
-from ..shards import CopyId, RestoreSource, Term
+from ..shards import CopyId, RestoreSource
 from .cache import Value
 from .changes import Changes
 from .peers import Peers
@@ -66,6 +57,7 @@ class Arrivals:
         host: id of this host.
         control: the coordinator.
         open_shard: restores a shard.
+        reopen_shard: opens the shard of a lost host.
         peers: the other hosts.
         set_aside: keeps a shard that was taken over until the coordinator says whose it is.
         destroy: closes a shard and deletes its files in the background.
@@ -76,6 +68,7 @@ class Arrivals:
         host: str,
         control: Control,
         open_shard: Callable[[ShardKey, RestoreSource], Shard],
+        reopen_shard: Callable[[ShardKey, Reopen], Shard],
         peers: Peers,
         set_aside: Callable[[ShardKey, Shard], None],
         destroy: Callable[[Shard], None],
@@ -83,6 +76,7 @@ class Arrivals:
         self._host = host
         self._control = control
         self._open_shard = open_shard
+        self._reopen_shard = reopen_shard
         self._peers = peers
         self._set_aside = set_aside
         self._destroy = destroy
@@ -94,12 +88,22 @@ class Arrivals:
 
     def open(self, order: OpenAhead) -> None:
         """Restore a shard in the background, and follow its owner."""
+        key = self._want(order)
+        self._submit("move", order.copy_id, lambda: self._open(order, key))
+
+    def reopen(self, order: Reopen) -> None:
+        """Open the shard of a lost host in the background."""
+        key = self._want(order)
+        self._submit("promote", order.copy_id, lambda: self._reopen(order, key))
+
+    def _want(self, order: OpenAhead | Reopen) -> ShardKey:
+        """Let a shard come here, and return its key."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
         # What was here of it is of no use any more, although nobody may have said so.
         self._give_up(lambda _, one: one == key)
         with self._lock:
             self._wanted[order.copy_id] = key
-        self._submit("move", order.copy_id, lambda: self._open(order, key))
+        return key
 
     def take_over(self, order: TakeOver) -> None:
         """Take the rest of a shard over in the background."""
@@ -201,7 +205,7 @@ class Arrivals:
         arrival = self._arrival(order.copy_id)
         found = self._ask(arrival, cut=order.cut)
         arrival.shard.take_over(found.batches, found.position)
-        return self._taken(arrival, order.term)
+        return self._taken(arrival.key, arrival.shard, order)
 
     def _promote(self, order: Promote) -> CopyReport:
         arrival = self._arrival(order.copy_id)
@@ -211,21 +215,31 @@ class Arrivals:
             # What its former owner forwards now is refused.
             arrival.is_standby = False
             arrival.shard.promote(order.cut)
-        return self._taken(arrival, order.term)
+        return self._taken(arrival.key, arrival.shard, order)
 
-    def _taken(self, arrival: _Arrival, term: Term) -> CopyReport:
-        """Keep a shard that has all that its owner had, until the coordinator says whose it is."""
-        copy_id, shard = arrival.order.copy_id, arrival.shard
-        shard.term = term
+    def _reopen(self, order: Reopen, key: ShardKey) -> CopyReport:
+        shard = self._reopen_shard(key, order)
+        try:
+            return self._taken(key, shard, order)
+        except CopyGivenUpError:
+            self._destroy(shard)
+            raise
+
+    def _taken(self, key: ShardKey, shard: Shard, order: TakeOver | Promote | Reopen) -> CopyReport:
+        """Keep a shard that has all that its owner had, until the coordinator says whose it is.
+
+        Raises:
+            CopyGivenUpError: it is not wanted any more. An arrival has been destroyed with that.
+        """
+        shard.term = order.term
         with self._lock:
-            is_wanted = self._arrivals.pop(copy_id, None) is not None
-            self._wanted.pop(copy_id, None)
-            if is_wanted:
-                self._set_aside(arrival.key, shard)
+            self._arrivals.pop(order.copy_id, None)
+            if is_wanted := self._wanted.pop(order.copy_id, None) is not None:
+                self._set_aside(key, shard)
         if not is_wanted:
-            raise CopyGivenUpError(copy_id)
-        _log.info("a shard is here now", shard=str(arrival.key), batch=shard.position, term=term)
-        return CopyReport(self._host, copy_id, CopyStep.TAKEN, term)
+            raise CopyGivenUpError(order.copy_id)
+        _log.info("a shard is here now", shard=str(key), batch=shard.position, term=order.term)
+        return CopyReport(self._host, order.copy_id, CopyStep.TAKEN, order.term)
 
     def _join(self, arrival: _Arrival, standby: ShardStandby) -> None:
         """Have the owner forward what is staged from now on, and get all that was staged before."""

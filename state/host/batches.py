@@ -148,6 +148,17 @@ class ShardBatches(Generic[T]):
         self.staged = staged
         self.begun = None if staged is None else staged.batch
 
+    def reopen(self, staged: StagedChanges[T] | None, begun: int) -> None:
+        """Stand where a lost owner stood, whose batches that had committed were replayed here.
+
+        Args:
+            staged: what an attempt at a later batch had changed there.
+            begun: the query's newest batch that has begun. If nothing of it is staged, a task must run it again before
+                the next one begins, although it may have run there.
+        """
+        self.staged = staged
+        self.begun = begun if begun > self.position else None
+
     def promote(self, cut: int) -> None:
         """Become the shard whose standby this is.
 

@@ -17,7 +17,8 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import CoordinatorLostError
 from ..rpc.calls import ActionClient
-from ..rpc.messages import DiskSpace, Endpoint, HostHello, HostPulse, Message, Order, Reply, reply_of
+from ..rpc.messages import DiskSpace, Endpoint, HostHello, HostPulse, Message, Reply, reply_of
+from ..rpc.orders import Order
 
 _log = logger(__name__)
 _RETRY_SECONDS: Final = 0.2

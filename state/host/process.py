@@ -20,12 +20,14 @@ from ...storage.codec import from_json
 from ...storage.disk.directories import HOSTS
 from ...storage.disk.locks import acquire, remove_unless_held, try_acquire
 from ...storage.disk.workspace import ALIVE, Workspace
+from ...storage.errors import UnsafeDirectoryError
 from ...storage.logs import logger
 from ..local.machine import machine_id, machine_name
 from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.client import HostClient
-from ..rpc.messages import HostHello
+from ..rpc.messages import Endpoint, HostHello
 from ..rpc.tls import SCHEME
+from .changelogs import HostChangelogs, RunChangelogs
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
 from .host_config import LOG, READY, SOCKET, SPARE, START_LOCK, UNIX, HostConfig
 from .memory import Memory
@@ -60,14 +62,14 @@ def run(config: HostConfig) -> NoReturn:
     try:
         control = CoordinatorClient(config.endpoint)
         memory = Memory(config.endpoint.memory)
-        changelogs = config.endpoint.changelogs
+        changelogs = _changelogs(config.endpoint, host)
         state_host = StateHost(
             host,
             control,
             workspace.path,
             memory,
             FileCache(cache),
-            changelogs=None if changelogs is None else Path(changelogs),
+            changelogs=changelogs,
             peers=HostClient(config.endpoint.token, config.endpoint.identity),
         )
         # The socket gets its final name, which tasks look for, when the coordinator knows this host.
@@ -77,7 +79,11 @@ def run(config: HostConfig) -> NoReturn:
         _server = HostServer(f"{UNIX}{hidden}", config.endpoint.token, host, state_host)
         _remote = _serve_others(config, host, state_host)
         with Pulse(control, host, workspace.path).beating():
-            code = _serve(config, _hello(config, host, _remote), control, state_host, end)
+            hello = _hello(config, host, _remote, changelogs)
+            code = _serve(config, hello, control, state_host, end)
+        # A signal may have been meant for the executor: another host of the machine may take the shards.
+        if isinstance(changelogs, HostChangelogs) and not (state_host.is_replaced or end.made):
+            changelogs.delete()
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)
@@ -124,8 +130,30 @@ def _serve_others(config: HostConfig, host: str, state_host: StateHost) -> HostS
     return serve(endpoint.ports, address, Path(endpoint.runtime), start)
 
 
-def _hello(config: HostConfig, host: str, remote: HostServer | None) -> HostHello:
+def _changelogs(endpoint: Endpoint, host: str) -> RunChangelogs | HostChangelogs | None:
+    """Return where the host keeps changelogs; None if it keeps none."""
+    if endpoint.changelogs is not None:
+        return RunChangelogs(Path(endpoint.changelogs))
+    if endpoint.host_changelogs is None:
+        return None
+    try:
+        return HostChangelogs.begin(Path(endpoint.host_changelogs), endpoint.token, host)
+    except (OSError, UnsafeDirectoryError) as error:
+        _log.warning("no changelogs are kept", host=host, error=str(error))
+        return None
+
+
+def _hello(
+    config: HostConfig,
+    host: str,
+    remote: HostServer | None,
+    changelogs: RunChangelogs | HostChangelogs | None,
+) -> HostHello:
     endpoint = config.endpoint
+    shared = None
+    if isinstance(changelogs, HostChangelogs):
+        # Machines may show each other's names and paths, and containers of a machine its start.
+        shared = f"{changelogs.root} on {machine_name()}, {machine_id()}"
     return HostHello(
         host,
         config.address,
@@ -136,6 +164,7 @@ def _hello(config: HostConfig, host: str, remote: HostServer | None) -> HostHell
         place=place(Path(endpoint.runtime)),
         network=remote and location(SCHEME, own_address(endpoint.address), remote.port),
         spark_executor=config.spark_executor,
+        changelogs=shared,
     )
 
 

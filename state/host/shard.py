@@ -158,6 +158,35 @@ class Shard:
                 self._batches.replay(batch, self._changes(entries))
             self._memory.balance()
 
+    def reopen(
+        self,
+        batches: Iterable[tuple[int, dict[bytes, Value]]],
+        staged: tuple[int, dict[bytes, Value]] | None,
+        begun: int,
+    ) -> None:
+        """Become the shard of a lost host, whose changelog says what had committed and what was staged there.
+
+        Args:
+            batches: those that had committed since the checkpoint that this shard was restored from, in their order.
+            staged: a batch that is not known to have committed.
+            begun: the query's newest batch that has begun.
+
+        Raises:
+            ShardRefusedError: a batch is staged that has not begun.
+        """
+        self.replay(batches)
+        if staged is not None and staged[0] > begun:
+            raise ShardRefusedError(
+                f"the changelog of shard {self.name} is not that of its owner",
+                f"no batch after {begun}, which is the newest that has begun",
+                f"batch {staged[0]}",
+                "the pipeline goes back to its checkpoint",
+            )
+        with self._lock:
+            self._batches.reopen(
+                None if staged is None else StagedChanges(staged[0], self._changes(staged[1])), begun
+            )
+
     def _changes(self, entries: dict[bytes, Value]) -> Changes | None:
         return Changes.of(self.name, entries) if entries else None
 

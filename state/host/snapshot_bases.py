@@ -9,7 +9,8 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.manifest import Handle
-from ..rpc.messages import ShardSnapshot, SnapshotOrder
+from ..rpc.messages import ShardSnapshot
+from ..rpc.orders import SnapshotOrder
 from ..shards import RestoreSource
 from .shard_key import ShardKey
 

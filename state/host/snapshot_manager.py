@@ -18,7 +18,8 @@ from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
 from ...storage.logs import logger
 from ...storage.store import Store
-from ..rpc.messages import Ack, Control, Decline, ShardSnapshot, SnapshotOrder
+from ..rpc.messages import Ack, Control, Decline, ShardSnapshot
+from ..rpc.orders import SnapshotOrder
 from ..shards import RestoreSource, ShardId, Term
 from .batches import check_together
 from .shard import Shard

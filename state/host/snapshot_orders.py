@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from ..rpc.messages import SnapshotOrder
+from ..rpc.orders import SnapshotOrder
 from .shard_key import ShardKey
 
 _KEPT: Final = 1000

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ...storage.backends.open import open_store
@@ -18,39 +19,43 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ...storage.store import Store
 from ..errors import ChangelogBrokenError, CopyGivenUpError, ShardMissingError, ShardRefusedError
-from ..local.changelog import Changelog, read, shard_folder
+from ..local.changelog import Changelog, newest, read
 from ..rpc.messages import (
-    AbortOrder,
     AskBatches,
     AskMetrics,
     BeginTask,
     Begun,
-    CompleteOrder,
     Control,
-    EndStandby,
     Forward,
     HandOver,
-    Heartbeat,
-    OpenAhead,
     OpenShards,
-    Order,
-    Promote,
     ReadValues,
-    ReleaseOrder,
-    Settle,
-    SnapshotOrder,
-    StopHost,
-    TakeOver,
     TaskFailure,
     Values,
 )
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
+from ..rpc.orders import (
+    AbortOrder,
+    CompleteOrder,
+    EndStandby,
+    Heartbeat,
+    OpenAhead,
+    Order,
+    Promote,
+    ReleaseOrder,
+    Reopen,
+    Settle,
+    SnapshotOrder,
+    StopHost,
+    TakeOver,
+)
 from ..rpc.wire import HandedOver
 from ..shards import FIRST_TERM, RestoreSource, ResumePoint
 from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches
 from .batches import NOTHING, check_together
+from .changelogs import HostChangelogs, RunChangelogs
 from .changes import Changes
 from .forwarding import Forwarding
 from .memory import Memory
@@ -62,6 +67,7 @@ from .shard_table import ShardTable
 from .snapshot_manager import SnapshotManager
 
 _log = logger(__name__)
+_Replay = Callable[[Shard, Changelog | None], None]
 
 
 class StateHost:
@@ -75,7 +81,7 @@ class StateHost:
         memory: Memory,
         cache: FileCache,
         open_store: Callable[[str], Store] = open_store,
-        changelogs: Path | None = None,
+        changelogs: RunChangelogs | HostChangelogs | None = None,
         peers: Peers | None = None,
     ) -> None:
         """Start without shards.
@@ -87,11 +93,13 @@ class StateHost:
             memory: the budget that all shards share.
             cache: the machine's cache of files.
             open_store: opens the store at a URI.
-            changelogs: the folder of all changelogs, which outlive the host. None: no changelogs.
+            changelogs: where changelogs are kept, which outlive the host. None: no changelogs.
             peers: the other hosts; None if there is none.
         """
         self.stopped = threading.Event()
         """Set when the coordinator has ordered the process to end."""
+        self.is_replaced = False
+        """Whether another host may then open its shards from its changelogs."""
         self._host = host
         self._control = control
         self._directory = directory
@@ -106,7 +114,13 @@ class StateHost:
             None
             if peers is None
             else Arrivals(
-                host, control, self._open_arrival, peers, self._table.set_aside, self._table.destroy
+                host,
+                control,
+                self._open_arrival,
+                self._open_lost,
+                peers,
+                self._table.set_aside,
+                self._table.destroy,
             )
         )
         self._forwarding = Forwarding(host, control, peers)
@@ -239,11 +253,14 @@ class StateHost:
                         self._table.held(key).durable(cut)
             case AbortOrder(checkpoint):
                 self._snapshots.abort(checkpoint)
-            case OpenAhead() if self._arrivals is not None:
+            case OpenAhead() | Reopen() if self._arrivals is not None:
                 key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
                 # What was here of it before is not what comes.
                 self._snapshots.forget([key])
-                self._arrivals.open(order)
+                if isinstance(order, OpenAhead):
+                    self._arrivals.open(order)
+                else:
+                    self._arrivals.reopen(order)
             case TakeOver() if self._arrivals is not None:
                 self._arrivals.take_over(order)
             case Promote() if self._arrivals is not None:
@@ -261,7 +278,10 @@ class StateHost:
                 with self._lock:
                     for known in [known for known in self._metrics if known[0] == query_id]:
                         del self._metrics[known]
-            case StopHost():
+                if self._changelogs is not None:
+                    self._changelogs.release(query_id)
+            case StopHost(is_replaced):
+                self.is_replaced = is_replaced
                 self.stopped.set()
             case Heartbeat():
                 pass
@@ -295,7 +315,10 @@ class StateHost:
                 self._table.held(key).end_standby(order.copy_id)
 
     def _open_arrival(self, key: ShardKey, source: RestoreSource) -> Shard:
-        return self._open_shard(key, source, None, RestoreTally())
+        return self._open(key, source, RestoreTally())
+
+    def _open_lost(self, key: ShardKey, order: Reopen) -> Shard:
+        return self._open(key, order.source, RestoreTally(), partial(self._replay_lost, key, order))
 
     def _open_shard(
         self,
@@ -304,11 +327,16 @@ class StateHost:
         resume_point: ResumePoint | None,
         tally: RestoreTally,
     ) -> Shard:
+        replay = None if resume_point is None else partial(self._replay, key, resume_point)
+        return self._open(key, source, tally, replay)
+
+    def _open(
+        self, key: ShardKey, source: RestoreSource | None, tally: RestoreTally, replay: _Replay | None = None
+    ) -> Shard:
+        """Open a shard from a checkpoint; ``replay`` brings it from there to where it has been."""
         # Numbered: users choose uids, which need not be valid file names.
         directory = self._directory / "shards" / str(next(self._numbers))
-        changelog = (
-            None if self._changelogs is None else Changelog(_changelog(self._changelogs, key.query_id, key))
-        )
+        changelog = None if self._changelogs is None else self._changelogs.begin_shard(key)
         try:
             if source is not None:
                 self._restore_files(key, source, directory, tally)
@@ -324,8 +352,8 @@ class StateHost:
                         f"the state after batch {shard.changed_by}",
                         "restore another checkpoint",
                     )
-                if resume_point is not None:
-                    self._replay(key, shard, changelog, resume_point)
+                if replay is not None:
+                    replay(shard, changelog)
             except BaseException:
                 shard.close()
                 raise
@@ -353,18 +381,27 @@ class StateHost:
         )
 
     def _replay(
-        self, key: ShardKey, shard: Shard, changelog: Changelog | None, resume_point: ResumePoint
+        self, key: ShardKey, resume_point: ResumePoint, shard: Shard, changelog: Changelog | None
     ) -> None:
         """Bring a shard from its checkpoint to the point where its query resumes."""
-        if self._changelogs is None or changelog is None:
-            raise ChangelogBrokenError(
-                str(key), resume_point.batch, "that this state host keeps no changelogs"
-            )
-        earlier = _changelog(self._changelogs, resume_point.query_id, key)
+        if not isinstance(self._changelogs, RunChangelogs) or changelog is None:
+            raise _without_changelogs(key, resume_point.batch)
+        earlier = self._changelogs.of_run(resume_point.query_id, key)
         shard.replay(read(earlier, resume_point))
         # These batches are needed again if this host dies, too, before the next checkpoint.
         changelog.inherit(earlier)
 
+    def _replay_lost(self, key: ShardKey, order: Reopen, shard: Shard, changelog: Changelog | None) -> None:
+        """Bring the shard of a lost host from its checkpoint to where it was there."""
+        if not isinstance(self._changelogs, HostChangelogs) or changelog is None:
+            raise _without_changelogs(key, order.cut)
+        lost = self._changelogs.of_lost(order.lost, key, order.cut)
+        batches = read(lost, ResumePoint(order.query_id, order.after, order.cut))
+        shard.reopen(batches, newest(lost, order.cut), order.begun)
+        changelog.inherit(lost)
+        # What this host has of them it forgets with the next checkpoint, and so the disk is free of them.
+        shutil.rmtree(lost, ignore_errors=True)
 
-def _changelog(root: Path, query_id: str, key: ShardKey) -> Path:
-    return shard_folder(root, query_id, key.uid, key.shard)
+
+def _without_changelogs(key: ShardKey, batch: int) -> ChangelogBrokenError:
+    return ChangelogBrokenError(str(key), batch, "that this state host keeps no changelogs")

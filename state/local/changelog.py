@@ -1,8 +1,8 @@
 """A shard's changelog: the changes of each batch since the latest checkpoint, on the machine's own disk.
 
-With it a query resumes after a killed process: the state after a batch is that of the checkpoint plus the changes of
-the batches since. Nothing is forced to the disk, so a changelog outlives processes but not machines. Its reader makes
-sure that the machine has not been restarted since.
+With it a query resumes after a killed process, or a host opens the shard of a killed host on the same machine: the
+state after a batch is that of the checkpoint plus the changes of the batches since. Nothing is forced to the disk, so a
+changelog outlives processes but not machines. Its reader makes sure that the machine has not been restarted since.
 
 A changelog is a directory of segments, ``<number>.log``, each one record after the other::
 
@@ -252,6 +252,22 @@ def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[by
             yield batch, _read(records[batch])
     except OSError as error:
         raise ChangelogBrokenError(str(folder), resume_point.batch, str(error)) from error
+
+
+def newest(folder: Path, cut: int) -> tuple[int, dict[bytes, Value]] | None:
+    """Return the newest batch of a changelog with its changes; None if it is not after ``cut``.
+
+    Raises:
+        ChangelogBrokenError: it is damaged.
+    """
+    try:
+        records = [record for path in _segments(folder) for record in _records(path)]
+        latest = max((record.batch for record in records), default=cut)
+        if latest <= cut:
+            return None
+        return latest, _read(next(record for record in reversed(records) if record.batch == latest))
+    except OSError as error:
+        raise ChangelogBrokenError(str(folder), cut + 1, str(error)) from error
 
 
 def _segments(folder: Path) -> list[Path]:

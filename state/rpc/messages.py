@@ -15,6 +15,7 @@ from ...storage.checkpoints.manifest import Handle
 from ...storage.errors import FailureCode
 from ..shards import FIRST_TERM, NO_TERM, CopyId, RestoreSource, ResumePoint, ShardId, Term
 from .addresses import PortRange
+from .orders import SnapshotOrder
 from .tls import Identity
 
 
@@ -35,7 +36,11 @@ class Endpoint:
     runtime: str
     """Directory on each machine where tasks find their state host. It may not exist yet."""
     changelogs: str | None = None
-    """Directory where state hosts keep the changelogs of their shards. It may not exist yet. None: no changelogs."""
+    """Directory where state hosts keep the changelogs of their shards, as long as the driver admits their runs. It may
+    not exist yet. None: the driver is on another machine than some of them, or there are no changelogs."""
+    host_changelogs: str | None = None
+    """Directory on each machine where state hosts keep changelogs for each other. It may not exist yet. None: they keep
+    none."""
     identity: Identity | None = None
     """What processes on other machines prove themselves with. None: all processes are on the coordinator's machine."""
     ports: PortRange | None = None
@@ -174,142 +179,6 @@ class Values:
     """In hexadecimal, in the order of the keys. None: none of the operator's shards here has the key."""
 
 
-# --- coordinator -> state host ------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class SnapshotOrder:
-    """Snapshot the state of these shards after batch ``cut``, which has committed.
-
-    An order may come with the answer for a batch, by itself, or both. It is carried out once.
-    """
-
-    checkpoint: int
-    query: str
-    query_id: str
-    cut: int
-    shards: tuple[ShardId, ...]
-    """The shards to snapshot, all on this host. Never empty."""
-    root: str
-    """URI of the store to write to: the pipeline's own or the savepoint's."""
-    base: int | None
-    """The completed checkpoint whose files need not be uploaded again. None: upload all."""
-    triggered_at: float
-    """Seconds since 1970, the driver's clock."""
-    seconds_left: float
-    """How long the checkpoint has left when the order is given. Store requests are not retried beyond it. It is a
-    duration because the clocks of two machines differ."""
-    is_savepoint: bool = False
-    """Whether the order is for a savepoint, which is self-contained and has a store of its own."""
-    follow: tuple[ShardId, ...] = ()
-    """Shards that are about to move: keep the batches that follow the snapshot, until another host has them."""
-
-
-@attrs.frozen
-class CompleteOrder:
-    """A checkpoint has completed."""
-
-    checkpoint: int
-
-
-@attrs.frozen
-class AbortOrder:
-    """A checkpoint was aborted: delete its snapshots."""
-
-    checkpoint: int
-    latest: int | None
-    """The latest completed checkpoint."""
-
-
-@attrs.frozen
-class ReleaseOrder:
-    """The query with this Spark id will not run again: close and delete its shards."""
-
-    query_id: str
-
-
-@attrs.frozen
-class OpenAhead:
-    """Another host's shard is about to move here: restore it from a checkpoint, and follow its owner."""
-
-    copy_id: CopyId
-    query_id: str
-    shard: ShardId
-    source: RestoreSource
-    owner: str
-    """Arrow Flight location of the host that has the shard."""
-    owner_term: Term
-    """The term of that host."""
-    standby_at: str | None = None
-    """Where that host reaches this one, as whose standby the shard stays here. None: the shard moves here."""
-
-
-@attrs.frozen
-class TakeOver:
-    """Take the rest of a shard over from its owner, which is between two batches."""
-
-    copy_id: CopyId
-    cut: int
-    """The batch after which the shard moves. It has committed, and the next one waits."""
-    term: Term
-    """The term in which the shard would be served here."""
-
-
-@attrs.frozen
-class Promote:
-    """The owner of a shard is gone: its standby here is to be the shard from now on."""
-
-    copy_id: CopyId
-    cut: int
-    """The newest batch that is known to have committed. What is staged after it stays staged."""
-    term: Term
-    """The term in which the shard would be served here."""
-
-
-@attrs.frozen
-class EndStandby:
-    """A standby has ended: its owner sends it nothing, and its host deletes it."""
-
-    query_id: str
-    shard: ShardId
-    copy_id: CopyId
-
-
-@attrs.frozen
-class Settle:
-    """A move is over, or was given up: who has set the shard aside keeps it in this term, or deletes it."""
-
-    query_id: str
-    shard: ShardId
-    owner: str
-    """Id of the host that has the shard now."""
-    term: Term
-
-
-@attrs.frozen
-class StopHost:
-    """The coordinator stops: end the process."""
-
-
-@attrs.frozen
-class Heartbeat:
-    """The coordinator is alive."""
-
-
-Order = (
-    SnapshotOrder
-    | CompleteOrder
-    | AbortOrder
-    | ReleaseOrder
-    | OpenAhead
-    | TakeOver
-    | Promote
-    | EndStandby
-    | Settle
-    | StopHost
-    | Heartbeat
-)
-
 # --- state host -> coordinator ------------------------------------------------------------------------------
 
 
@@ -334,6 +203,8 @@ class HostHello:
     """Arrow Flight location where all others reach it; None if there are no others."""
     spark_executor: str | None = None
     """Spark's id of the executor; None if nobody knows, as in local mode."""
+    changelogs: str | None = None
+    """What all hosts have in common that can read each other's changelogs; None: it keeps none for others."""
 
     def address_from(self, place: str) -> str:
         """Return where a process at a place reaches this host."""

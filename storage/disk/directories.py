@@ -17,6 +17,8 @@ CACHE: Final = "cache"
 """Name of the folder in the runtime directory with what state hosts, changelogs and the file cache keep."""
 HOSTS: Final = "hosts"
 """Name of the folder in the cache directory with the working directories of state hosts."""
+HOST_CHANGELOGS: Final = "changelogs"
+"""Name of the folder in the cache directory with the changelogs that state hosts of a cluster keep for each other."""
 
 
 def make_private_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from benchmarks.scale import alone, figures, made
 from benchmarks.scale.alone import RETAINED, Alone
 from benchmarks.scale.figures import Costs, growth, rows
 from benchmarks.scale.made import Fleet, acknowledgements, handle
-from chandy.state.rpc.messages import SnapshotOrder
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 
 COSTS = Costs(

@@ -20,17 +20,8 @@ from chandy.state.host.discovery import connect
 from chandy.state.rpc.access import Entries, StateAccess
 from chandy.state.rpc.calls import ActionServer, Call, Stream
 from chandy.state.rpc.client import TaskClient
-from chandy.state.rpc.messages import (
-    AskBatch,
-    BatchAnswer,
-    BeginTask,
-    Endpoint,
-    Heartbeat,
-    HostHello,
-    HostPulse,
-    Order,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import AskBatch, BatchAnswer, BeginTask, Endpoint, HostHello, HostPulse
+from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
 from chandy.storage.errors import ChandyError
 
 from ..waiting import eventually

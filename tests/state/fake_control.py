@@ -22,9 +22,9 @@ from chandy.state.rpc.messages import (
     Reply,
     ShardNotOpened,
     ShardsRestored,
-    SnapshotOrder,
     TaskFailure,
 )
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 
 from ..waiting import DEADLINE

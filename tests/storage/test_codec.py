@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chandy.state.rpc import messages
+from chandy.state.rpc import messages, orders
 from chandy.storage.checkpoints.fencing import Claim, Generation
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.codec import from_json, to_json
@@ -56,12 +56,15 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
 
 
 MESSAGES = [
-    value for value in vars(messages).values() if attrs.has(value) and value.__module__ == messages.__name__
+    value
+    for module in (messages, orders)
+    for value in vars(module).values()
+    if attrs.has(value) and value.__module__ == module.__name__
 ]
 
 
 def test_there_are_messages_to_test() -> None:
-    assert messages.SnapshotOrder in MESSAGES
+    assert orders.SnapshotOrder in MESSAGES
     assert messages.ClaimAnswer in MESSAGES
 
 

@@ -15,16 +15,8 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol import events as on
-from chandy.state.rpc.messages import (
-    Ack,
-    BatchTimes,
-    ClaimShards,
-    Heartbeat,
-    HostHello,
-    Order,
-    ShardSnapshot,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import Ack, BatchTimes, ClaimShards, HostHello, ShardSnapshot
+from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import (

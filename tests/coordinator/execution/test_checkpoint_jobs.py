@@ -15,7 +15,8 @@ from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.state.rpc.messages import AbortOrder, CompleteOrder, Decline
+from chandy.state.rpc.messages import Decline
+from chandy.state.rpc.orders import AbortOrder, CompleteOrder
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.layout import manifest_key, trigger_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest

@@ -14,17 +14,8 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError
 from chandy.state.rpc import messages
-from chandy.state.rpc.messages import (
-    AbortOrder,
-    Ack,
-    AskBatch,
-    BatchTimes,
-    ClaimShards,
-    DiskSpace,
-    HostHello,
-    HostPulse,
-    StopHost,
-)
+from chandy.state.rpc.messages import Ack, AskBatch, BatchTimes, ClaimShards, DiskSpace, HostHello, HostPulse
+from chandy.state.rpc.orders import AbortOrder, StopHost
 
 from ...waiting import DEADLINE, eventually
 from .one_life import FakeHost, Setup

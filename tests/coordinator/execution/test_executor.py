@@ -14,15 +14,8 @@ from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.instructions import Reject
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.state.rpc.messages import (
-    AbortOrder,
-    AskBatch,
-    ClaimShards,
-    Decline,
-    SnapshotOrder,
-    StopHost,
-    TaskFailure,
-)
+from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline, TaskFailure
+from chandy.state.rpc.orders import AbortOrder, SnapshotOrder, StopHost
 from chandy.storage.checkpoints.layout import trigger_key
 from chandy.storage.checkpoints.verification import verify
 

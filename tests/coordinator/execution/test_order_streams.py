@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from chandy.coordinator.execution.order_streams import OrderStreams
-from chandy.state.rpc.messages import AbortOrder, Heartbeat, StopHost
+from chandy.state.rpc.orders import AbortOrder, Heartbeat, StopHost
 
 
 def test_a_host_hears_its_orders_in_their_order_up_to_the_one_to_stop() -> None:

@@ -12,7 +12,8 @@ from chandy.coordinator.execution import service
 from chandy.coordinator.execution.service import Service, listen
 from chandy.state.errors import HostUnreachableError, RemoteError
 from chandy.state.rpc.calls import ActionClient, ActionServer, Call
-from chandy.state.rpc.messages import AskBatch, AskHost, BatchAnswer, Heartbeat, HostHello, HostName, Message
+from chandy.state.rpc.messages import AskBatch, AskHost, BatchAnswer, HostHello, HostName, Message
+from chandy.state.rpc.orders import Heartbeat
 
 
 class Checkpoints:

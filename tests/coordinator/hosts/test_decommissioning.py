@@ -10,16 +10,8 @@ import pytest
 
 from chandy.coordinator.hosts.decommissioning import Decommissioning
 from chandy.coordinator.protocol import events as on
-from chandy.state.rpc.messages import (
-    CopyReport,
-    CopyStep,
-    Decline,
-    OpenAhead,
-    Order,
-    SnapshotOrder,
-    StopHost,
-    TakeOver,
-)
+from chandy.state.rpc.messages import CopyReport, CopyStep, Decline
+from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, StopHost, TakeOver
 
 from ...waiting import eventually
 from ..execution.one_life import FakeHost, Setup

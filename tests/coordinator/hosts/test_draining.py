@@ -11,15 +11,8 @@ import pytest
 from chandy.coordinator.hosts.draining import drain
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.errors import DrainError
-from chandy.state.rpc.messages import (
-    AskBatch,
-    CopyReport,
-    CopyStep,
-    OpenAhead,
-    Order,
-    SnapshotOrder,
-    TakeOver,
-)
+from chandy.state.rpc.messages import AskBatch, CopyReport, CopyStep
+from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, TakeOver
 
 from ...waiting import DEADLINE, eventually
 from ..execution.one_life import FakeHost, Setup

@@ -10,7 +10,8 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
-from chandy.state.rpc.messages import Ack, ClaimShards, Decline, HostHello, ShardSnapshot, SnapshotOrder
+from chandy.state.rpc.messages import Ack, ClaimShards, Decline, HostHello, ShardSnapshot
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,

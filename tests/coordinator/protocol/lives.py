@@ -56,27 +56,30 @@ from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases
 from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
 from chandy.state.rpc.messages import (
-    AbortOrder,
     Ack,
     AskBatch,
     BeginTask,
     ClaimShards,
-    CompleteOrder,
     CopyReport,
     CopyStep,
     Decline,
-    EndStandby,
     Forward,
     HostHello,
     Message,
+    Reply,
+    ShardSnapshot,
+    ShardStandby,
+)
+from chandy.state.rpc.orders import (
+    AbortOrder,
+    CompleteOrder,
+    EndStandby,
     OpenAhead,
     Order,
     Promote,
     ReleaseOrder,
-    Reply,
+    Reopen,
     Settle,
-    ShardSnapshot,
-    ShardStandby,
     SnapshotOrder,
     TakeOver,
 )
@@ -268,6 +271,8 @@ class ModelShard:
 
     term = 1
     in_order = contextlib.nullcontext()
+    log: dict[int, State] | None = None
+    """What its host keeps of it for others on the same machine."""
 
     def __init__(self, files: Files, position: int) -> None:
         self.tail: list[tuple[int, State]] | None = None
@@ -281,7 +286,13 @@ class ModelShard:
 
     def stage(self, batch: int, changes: ModelChanges) -> int:
         self.batches.stage(batch, changes.entries)
+        if self.log is not None:
+            self.log[batch] = changes.entries
         return self.batches.position
+
+    def reopen(self, batches: list[tuple[int, State]], staged: tuple[int, State] | None, begun: int) -> None:
+        self.replay(batches)
+        self.batches.reopen(None if staged is None else StagedChanges(*staged), begun)
 
     def end_standby(self, number: int) -> None:
         if self.standby is not None and self.standby.copy_id == number:
@@ -382,6 +393,8 @@ class Host:
         """By move the shard, and the last batch that it has."""
         self.standing: dict[int, tuple[OpenAhead, Any]] = {}
         """The standbys in sync."""
+        self.given_up: set[int] = set()
+        """Copies that have ended before they were shards."""
         self.forwarding: Any = Forwarding(name, self, self)  # type: ignore[arg-type]
         self.orders = SnapshotOrders()
         self.bases = SnapshotBases()
@@ -443,7 +456,7 @@ class Host:
             # Retention was faster.
             self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.FAILED))
             return
-        shard = self.life.world.shard(files, order.source.batch)
+        shard = self.logged(order.query_id, order.shard, files, order.source.batch)
         yield
         self.arriving[order.copy_id] = order, shard, order.source.batch
         if self.pull(order.copy_id, None) is None:
@@ -523,7 +536,41 @@ class Host:
             )
             self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.TAKEN, order.term))
 
+    def logged(self, query_id: str, shard: ShardId, files: Files, position: int) -> Any:
+        """A shard whose changes this host keeps for others on the same machine."""
+        opened = self.life.world.shard(files, position)
+        opened.log = self.life.world.left[self.name, query_id, shard] = {}
+        return opened
+
+    def reopen(self, order: Reopen) -> Iterator[None]:
+        """Open the shard of a lost host, once that has ended."""
+        yield
+        if order.lost in self.life.zombies:
+            del self.life.zombies[order.lost]
+            yield
+        source = order.source
+        log = self.life.world.left.get((order.lost, order.query_id, order.shard), {})
+        wanted = range(order.after + 1, order.cut + 1)
+        if not set(wanted) <= set(log):
+            self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.FAILED, why="no record"))
+            return
+        files = self.life.files(source.root, source.handle) if source else {}
+        shard = self.logged(order.query_id, order.shard, files, source.batch if source else -1)
+        newest = max(log, default=order.cut)
+        staged = (newest, log[newest]) if newest > order.cut else None
+        shard.reopen([(batch, log[batch]) for batch in wanted], staged, order.begun)
+        shard.log |= log
+        yield
+        if order.copy_id in self.given_up:
+            shard.close()
+            return
+        self.aside[order.query_id, order.shard] = order.term, shard
+        if source is not None:
+            self.bases.add_restored(ShardKey(order.query_id, order.shard.uid, order.shard.shard), source)
+        self.life.reports.append(CopyReport(self.name, order.copy_id, CopyStep.TAKEN, order.term))
+
     def end_standby(self, order: EndStandby) -> None:
+        self.given_up.add(order.copy_id)
         for known in (self.standing, self.arriving):
             if order.copy_id in known:
                 known.pop(order.copy_id)[1].close()  # type: ignore[attr-defined]
@@ -573,7 +620,8 @@ class Host:
         if source is not None and not self.life.world.cached:
             self.life.has_read(query_id, source)
             self.life.handle(on.ShardsRead(query_id, (shard,)))
-        opened = self.shards[query_id, shard] = self.life.world.shard(files, source.batch if source else -1)
+        opened = self.logged(query_id, shard, files, source.batch if source else -1)
+        self.shards[query_id, shard] = opened
         changelogs = self.life.world.changelogs
         changelogs[query_id, shard] = {}
         if resume_point is not None:
@@ -644,14 +692,18 @@ class Host:
                 for key, cut in self.orders.included(checkpoint):
                     shard = ShardId(key.uid, key.shard)
                     changelog = self.life.world.changelogs.get((key.query_id, shard), {})
-                    for batch in [batch for batch in changelog if batch <= cut]:
-                        del changelog[batch]
+                    left = self.life.world.left.get((self.name, key.query_id, shard), {})
+                    for known in (changelog, left):
+                        for batch in [batch for batch in known if batch <= cut]:
+                            del known[batch]
             case OpenAhead():
                 self.life.moving.append(self.open_ahead(order))
             case TakeOver():
                 self.life.moving.append(self.take_over(order))
             case Promote():
                 self.life.moving.append(self.promote(order))
+            case Reopen():
+                self.life.moving.append(self.reopen(order))
             case EndStandby():
                 self.end_standby(order)
             case Settle():
@@ -1050,7 +1102,16 @@ class Life:
         for old in [host for host in self.hosts if host[0] == executor]:
             del self.hosts[old]
         self.hosts[name] = Host(self, name)
-        self.handle(on.HostJoined(HostHello(name, name, executor, executor, 1)))
+        self.handle(on.HostJoined(self.hello(name)))
+
+    def hello(self, name: str) -> HostHello:
+        """What a host says of itself."""
+        disk = f"disk of {name[0]}" if self.world.hosts_keep_changelogs else None
+        return HostHello(name, name, name[0], name[0], 1, changelogs=disk)
+
+    def lose(self, name: str, *, is_silent: bool = False) -> None:
+        """Have the driver notice that a host is gone."""
+        self.handle(on.HostLeft(self.hello(name), is_silent))
 
     def process(self, name: str) -> Host | None:
         """A host that lives, whatever the coordinator knows of it."""
@@ -1260,7 +1321,8 @@ class Life:
             run.done.update(shard for _, shard in attempt.held)
 
     def sink(self, run: Run) -> None:
-        if run.start == run.end or run.done == set(shards_of(run.query)):
+        # Spark runs the tasks of a batch without rows, too.
+        if run.done == set(shards_of(run.query)):
             run.sunk = run.planned
 
     def batch(self, query: str, size: int, host: int, upto: int = 9, again: bool = False) -> None:
@@ -1409,6 +1471,9 @@ class Rollback:
 class World:
     """The stores, and the lives of coordinators; all but the newest are zombies."""
 
+    hosts_keep_changelogs = False
+    """Whether hosts keep changelogs for others on their machine, as on a cluster."""
+
     def __init__(self, shard: Callable[[Files, int], Any], state: Callable[[Files], State]) -> None:
         self.shard, self.state = shard, state
         self.stores: dict[str, TroubledStore] = {}
@@ -1419,6 +1484,8 @@ class World:
         self.restored: dict[tuple[str, int, int], bool] = {}
         self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
         """What batches changed, by run and shard: it outlives hosts and drivers."""
+        self.left: dict[tuple[str, str, ShardId], dict[int, State]] = {}
+        """The same, as hosts keep it for others on their machine, by host, run and shard."""
         self.unverified: set[tuple[int, int]] = set()
         """Checkpoints with bytes that nobody had read since a restore when their manifests were made."""
         self.cached = False
@@ -1685,7 +1752,7 @@ class Machine(RuleBasedStateMachine):
         life = self.world.life
         for name in list(life.hosts):
             del life.hosts[name]
-            life.handle(on.HostLeft(HostHello(name, name, name[0], name[0], 1)))
+            life.lose(name)
         life.join("a")
         life.join("b")
 
@@ -1849,7 +1916,7 @@ class Machine(RuleBasedStateMachine):
         for name in [name for name in life.hosts if name[0] == executor]:
             del life.hosts[name]
             if noticed:
-                life.handle(on.HostLeft(HostHello(name, name, executor, executor, 1)))
+                life.lose(name)
         life.join(executor)
 
     @rule(query=QUERY, chance=SMALL, asks=st.booleans())

@@ -15,7 +15,7 @@ from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, CopyPhase
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.state.errors import ShardRefusedError
-from chandy.state.rpc.messages import Ack, CopyStep, HostHello, ShardSnapshot
+from chandy.state.rpc.messages import Ack, CopyStep, ShardSnapshot
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 from .lives import HOLD, QUERY, SMALL, Life, Machine, put_files
@@ -79,7 +79,7 @@ class MovingMachine(Machine):
         elif leaves and len(life.hosts) > 1:
             for name in [name for name in life.hosts if name[0] == executor]:
                 del life.hosts[name]
-                life.handle(on.HostLeft(HostHello(name, name, executor, executor, 1)))
+                life.lose(name)
         self.busy(hold, rounds)
 
     @rule(hold=HOLD, rounds=st.integers(1, 4))

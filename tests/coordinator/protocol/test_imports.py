@@ -14,6 +14,7 @@ ALLOWED = {
     "barrier.cut",
     "barrier.gate",
     "state.rpc.messages",
+    "state.rpc.orders",
     "state.shards",
     "state.errors",
     "storage.errors",

@@ -36,7 +36,8 @@ from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
 from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
-from chandy.state.rpc.messages import Decline, SnapshotOrder
+from chandy.state.rpc.messages import Decline
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog

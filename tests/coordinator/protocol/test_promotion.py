@@ -10,25 +10,13 @@ import pytest
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS
+from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS, CopyPhase
 from chandy.coordinator.protocol.errors import NotTheOwnerError
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError, ShardMovingError
-from chandy.state.rpc.messages import (
-    AskBatch,
-    BatchAnswer,
-    ClaimShards,
-    CopyReport,
-    CopyStep,
-    DropStandby,
-    EndStandby,
-    OpenAhead,
-    Promote,
-    Settle,
-    SnapshotOrder,
-    StopHost,
-)
+from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, DropStandby
+from chandy.state.rpc.orders import EndStandby, OpenAhead, Promote, Settle, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
 from .bench import Bench, hello_on
@@ -163,7 +151,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
             bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
         with pytest.raises(HostDismissedError):
             bench.claim("a", "up", (0,))
-        assert StopHost() in [
+        assert StopHost(is_replaced=True) in [
             send.order for send in bench(on.HostJoined(hello_on("a", "one"))) if isinstance(send, do.Send)
         ]
         assert "a" not in bench.machine.members.hosts
@@ -213,6 +201,19 @@ def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
     assert bench.orders(OpenAhead)
     lost(bench)
     assert bench.of(do.GoBack)
+
+
+def test_a_checkpoint_without_the_shard_leaves_the_standby_to_the_next_one() -> None:
+    bench = Bench(standbys=1)
+    for host, machine in (("a", "one"), ("b", "two")):
+        bench(on.HostJoined(hello_on(host, machine)))
+    # Hosts have opened the shards of an operator whose first batch is still to come: it is not in the manifest.
+    for query in bench.machine.queries.values():
+        query.restored = ()
+    bench.completed()
+    under_way = bench.machine.placement.standbys.under_way.values()
+    assert {one.phase for one in under_way} == {CopyPhase.PLANNED}
+    assert {one.checkpoint for one in under_way} == {None}
 
 
 def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> None:

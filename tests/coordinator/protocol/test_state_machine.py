@@ -21,18 +21,8 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
 from chandy.coordinator.protocol.statistics import History
 from chandy.state.errors import DefinitionError
-from chandy.state.rpc.messages import (
-    AbortOrder,
-    Ack,
-    AskBatch,
-    ClaimShards,
-    CompleteOrder,
-    Decline,
-    Order,
-    ReleaseOrder,
-    ShardSnapshot,
-    SnapshotOrder,
-)
+from chandy.state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, ShardSnapshot
+from chandy.state.rpc.orders import AbortOrder, CompleteOrder, Order, ReleaseOrder, SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
 

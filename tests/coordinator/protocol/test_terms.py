@@ -12,19 +12,8 @@ from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.shard_assignment import STAYS
 from chandy.state.errors import ShardMovingError
-from chandy.state.rpc.messages import (
-    Ack,
-    AskBatch,
-    BatchAnswer,
-    ClaimShards,
-    CopyReport,
-    CopyStep,
-    Decline,
-    OpenAhead,
-    Settle,
-    SnapshotOrder,
-    TakeOver,
-)
+from chandy.state.rpc.messages import Ack, AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, Decline
+from chandy.state.rpc.orders import OpenAhead, Settle, SnapshotOrder, TakeOver
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import QueryRecord
 

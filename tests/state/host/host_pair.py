@@ -9,7 +9,8 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.client import HostClient
-from chandy.state.rpc.messages import BeginTask, CopyReport, OpenAhead, ReadValues, Settle, TakeOver
+from chandy.state.rpc.messages import BeginTask, CopyReport, ReadValues
+from chandy.state.rpc.orders import OpenAhead, Settle, TakeOver
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 

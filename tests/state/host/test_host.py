@@ -42,12 +42,11 @@ from chandy.state.rpc.messages import (
     BatchTimes,
     HostPulse,
     ReadValues,
-    ReleaseOrder,
-    StopHost,
     TaskFailure,
     Values,
 )
 from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
+from chandy.state.rpc.orders import ReleaseOrder, StopHost
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import is_shared
 from chandy.storage.codec import to_json

@@ -7,7 +7,8 @@ import pytest
 from chandy.state.host import snapshot_bases
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
-from chandy.state.rpc.messages import ShardSnapshot, SnapshotOrder
+from chandy.state.rpc.messages import ShardSnapshot
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import FileRef, Handle
 

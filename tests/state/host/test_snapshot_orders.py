@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from chandy.state.host import snapshot_orders
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.snapshot_orders import AcceptedOrder, OrderPhase, SnapshotOrders
-from chandy.state.rpc.messages import SnapshotOrder
+from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 
 from ...effort import examples

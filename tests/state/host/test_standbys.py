@@ -35,16 +35,12 @@ from chandy.state.rpc.messages import (
     BeginTask,
     CopyReport,
     CopyStep,
-    EndStandby,
     Forward,
     Forwarded,
     HandOver,
-    OpenAhead,
-    Promote,
-    ReleaseOrder,
-    Settle,
     ShardStandby,
 )
+from chandy.state.rpc.orders import EndStandby, OpenAhead, Promote, ReleaseOrder, Settle
 from chandy.state.rpc.wire import REQUEST, HandedOver, pack_changes
 from chandy.storage.codec import to_json
 from chandy.storage.errors import ChandyError, FailureCode

@@ -26,6 +26,7 @@ from chandy.state.errors import (
 )
 from chandy.state.host import restoring
 from chandy.state.host.batches import NOTHING
+from chandy.state.host.changelogs import RunChangelogs
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard_snapshot import Snapshot
@@ -33,19 +34,8 @@ from chandy.state.host.snapshot_manager import SnapshotTask
 from chandy.state.host.snapshot_orders import AcceptedOrder
 from chandy.state.host.state_host import StateHost
 from chandy.state.local.changelog import admit, covers, shard_folder
-from chandy.state.rpc.messages import (
-    AbortOrder,
-    Ack,
-    BatchTimes,
-    BeginTask,
-    CompleteOrder,
-    OpenShards,
-    ReadValues,
-    ReleaseOrder,
-    ShardsRestored,
-    SnapshotOrder,
-    StopHost,
-)
+from chandy.state.rpc.messages import Ack, BatchTimes, BeginTask, OpenShards, ReadValues, ShardsRestored
+from chandy.state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, SnapshotOrder, StopHost
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
@@ -100,7 +90,13 @@ class Setup:
         """One more host on the machine, with a cache of its own."""
         memory, cache = Memory(32 << 20), self.cache_of(name)
         return StateHost(
-            name, self.control, self.directory / name, memory, cache, open_store, self.changelogs
+            name,
+            self.control,
+            self.directory / name,
+            memory,
+            cache,
+            open_store,
+            RunChangelogs(self.changelogs),
         )
 
     def cache_of(self, name: str) -> FileCache:

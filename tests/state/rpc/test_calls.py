@@ -14,7 +14,8 @@ from pyarrow import flight
 
 from chandy.state.errors import CannotGoBackError, CoordinatorLostError, RemoteError
 from chandy.state.rpc.calls import ActionClient, ActionServer, Call, Stream, pack_error, unpack_error
-from chandy.state.rpc.messages import AskBatch, BatchAnswer, Heartbeat, Order, StopHost
+from chandy.state.rpc.messages import AskBatch, BatchAnswer
+from chandy.state.rpc.orders import Heartbeat, Order, StopHost
 from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE

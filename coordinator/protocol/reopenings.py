@@ -1,0 +1,114 @@
+"""Shards of lost hosts that another host on the same machine opens again: from a checkpoint and from a changelog.
+
+Each host keeps a changelog of its shards on its machine, and each change is there before the task hears that it is
+staged. So whatever Spark may have committed is on the disk of the machine, although the host is lost:
+
+1. The lost host is dismissed, as when a standby takes its place (``standbys``): it begins no batch, and what it
+   acknowledges does not count. The next batch and all snapshots of the query wait, and the tasks of the running batch.
+2. A host that has the same disk is told to open the shard, one that is there or the next one that joins. It waits until
+   the process of the lost host has ended, restores the latest completed checkpoint, and applies what the changelog has
+   up to the newest batch that is known to have committed. What is staged after that stays staged.
+3. When it has all of that, it owns the shard in a new term, and the query goes on. It has not restarted.
+
+The lost host may live on, cut off from the driver. Until its process has ended, it may tell tasks that changes are
+staged, but then its changelog has them, and nobody has read it yet.
+
+If no host comes in time, or what the changelog has does not lead there, the pipeline goes back to its checkpoint. It
+does so at once if the host has gone silent: then its machine may be lost, and with it the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from ...state.rpc.messages import HostHello
+from ...state.rpc.orders import EndStandby, Reopen
+from ...state.shards import ShardId
+from .copies import Copies, CopyPhase, ShardCopy
+from .instructions import Send
+from .query_state import QueryState
+
+AWAIT_HOST_SECONDS: Final = 10.0
+"""How long the shards of a lost host wait for another one on its machine. An executor starts one in a second or two."""
+_UNKNOWN: Final = ""
+"""The target of a shard while no host on the machine is known."""
+
+
+@attrs.define
+class Reopenings(Copies):
+    """The shards of lost hosts that are to be opened again: at most one for each shard."""
+
+    _disks: dict[str, str] = attrs.field(factory=dict, init=False)
+    """By lost host what those have in common that can read its changelogs."""
+
+    def holds(self, query: str) -> bool:
+        """Whether a query's next batch and its snapshots wait for a shard that is to be opened again."""
+        return bool(self.of(query, CopyPhase.LOST, CopyPhase.HANDING_OVER))
+
+    def lose(self, shards: Iterable[tuple[str, ShardId]], lost: HostHello, until: float) -> None:
+        """Have the shards of a lost host, each after its query, wait for another host on the same machine.
+
+        Args:
+            shards: the shards.
+            lost: what the host reported when it joined; it keeps changelogs.
+            until: when that is given up.
+        """
+        assert lost.changelogs is not None
+        self._disks[lost.host] = lost.changelogs
+        for query, shard in shards:
+            id = self.ids.next()
+            self.under_way[id] = ShardCopy(
+                id, query, shard, lost.host, _UNKNOWN, CopyPhase.LOST, deadline=until
+            )
+
+    def hand_over(
+        self,
+        queries: Mapping[str, QueryState],
+        hosts: Mapping[str, HostHello],
+        eligible: Collection[str],
+        until: float,
+    ) -> Iterator[Send]:
+        """Have hosts open the shards that wait for one on their machine.
+
+        Args:
+            queries: the queries, by name.
+            hosts: the hosts that live, by id.
+            eligible: those that may have shards.
+            until: when it is given up.
+        """
+        for one in list(self.under_way.values()):
+            disk = self._disks[one.owner]
+            found = sorted(host for host in eligible if hosts[host].changelogs == disk)
+            if one.phase is not CopyPhase.LOST or not found:
+                continue
+            # Each of them gets its part.
+            one.target = found[one.id % len(found)]
+            one.enter(CopyPhase.HANDING_OVER, until)
+            query = queries[one.query]
+            one.term = query.assignment.raise_term(one.shard)
+            # Spark begins a batch only when the one before has committed.
+            cut = max(query.committed, query.gate.passed - 1)
+            source, after = query.newest_source(one.shard)
+            yield Send(
+                one.target,
+                Reopen(
+                    one.id,
+                    query.query_id,
+                    one.shard,
+                    source,
+                    after,
+                    one.owner,
+                    cut,
+                    query.gate.passed,
+                    one.term,
+                ),
+            )
+
+    def ended(self, ended: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:
+        """Tell the hosts that were to open shards that this has been given up."""
+        for one in ended:
+            if one.phase is CopyPhase.HANDING_OVER and one.query in queries:
+                yield Send(one.target, EndStandby(queries[one.query].query_id, one.shard, one.id))
