@@ -95,6 +95,14 @@ class ExecutorsLeaving(Event[None]):
     """Spark's ids of them."""
 
 
+@attrs.frozen
+class ExecutorsGone(Event[None]):
+    """Executors are gone: no state host starts beside them any more."""
+
+    executors: frozenset[str]
+    """Spark's ids of them."""
+
+
 # --- requests and time --------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ class Membership:
     """The hosts that live."""
     dismissed: set[str] = attrs.field(factory=set, init=False)
     """The hosts whose shards have got other owners, because they were lost. What they say no longer counts."""
+    gone: set[str] = attrs.field(factory=set, init=False)
+    """Spark's ids of the executors that are gone. Their hosts may live on."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor."""
 

@@ -319,6 +319,9 @@ class Placement:
             hosts = self.members.hosts
             eligible = self.moves.may_have_shards(hosts)
             self._out.extend(self.reopenings.hand_over(self.queries, hosts, eligible, until))
+            hopeless = self.reopenings.hopeless(self.members.gone)
+            if self._end_reopenings(lambda one: one.id in hopeless):
+                self._out.append(GoBack("a state host is lost, and its executor with it"))
         self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
         self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
 

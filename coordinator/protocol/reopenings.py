@@ -14,7 +14,8 @@ The lost host may live on, cut off from the driver. Until its process has ended,
 staged, but then its changelog has them, and nobody has read it yet.
 
 If no host comes in time, or what the changelog has does not lead there, the pipeline goes back to its checkpoint. It
-does so at once if the host has gone silent: then its machine may be lost, and with it the disk.
+does so at once if the host has gone silent, or its executor is gone, too, and no other host is on the machine: then the
+machine may be lost, and with it the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import attrs
 
 from ...state.rpc.messages import HostHello
 from ...state.rpc.orders import EndStandby, Reopen
-from ...state.shards import ShardId
+from ...state.shards import CopyId, ShardId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
@@ -41,8 +42,8 @@ _UNKNOWN: Final = ""
 class Reopenings(Copies):
     """The shards of lost hosts that are to be opened again: at most one for each shard."""
 
-    _disks: dict[str, str] = attrs.field(factory=dict, init=False)
-    """By lost host what those have in common that can read its changelogs."""
+    _lost: dict[str, HostHello] = attrs.field(factory=dict, init=False)
+    """What lost hosts reported when they joined, by id."""
 
     def holds(self, query: str) -> bool:
         """Whether a query's next batch and its snapshots wait for a shard that is to be opened again."""
@@ -56,8 +57,7 @@ class Reopenings(Copies):
             lost: what the host reported when it joined; it keeps changelogs.
             until: when that is given up.
         """
-        assert lost.changelogs is not None
-        self._disks[lost.host] = lost.changelogs
+        self._lost[lost.host] = lost
         for query, shard in shards:
             id = self.ids.next()
             self.under_way[id] = ShardCopy(
@@ -80,7 +80,7 @@ class Reopenings(Copies):
             until: when it is given up.
         """
         for one in list(self.under_way.values()):
-            disk = self._disks[one.owner]
+            disk = self._lost[one.owner].changelogs
             found = sorted(host for host in eligible if hosts[host].changelogs == disk)
             if one.phase is not CopyPhase.LOST or not found:
                 continue
@@ -106,6 +106,14 @@ class Reopenings(Copies):
                     one.term,
                 ),
             )
+
+    def hopeless(self, gone: Collection[str]) -> set[CopyId]:
+        """Return the shards that wait for a host beside an executor that is gone, by Spark's id."""
+        return {
+            one.id
+            for one in self.under_way.values()
+            if one.phase is CopyPhase.LOST and self._lost[one.owner].spark_executor in gone
+        }
 
     def ended(self, ended: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:
         """Tell the hosts that were to open shards that this has been given up."""

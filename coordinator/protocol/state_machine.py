@@ -42,6 +42,7 @@ from .events import (
     Discarded,
     DrainRequested,
     Event,
+    ExecutorsGone,
     ExecutorsLeaving,
     Finalized,
     HostJoined,
@@ -185,6 +186,8 @@ class CheckpointStateMachine:
                 self.placement.drain(machine)
             case ExecutorsLeaving(executors):
                 self.placement.leave(executors)
+            case ExecutorsGone(executors):
+                self.members.gone |= executors
             case CheckpointRequested():
                 answer = self._request(event, now)
             case ScheduleStarted(chance):

@@ -17,7 +17,7 @@ import attrs
 
 from ...state.host.host_config import DISCOVERY_FOLDER, START_LOCK
 from ...state.local import changelog
-from ...storage.disk.directories import CACHE, HOSTS, QUERIES, runtime_directory
+from ...storage.disk.directories import CACHE, HOST_CHANGELOGS, HOSTS, QUERIES, runtime_directory
 from ...storage.disk.locks import remove_unless_held, try_acquire
 from ...storage.disk.scratch import SCRATCH
 from ...storage.disk.workspace import ALIVE, workspaces
@@ -105,6 +105,8 @@ def _find(places: Places) -> Iterator[Leftover]:
     yield from _changelogs(places.cache / changelog.FOLDER, drivers)
     for path in workspaces(places.cache / HOSTS):
         yield _leftover(path, "a state host", locks=(ALIVE,))
+    for path in workspaces(places.cache / HOST_CHANGELOGS):
+        yield _leftover(path, "changelogs of a state host", locks=(ALIVE,))
     for path in workspaces(places.runtime / DISCOVERY_FOLDER):
         yield _leftover(path, "the log and socket of a state host", locks=(START_LOCK, ALIVE))
     for path in workspaces(places.runtime / SCRATCH):

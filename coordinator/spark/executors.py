@@ -48,12 +48,17 @@ def executor_hosts(spark: SparkSession) -> dict[str, str]:
     return found
 
 
+def executor_ids(spark: SparkSession) -> frozenset[str]:
+    """Return Spark's ids of the executors that are there."""
+    return frozenset(str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(" ")).split())
+
+
 def decommissioned(spark: SparkSession) -> frozenset[str]:
     """Return the ids of the executors that Spark decommissions just now: no task starts there, and they end soon."""
-    context = spark.sparkContext._jsc.sc()
-    scheduler = context.taskScheduler()
-    ids = str(context.getExecutorIds().mkString(" ")).split()
-    return frozenset(one for one in ids if scheduler.getExecutorDecommissionState(one).isDefined())
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    return frozenset(
+        one for one in executor_ids(spark) if scheduler.getExecutorDecommissionState(one).isDefined()
+    )
 
 
 def check_executors(spark: SparkSession) -> None:

@@ -31,6 +31,7 @@ from ..execution.executor import CheckpointExecutor
 from ..execution.looks import Look, Looks
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
+from ..hosts.executor_losses import ExecutorLosses
 from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import WaitingDriver
@@ -157,11 +158,13 @@ def assemble(
             spark, endpoint, executor.protocol, lambda: operators.need_hosts, spread
         )
         decommissioning = Decommissioning.of(spark, executor)
+        losses = ExecutorLosses.of(spark, executor.protocol)
         looks |= {
             "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),
             "have shards leave executors that are decommissioned": Look(
                 decommissioning.look, _EXECUTORS_SECONDS
             ),
+            "tell which executors are gone": Look(losses.look, _EXECUTORS_SECONDS),
         }
     made.callback(Looks.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)

@@ -49,6 +49,11 @@ class Stream:
             lambda: rows_in(self._folder / "out") == wanted, f"the output of {self._files} files", seconds
         )
 
+    def life(self) -> tuple[str, str]:
+        """What tells the query, as Spark runs it, from what it is after it has gone back or restarted."""
+        (query,) = self.coordinator.queries
+        return query.id, query.runId
+
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
         owners = self.coordinator._executor.protocol.read(

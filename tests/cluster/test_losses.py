@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) -> None:
     if not cluster.is_isolated and loss not in ON_LOOPBACK:
         pytest.skip("processes of all machines are in one list here")
-    before = stream.hosts()
+    before, life = stream.hosts(), stream.life()
     machine = cluster.machine_of(before[0])
     KILLS[loss].lose(machine)
     stream.add(3)
@@ -32,6 +32,11 @@ def test_what_is_lost_is_lost_once(cluster: Cluster, stream: Stream, loss: str) 
         assert stream.hosts() == before
     else:
         assert before[0].host not in {hello.host for hello in stream.hosts()}
+    if loss == "state host":
+        # The next one on the machine has opened its shards, and the query has gone on.
+        assert [hello.machine for hello in stream.hosts()] == [hello.machine for hello in before]
+        assert stream.life() == life
+        assert [one.cause for one in stream.coordinator.recoveries] == ["start"]
     stream.coordinator.checkpoint().result(DEADLINE)
     KILLS[loss].mend(cluster, machine)
 

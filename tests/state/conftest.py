@@ -64,6 +64,7 @@ class FakeCoordinator(FakeControl):
             64 << 20,
             cache,
             str(self.directory / "run"),
+            host_changelogs=f"{cache}/changelogs",
         )
 
     @property

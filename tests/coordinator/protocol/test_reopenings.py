@@ -157,6 +157,26 @@ def test_the_pipeline_goes_back_at_once_if(why: str) -> None:
     assert not made.machine.placement.reopenings.under_way
 
 
+@pytest.mark.parametrize("first", ["the host", "the executor"])
+def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is_on_the_machine(
+    first: str,
+) -> None:
+    one = attrs.evolve(A, spark_executor="7")
+    events = [on.HostLeft(one), on.ExecutorsGone(frozenset({"7"}))]
+    made = bench()
+    for event in events if first == "the host" else reversed(events):
+        made(event)
+    (back,) = made.of(do.GoBack)
+    assert "its executor with it" in back.why
+
+    made = bench()
+    made(on.HostJoined(attrs.evolve(keeping("a2", "one"), executor="another", spark_executor="8")))
+    for event in events if first == "the host" else reversed(events):
+        made(event)
+    taken(made)
+    assert not made.of(do.GoBack)
+
+
 def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
     made = lost(bench())
     made(on.HostJoined(NEXT_A))

@@ -54,6 +54,7 @@ def everything(places: Places) -> list[Path]:
         driver(places),
         changelogs(places),
         make(places.cache / "hosts" / "h", ALIVE),
+        make(places.cache / "changelogs" / "driver-h", ALIVE),
         make(places.runtime / "meet" / "m", ALIVE),
         make(places.runtime / "scratch" / "copy-x", ALIVE),
     ]
@@ -86,11 +87,11 @@ def test_what_a_living_process_holds_is_kept(places: Places) -> None:
     left = everything(places)
     locks = [acquire(path / ALIVE) for path in left if (path / ALIVE).exists()]
     found = clean(places, tomorrow(), DAY)
-    assert (found.deleted, found.in_use) == ((), 5)
+    assert (found.deleted, found.in_use) == ((), 6)
     assert all(path.exists() for path in left)
     for lock in locks:
         lock.release()
-    assert len(clean(places, tomorrow(), DAY).deleted) == 5
+    assert len(clean(places, tomorrow(), DAY).deleted) == 6
 
 
 def test_what_a_jvm_may_still_write_into_is_kept(places: Places) -> None:
@@ -148,7 +149,7 @@ def test_what_cannot_be_deleted_is_told_and_keeps_nothing_else(
     found = clean(places, tomorrow(), DAY)
     assert found.failed.keys() == {str(left[0]), str(left[1])}
     assert "Permission denied" in found.failed[str(left[0])]
-    assert [path.exists() for path in left] == [True, True, False, False, False]
+    assert [path.exists() for path in left] == [True, True, False, False, False, False]
 
 
 def test_what_a_process_takes_at_the_last_moment_is_kept(

@@ -40,13 +40,16 @@ from chandy.state.rpc.messages import (
     AskBatches,
     AskMetrics,
     BatchTimes,
+    CopyReport,
+    CopyStep,
     HostPulse,
     ReadValues,
     TaskFailure,
     Values,
 )
 from chandy.state.rpc.metrics import OperatorMetrics, RecentMetrics
-from chandy.state.rpc.orders import ReleaseOrder, StopHost
+from chandy.state.rpc.orders import ReleaseOrder, Reopen, Settle, StopHost
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import is_shared
 from chandy.storage.codec import to_json
@@ -457,11 +460,17 @@ def test_tasks_run_while_another_restores(coordinator: Any) -> None:
 # --- life and death of the process --------------------------------------------------------------------------
 
 
+def changelogs(coordinator: Any) -> list[Path]:
+    """Directories with the changelogs of hosts, living or dead."""
+    return sorted((coordinator.directory / "cache" / "changelogs").glob("*-*"))
+
+
 def left_behind(coordinator: Any) -> list[str]:
     """Directories of hosts, living or dead."""
     places = [
         *(coordinator.directory / "run" / "meet").glob("*"),
         *(coordinator.directory / "cache" / "hosts").glob("*"),
+        *changelogs(coordinator),
     ]
     return [str(place) for place in places if place.is_dir()]
 
@@ -523,7 +532,7 @@ def test_a_host_writes_to_its_disk_before_it_says_that_it_lives(
 def test_a_host_that_loses_its_coordinator_ends_and_leaves_nothing(coordinator: Any) -> None:
     client = coordinator.connect(lease_seconds=5.0)
     coordinator.run(client, 0, {A: b"0"})
-    assert len(left_behind(coordinator)) == 2
+    assert len(left_behind(coordinator)) == 3
     coordinator.stop()
     coordinator.wait_for_end(coordinator.hellos[-1].pid)
     assert left_behind(coordinator) == []
@@ -557,13 +566,47 @@ def test_a_stop_order_ends_the_process_and_leaves_nothing(coordinator: Any) -> N
     assert left_behind(coordinator) == []
 
 
-def test_sigterm_ends_the_process_and_leaves_nothing(coordinator: Any) -> None:
+def test_a_host_that_is_replaced_leaves_its_changelogs_to_the_next_one(coordinator: Any) -> None:
+    coordinator.run(coordinator.connect(), 0, {A: b"0"})
+    coordinator.push(StopHost(is_replaced=True))
+    coordinator.wait_for_end(coordinator.hellos[-1].pid)
+    assert left_behind(coordinator) == [str(place) for place in changelogs(coordinator)]
+    assert list(changelogs(coordinator)[0].rglob("*.log"))
+
+
+def test_the_next_host_on_the_machine_opens_the_shards_of_one_that_was_killed(coordinator: Any) -> None:
+    client = coordinator.connect("one")
+    coordinator.run(client, 0, {A: b"0", B: b"0"})
+    coordinator.push(coordinator.order(1, 0))
+    (source,) = [
+        RestoreSource(coordinator.store, 1, 0, snapshot.handle)
+        for snapshot in coordinator.acked().snapshots
+        if snapshot.shard.shard == 1
+    ]
+    coordinator.run(client, 1, {A: b"1"})
+    # The driver does not know whether this one has committed.
+    coordinator.run(client, 2, {A: b"2"})
+    coordinator.kill_host()
+    lost = coordinator.hellos[-1]
+    client = coordinator.connect("two")
+    assert coordinator.hellos[-1].changelogs == lost.changelogs
+    shard = ShardId("op", 1)
+    coordinator.push(Reopen(1, "q", shard, source, 0, lost.host, cut=1, begun=2, term=2))
+    assert coordinator.moves.get(timeout=DEADLINE) == CopyReport(
+        coordinator.hellos[-1].host, 1, CopyStep.TAKEN, 2
+    )
+    coordinator.push(Settle("q", shard, coordinator.hellos[-1].host, 2))
+    assert coordinator.read(client, 3, [A, B], (1,)) == {A: b"2", B: None}
+    assert len(coordinator.claims) == 1, "the shard was claimed, and opened without its batches"
+
+
+def test_sigterm_ends_the_process_and_leaves_only_what_the_next_host_may_need(coordinator: Any) -> None:
     client = coordinator.connect()
     access = client.begin(coordinator.task(0))
     coordinator.fetch(access, [0], [B])
     os.kill(coordinator.hellos[-1].pid, signal.SIGTERM)
     coordinator.wait_for_end(coordinator.hellos[-1].pid)
-    assert left_behind(coordinator) == []
+    assert left_behind(coordinator) == [str(place) for place in changelogs(coordinator)]
     with pytest.raises(HostLostError):
         coordinator.apply(access, [0], [B], [b"lost"])
 
@@ -571,10 +614,10 @@ def test_sigterm_ends_the_process_and_leaves_nothing(coordinator: Any) -> None:
 def test_a_host_removes_what_killed_hosts_left_and_nothing_of_living_ones(coordinator: Any) -> None:
     coordinator.run(coordinator.connect("dead"), 0, {A: b"0"})
     coordinator.kill_host()
-    left = set(left_behind(coordinator))
+    left = set(left_behind(coordinator)) - {str(place) for place in changelogs(coordinator)}
     living = coordinator.connect("living")
     coordinator.run(living, 0, {A: b"0"}, (8, 9))
-    before = set(left_behind(coordinator)) - left
+    before = set(left_behind(coordinator)) - left - {str(place) for place in changelogs(coordinator)}
     assert not {place for place in left if Path(place).exists()}
     assert len(before) == 2
     coordinator.connect("third")
