@@ -8,11 +8,11 @@ machines see. The parts, each with a cluster of its own:
 * ``rates``: a counter by key, as in ``throughput``: Chandy's aggregate and processor, Spark's count in RocksDB,
   PySpark's ``transformWithState``. For Chandy also the share of accesses that stayed on the task's own executor, from
   the first batch on.
-* ``losses``: an executor is killed, and a machine loses its power, at the moment at which the input of a batch appears.
-  Measured is the time from then until the batch has committed, beside the median of five batches before. Five batches
-  have committed since Chandy's checkpoint.
-* ``standby``: seconds of a batch of a counter by key with a standby of each shard and without one. Both streams live
-  on the same machines, and take turns of some batches each.
+* ``losses``: an executor or a state host is killed, or a machine loses its power, at the moment at which the input of a
+  batch appears. Measured is the time from then until the batch has committed, beside the median of five batches before.
+  Five batches have committed since Chandy's checkpoint.
+* ``standby``: seconds of a batch of a counter by key with a standby of each shard, without one, and without changelogs,
+  too. The streams live on the same machines, and take turns of some batches each.
 * ``join``: a machine joins, and its part of the shards moves there while the query runs, batch after batch: the bytes
   of these shards in their checkpoint, how long a batch waited for a hand-over, and the longest batch until all machines
   have their part. To tell what takes the time, the longest batch of other times stands beside it: of half a minute

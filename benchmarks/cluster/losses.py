@@ -1,4 +1,4 @@
-"""What the loss of an executor and of a machine costs: seconds of the batch that meets it, beside one without."""
+"""What the loss of an executor, a state host or a machine costs: seconds of the batch that meets it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,36 @@ from ..stage import balanced
 from .arena import Arena, arena
 from .figures import Figure, Pair
 from .machine import Machine
-from .streams import AGGREGATE, COUNT, STANDBY, Feed, Running, StreamEndedError, running, taking_part
+from .streams import (
+    AGGREGATE,
+    COUNT,
+    NO_CHANGELOG,
+    STANDBY,
+    Feed,
+    Running,
+    StreamEndedError,
+    running,
+    taking_part,
+)
 
 PART: Final = "losses"
-CONTESTANTS: Final = (AGGREGATE, STANDBY, COUNT)
 EXECUTOR: Final = "executor"
+HOST: Final = "state host"
 MACHINE: Final = "machine"
-LOSSES: Final = (EXECUTOR, MACHINE)
+LOSSES: Final = {
+    AGGREGATE: (EXECUTOR, HOST, MACHINE),
+    STANDBY: (EXECUTOR, HOST, MACHINE),
+    # What an executor or a machine takes along has nothing to do with changelogs.
+    NO_CHANGELOG: (HOST,),
+    COUNT: (EXECUTOR, MACHINE),
+}
+"""By contestant what it loses."""
+CONTESTANTS: Final = tuple(LOSSES)
 CALM: Final = 5
 """Batches since the checkpoint. The median of their times is what a batch takes without a loss."""
 _WARM_UP: Final = 4
-_BACKEND: Final = "CoarseGrainedExecutorBackend"
-"""In the command line of an executor."""
+_PROCESSES: Final = {EXECUTOR: "CoarseGrainedExecutorBackend", HOST: "chandy.state.host.process"}
+"""In the command line of what is killed."""
 
 
 def without(loss: str) -> str:
@@ -39,14 +57,14 @@ def meeting(loss: str) -> str:
 
 
 CHARTED: Final = meeting(MACHINE)
-PAIRS: Final = tuple(
-    pair
-    for loss in LOSSES
-    for pair in (
-        *(Pair(PART, name, meeting(loss), name, without(loss)) for name in CONTESTANTS),
-        Pair(PART, AGGREGATE, meeting(loss), COUNT),
-        Pair(PART, STANDBY, meeting(loss), COUNT),
-    )
+PAIRS: Final = (
+    *(
+        Pair(PART, name, meeting(loss), name, without(loss))
+        for name, losses in LOSSES.items()
+        for loss in losses
+    ),
+    *(Pair(PART, own, meeting(loss), COUNT) for own in (AGGREGATE, STANDBY) for loss in LOSSES[COUNT]),
+    *(Pair(PART, own, meeting(HOST), NO_CHANGELOG) for own in (AGGREGATE, STANDBY)),
 )
 
 
@@ -63,7 +81,7 @@ _QUICK: Final = Size(keys=50_000, rows=10_000)
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Run all contestants in turns. Each suffers both losses once a turn."""
+    """Run all contestants in turns. Each suffers its losses once a turn."""
     names = taking_part(options, PART, CONTESTANTS)
     if not names:
         return
@@ -84,7 +102,7 @@ def _figures(cluster: Arena, contestant: str, size: Size) -> Iterator[Figure]:
     feed.fill(size.keys, size.keys // 2)
     with running(cluster, contestant, feed.stream()) as stream:
         feed.wait(stream)
-        for loss in LOSSES:
+        for loss in LOSSES[contestant]:
             for _ in range(_WARM_UP):
                 feed.batch(stream, size.keys, size.rows)
             stream.checkpoint()
@@ -93,10 +111,10 @@ def _figures(cluster: Arena, contestant: str, size: Size) -> Iterator[Figure]:
             machine = _with_state(cluster, stream)
             begun = time.monotonic()
             feed.add(size.keys, size.rows)
-            if loss == EXECUTOR:
-                machine.run("pkill", "-KILL", "-f", _BACKEND)
-            else:
+            if loss == MACHINE:
                 cluster.kill(machine)
+            else:
+                machine.run("pkill", "-KILL", "-f", _PROCESSES[loss])
             try:
                 feed.wait(stream)
                 yield Figure(PART, contestant, meeting(loss), time.monotonic() - begun)

@@ -1,4 +1,4 @@
-"""What a standby of each shard costs in throughput."""
+"""What a standby of each shard costs in throughput, and what changelogs do."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..report import Options
 from ..stage import balanced
 from .arena import Arena, arena
 from .figures import Figure, Pair
-from .streams import AGGREGATE, STANDBY, Feed, Running, running, taking_part
+from .streams import AGGREGATE, NO_CHANGELOG, STANDBY, Feed, Running, running, taking_part
 
 PART: Final = "standby"
-CONTESTANTS: Final = (AGGREGATE, STANDBY)
+CONTESTANTS: Final = (AGGREGATE, STANDBY, NO_CHANGELOG)
 _WORKLOADS: Final = (
     Workload("1M rows, 100k keys", 1_000_000, 100_000),
     Workload("100k rows, 100k keys", 100_000, 100_000),
@@ -37,7 +37,12 @@ def measure_of(workload: Workload) -> str:
 
 CHARTED: Final = measure_of(_WORKLOADS[0])
 PAIRS: Final = tuple(
-    Pair(PART, STANDBY, measure_of(workload), AGGREGATE) for workload in (*_WORKLOADS, *_QUICK)
+    pair
+    for workload in (*_WORKLOADS, *_QUICK)
+    for pair in (
+        Pair(PART, STANDBY, measure_of(workload), AGGREGATE),
+        Pair(PART, AGGREGATE, measure_of(workload), NO_CHANGELOG),
+    )
 )
 
 
@@ -54,7 +59,7 @@ class _Stream:
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Run both streams in turns; a figure is the median batch of a turn."""
+    """Run the streams in turns; a figure is the median batch of a turn."""
     names = taking_part(options, PART, CONTESTANTS)
     if not names:
         return

@@ -26,12 +26,15 @@ from .standalone import wait_for
 
 AGGREGATE: Final = "Chandy aggregate"
 STANDBY: Final = "Chandy aggregate, with a standby"
+NO_CHANGELOG: Final = "Chandy aggregate, without changelogs"
 ROWS: Final = "Chandy transform_with_state"
 COUNT: Final = "Spark groupBy().count()"
 SPARK_ROWS: Final = "PySpark transformWithState"
 
 UID: Final = "counts"
 SHARDS: Final = 12
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {STANDBY: {"standbys": 1}, NO_CHANGELOG: {"changelog": False}}
+"""Of ``CheckpointConfig``."""
 _BATCH_SECONDS: Final = 300.0
 """A batch that takes longer has failed."""
 
@@ -125,7 +128,7 @@ def running(
         finally:
             native.stop()
         return
-    settings: dict[str, Any] = {"standbys": 1} if contestant == STANDBY else {}
+    settings = _SETTINGS.get(contestant, {})
     config = CheckpointConfig(
         interval=interval,
         host_timeout="10 s",
