@@ -268,7 +268,7 @@ class CheckpointExecutor:
             case do.Promoted(why, shards):
                 log.warning("standbys take the place of lost shards", why=why, shards=len(shards))
             case do.ShardsReopen(why, shards):
-                log.warning("lost shards are opened again on their machine", why=why, shards=len(shards))
+                log.warning("lost shards wait for a state host on their machine", why=why, shards=len(shards))
             case do.StandbysInSync(shards):
                 log.info("all shards have standbys", shards=shards)
             case do.FailPipeline(error):

@@ -127,7 +127,7 @@ class Promoted:
 
 @attrs.frozen
 class ShardsReopen:
-    """Say that shards whose host is lost are to be opened again on its machine, from its changelogs."""
+    """Say that shards whose host is lost wait for another one on its machine, to be opened from its changelogs."""
 
     why: str
     shards: tuple[ShardId, ...]

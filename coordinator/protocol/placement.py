@@ -316,14 +316,19 @@ class Placement:
             self._hand_over(query, now, is_awaited)
         until = now + self.limits.timeout
         if self.reopenings.under_way:
-            hosts = self.members.hosts
-            eligible = self.moves.may_have_shards(hosts)
-            self._out.extend(self.reopenings.hand_over(self.queries, hosts, eligible, until))
-            hopeless = self.reopenings.hopeless(self.members.gone)
-            if self._end_reopenings(lambda one: one.id in hopeless):
-                self._out.append(GoBack("a state host is lost, and its executor with it"))
+            self._reopen(until)
         self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
         self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
+
+    def _reopen(self, until: float) -> None:
+        """Have hosts open the shards of lost ones, and go back if no host will come for some."""
+        leaving = self.moves.leaving
+        # A machine that is drained opens them, too, and then they move.
+        hosts = {id: one for id, one in self.members.hosts.items() if one.spark_executor not in leaving}
+        self._out.extend(self.reopenings.hand_over(self.queries, hosts, until))
+        hopeless = self.reopenings.hopeless(self.members.gone | leaving)
+        if self._end_reopenings(lambda one: one.id in hopeless):
+            self._out.append(GoBack("a state host is lost, and its executor with it"))
 
     def _hand_over(self, query: QueryState, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
         """Hand shards over that are ready, if no batch of their query runs."""

@@ -68,20 +68,18 @@ class Reopenings(Copies):
         self,
         queries: Mapping[str, QueryState],
         hosts: Mapping[str, HostHello],
-        eligible: Collection[str],
         until: float,
     ) -> Iterator[Send]:
         """Have hosts open the shards that wait for one on their machine.
 
         Args:
             queries: the queries, by name.
-            hosts: the hosts that live, by id.
-            eligible: those that may have shards.
+            hosts: the hosts that may have them, by id.
             until: when it is given up.
         """
         for one in list(self.under_way.values()):
             disk = self._lost[one.owner].changelogs
-            found = sorted(host for host in eligible if hosts[host].changelogs == disk)
+            found = sorted(host for host, hello in hosts.items() if hello.changelogs == disk)
             if one.phase is not CopyPhase.LOST or not found:
                 continue
             # Each of them gets its part.

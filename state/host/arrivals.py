@@ -27,7 +27,7 @@ from .shard import Shard
 from .shard_key import ShardKey
 
 _log = logger(__name__)
-_THREADS: Final = {"move": 2, "promote": 4, "follow": 1}
+_THREADS: Final = {"move": 2, "promote": 4, "reopen": 4, "follow": 1}
 """How many there are of each kind. A batch waits for promotions, so these do not wait for shards that are restored."""
 
 Batches = Iterable[tuple[int, dict[bytes, Value]]]
@@ -94,7 +94,7 @@ class Arrivals:
     def reopen(self, order: Reopen) -> None:
         """Open the shard of a lost host in the background."""
         key = self._want(order)
-        self._submit("promote", order.copy_id, lambda: self._reopen(order, key))
+        self._submit("reopen", order.copy_id, lambda: self._reopen(order, key))
 
     def _want(self, order: OpenAhead | Reopen) -> ShardKey:
         """Let a shard come here, and return its key."""

@@ -134,7 +134,8 @@ class HostChangelogs:
 
 def _written_at(folder: Path) -> float:
     """Return when a file in a folder was last written, in seconds since 1970."""
+    now = time.time()
     with contextlib.suppress(OSError):
-        return max(path.stat().st_mtime for path in folder.rglob("*"))
+        return max((path.stat().st_mtime for path in folder.rglob("*")), default=now)
     # Somebody else deletes it.
-    return time.time()
+    return now

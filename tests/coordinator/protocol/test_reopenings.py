@@ -177,6 +177,19 @@ def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is
     assert not made.of(do.GoBack)
 
 
+def test_a_machine_that_is_drained_opens_its_shards_and_an_executor_that_leaves_opens_none() -> None:
+    made = bench()
+    made(on.DrainRequested("one"))
+    made(on.HostJoined(NEXT_A))
+    assert reopening(made).lost == "a"
+
+    made = bench()
+    made(on.HostJoined(attrs.evolve(A, spark_executor="7")))
+    made(on.ExecutorsLeaving(frozenset({"7"})))
+    made(on.HostLeft(attrs.evolve(A, spark_executor="7")))
+    assert made.of(do.GoBack), "nobody waits for a host beside an executor that leaves"
+
+
 def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
     made = lost(bench())
     made(on.HostJoined(NEXT_A))
