@@ -13,7 +13,7 @@ from ...state.rpc.orders import OpenAhead
 from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
 from .errors import CopyPhaseError
 from .instructions import Send
-from .query_state import QueryState
+from .query_state import QueryState, StoredCheckpoint
 
 MOVES_AT_A_TIME: Final = 2
 """How many shards of a pipeline move at a time, as in Kafka Streams (KIP-441): what moves takes disk and network from
@@ -151,17 +151,17 @@ class Copies:
                 one.enter(CopyPhase.PLANNED)
                 one.checkpoint = None
 
-    def stored(self, checkpoint: int, sources: Mapping[str, Mapping[ShardId, RestoreSource]]) -> None:
-        """Let shards that a completed checkpoint has, by query, wait for their turn, and the others for the next one.
+    def stored(self, stored: StoredCheckpoint) -> None:
+        """Let shards that a completed checkpoint has wait for their turn, and the others for the next one.
 
         A checkpoint has nothing of an operator that no batch has reached yet.
         """
         for one in self.under_way.values():
-            if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint:
-                source = sources.get(one.query, {}).get(one.shard)
-                one.enter(CopyPhase.PLANNED if source is None else CopyPhase.STORED)
-                one.checkpoint = None if source is None else checkpoint
-                one.source = source
+            if one.phase is CopyPhase.STORING and one.checkpoint == stored.manifest.id:
+                one.source = stored.source(one.query, one.shard)
+                if one.source is None:
+                    one.checkpoint = None
+                one.enter(CopyPhase.PLANNED if one.source is None else CopyPhase.STORED)
 
     def open(
         self, queries: Mapping[str, QueryState], hosts: Mapping[str, HostHello], until: float

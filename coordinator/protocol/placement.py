@@ -13,7 +13,7 @@ import attrs
 from ...state.errors import ShardMovingError
 from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, HostHello
 from ...state.rpc.orders import Settle
-from ...state.shards import RestoreSource, ShardId
+from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
@@ -21,7 +21,7 @@ from .instructions import GoBack, Instruction, Promoted, Send, ShardsReopen, Sta
 from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, settled
-from .query_state import Queries, QueryState, StoredShards
+from .query_state import Queries, QueryState, StoredCheckpoint
 from .reopenings import AWAIT_HOST_SECONDS, Reopenings
 from .retained import RetainedCheckpoints
 from .shard_assignment import ShardLocations
@@ -285,19 +285,12 @@ class Placement:
             manifest: of the checkpoint.
             root: URI of the store that has it.
         """
-        cuts = {query.name: query.batch for query in manifest.queries}
-        sources: dict[str, dict[ShardId, RestoreSource]] = {name: {} for name in cuts}
-        for operator in manifest.operators:
-            cut = cuts[operator.query]
-            for number, handle in enumerate(operator.shards):
-                if handle is not None:
-                    source = RestoreSource(root, manifest.id, cut, handle)
-                    sources[operator.query][ShardId(operator.uid, number)] = source
-        for name, cut in cuts.items():
-            if (query := self.queries.get(name)) is not None and cut >= query.started_after:
-                query.stored = StoredShards(cut, sources[name])
+        stored = StoredCheckpoint(root, manifest)
+        for query in self.queries.values():
+            if (cut := stored.cut(query.name)) is not None and cut >= query.started_after:
+                query.stored = stored
         for copies in self.copies:
-            copies.stored(manifest.id, sources)
+            copies.stored(stored)
         self._plan_moves()
 
     def not_stored(self, checkpoint: int) -> None:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
 from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
 from ...state.shards import RestoreSource, ShardId
-from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.manifest import Manifest, OperatorRecord
 from .errors import StaleQueryError
 from .shard_assignment import ShardAssignment
 
 
 @attrs.frozen
-class StoredShards:
-    """Where the shards of a query are in a completed checkpoint."""
+class StoredCheckpoint:
+    """A completed checkpoint, and where its shards are."""
 
-    cut: int
-    """The query's cut."""
-    sources: Mapping[ShardId, RestoreSource]
-    """A shard that is not here was empty."""
+    root: str
+    """URI of the store that has it."""
+    manifest: Manifest
+
+    def cut(self, query: str) -> int | None:
+        """Return the cut of a query; None if the checkpoint does not have it."""
+        return next((one.batch for one in self.manifest.queries if one.name == query), None)
+
+    def source(self, query: str, shard: ShardId) -> RestoreSource | None:
+        """Return where a shard of a query is restored from; None if the checkpoint has nothing of it."""
+        operator = next(
+            (one for one in self.manifest.operators if (one.query, one.uid) == (query, shard.uid)), None
+        )
+        cut = self.cut(query)
+        if operator is None or cut is None or (handle := operator.shards[shard.shard]) is None:
+            return None
+        return RestoreSource(self.root, self.manifest.id, cut, handle)
 
 
 @attrs.define
@@ -46,13 +57,13 @@ class QueryState:
     """The query's own files in the restored checkpoint, if nobody has read them since the restore."""
     is_read_back: bool = False
     """Whether the driver is reading what nobody has read."""
-    stored: StoredShards | None = None
+    stored: StoredCheckpoint | None = None
     """The latest checkpoint that has completed since the query started; None if there is none yet."""
 
     def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, int]:
         """Return where the newest stored state of a shard is, None if that is empty, and the last batch in it."""
-        if self.stored is not None:
-            return self.stored.sources.get(shard), self.stored.cut
+        if self.stored is not None and (cut := self.stored.cut(self.name)) is not None:
+            return self.stored.source(self.name, shard), cut
         resumed = self.assignment.resume_point
         return self.assignment.sources.get(shard), resumed.after if resumed else self.started_after
 
