@@ -270,16 +270,17 @@ def test_a_run_that_is_over_takes_its_changelogs_along_also_those_of_lost_hosts(
 ) -> None:
     lost.run(0, {b"a": b"0"})
     following.run(0, {b"a": b"0"})
-    third = MachineHost(tmp_path, "third")
+    # It is looked at before the others.
+    living = MachineHost(tmp_path, "a living one")
     try:
-        third.run(0, {b"a": b"0"})
+        living.run(0, {b"a": b"0"})
         lost.die()
         following.host.obey(ReleaseOrder("q"))
-        folders = {host.name: host.changelogs.workspace.path / "q" for host in (lost, following, third)}
+        folders = {host.name: host.changelogs.workspace.path / "q" for host in (lost, following, living)}
         eventually(lambda: not folders["lost"].exists() and not folders["next"].exists(), "the deletion")
-        assert folders["third"].exists(), "a living host has an order of its own"
+        assert folders["a living one"].exists(), "a living host has an order of its own"
     finally:
-        third.close()
+        living.close()
 
 
 @pytest.mark.parametrize("token", [TOKEN, "of another driver"])
