@@ -122,6 +122,19 @@ class MachineRow:
 
 
 @attrs.frozen
+class ReplicaRow:
+    """A replica, and how far it has come."""
+
+    name: str
+    source: str
+    """The operator, and the state of it."""
+    targets: str
+    form: str
+    state: str
+    checkpoint: str
+
+
+@attrs.frozen
 class RecoveryRow:
     """A start or restart."""
 
@@ -177,6 +190,7 @@ class OverviewPage:
     queries: tuple[QueryRow, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
     machines: tuple[MachineRow, ...] = ()
+    replicas: tuple[ReplicaRow, ...] = ()
     timeline: TimeLine | None = None
     """None if nothing has happened yet."""
     checkpoints: tuple[CheckpointRow, ...] = ()
@@ -254,6 +268,7 @@ def overview(
             )
             for name in sorted({*facts.hosts, *facts.shards})
         ),
+        replicas=tuple(_replicas(facts)),
         timeline=_timeline(facts.now, statistics.checkpoints, recoveries, history),
         checkpoints=_rows(statistics.checkpoints),
         recoveries=_recoveries(recoveries),
@@ -364,6 +379,19 @@ def _cells(shards: Sequence[AssignedShard], largest: int) -> Iterator[Cell]:
         )
         where = some[0].machine or "no machine yet" if len(some) == 1 else "the largest"
         yield Cell(level, f"{numbers}: {decimal(size)}, {where}")
+
+
+def _replicas(facts: Facts) -> Iterator[ReplicaRow]:
+    for name, one in sorted(facts.replicas.items()):
+        ended = f"has ended: {one.error.partition(chr(10))[0]}" if one.error else "has ended"
+        yield ReplicaRow(
+            name,
+            f"{one.operator}, {one.state}",
+            ", ".join(one.targets),
+            one.format,
+            "runs" if one.is_active else ended,
+            "none yet" if one.checkpoint is None else str(one.checkpoint),
+        )
 
 
 def _named(shard: AssignedShard) -> str:

@@ -78,6 +78,13 @@ def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     assert "shard 1: 0 bytes, no machine yet" in page.text
     assert "near 1 3" in page.text
     assert "totals runs 7 1,234 30 exactly once 2 checkpoints" in page.text
+    assert "warehouse totals, total postgres table runs 39" in page.text
+    ended = attrs.evolve(
+        FACTS.replicas["warehouse"], is_active=False, error="<b>refused</b>\nmore", checkpoint=None
+    )
+    told = page_of(attrs.evolve(FACTS, replicas={"warehouse": ended}))
+    assert "postgres table has ended: <b>refused</b> none yet" in told.text
+    assert "Replicas" not in page_of(attrs.evolve(FACTS, replicas={})).text
     worked = page_of(attrs.evolve(FACTS, work={"totals": FACTS.work["delays"]}))
     assert "1,100 rows, 3 late, 1 into dead letters, in 4.0 s of all its tasks." in worked.text
     assert "input: 1.0 s own: 2.2 s state: 500 ms output: 250 ms" in worked.text
