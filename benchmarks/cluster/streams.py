@@ -37,6 +37,8 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {STANDBY: {"standbys": 1}, NO_CHAN
 """Of ``CheckpointConfig``."""
 _BATCH_SECONDS: Final = 300.0
 """A batch that takes longer has failed."""
+_STANDBY_SECONDS: Final = 15.0
+"""How long standbys may take that a checkpoint has made."""
 
 
 def has_standbys() -> bool:
@@ -76,7 +78,9 @@ class Running:
             raise StreamEndedError(f"the query has ended: {self.query.exception()}")
 
     def checkpoint(self) -> None:
-        """Take a checkpoint, and wait for the standbys that it makes. Spark's own state is durable with each batch.
+        """Take a checkpoint, and others until all shards have the standbys that these make.
+
+        Spark's own state is durable with each batch.
 
         Raises:
             TimeoutError: a shard has no standby that is in sync.
@@ -84,13 +88,26 @@ class Running:
         if (coordinator := self.coordinator) is None:
             return
         coordinator.checkpoint().result(_BATCH_SECONDS)
-        if self.has_standbys:
+        until = time.monotonic() + _BATCH_SECONDS
+        while self.has_standbys and not self._are_in_sync(coordinator, until):
+            # A shard that has just moved gets its standby with the next one.
+            coordinator.checkpoint().result(_BATCH_SECONDS)
+
+    @staticmethod
+    def _are_in_sync(coordinator: CheckpointCoordinator, until: float) -> bool:
+        """Return whether each shard gets a standby in time, with no other checkpoint."""
+        try:
             wait_for(
                 "a standby of each shard",
                 lambda: all(one.standby for one in coordinator.assignment()),
-                _BATCH_SECONDS,
+                _STANDBY_SECONDS,
                 poll=0.2,
             )
+        except TimeoutError:
+            if time.monotonic() >= until:
+                raise
+            return False
+        return True
 
 
 @contextlib.contextmanager
