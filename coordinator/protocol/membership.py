@@ -20,6 +20,8 @@ class Membership:
     """The hosts whose shards have got other owners, because they were lost. What they say no longer counts."""
     gone: set[str] = attrs.field(factory=set, init=False)
     """Spark's ids of the executors that are gone. Their hosts may live on."""
+    _beside: dict[str, set[str]] = attrs.field(factory=dict, init=False)
+    """Spark's ids of the executors that have had a host, by what those have in common that can read its changelogs."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor."""
 
@@ -27,6 +29,8 @@ class Membership:
         """Take a host in; return the host of the same executor whose place it takes, None if there was none."""
         before = self._host_of.get(hello.executor)
         self.hosts[hello.host] = hello
+        if hello.changelogs is not None and hello.spark_executor is not None:
+            self._beside.setdefault(hello.changelogs, set()).add(hello.spark_executor)
         self._host_of[hello.executor] = hello.host
         return None if before is None or before == hello.host else self.hosts.pop(before, None)
 
@@ -40,6 +44,16 @@ class Membership:
         """Raise ``HostDismissedError`` if a host has lost its shards to other hosts."""
         if host in self.dismissed:
             raise HostDismissedError(host)
+
+    def may_be_followed(self, lost: HostHello, leaving: Collection[str]) -> bool:
+        """Return whether another host may come that can read the changelogs of a lost one.
+
+        Args:
+            lost: what the lost host reported when it joined.
+            leaving: executors, by Spark's ids, that start no host any more.
+        """
+        executors = self._beside.get(lost.changelogs or "", set())
+        return not executors or bool(executors - self.gone - set(leaving))
 
     def on(self, machine: str) -> set[str]:
         """Return the hosts on a machine."""

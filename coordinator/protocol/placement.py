@@ -319,7 +319,7 @@ class Placement:
         # A machine that is drained opens them, too, and then they move.
         hosts = {id: one for id, one in self.members.hosts.items() if one.spark_executor not in leaving}
         self._out.extend(self.reopenings.hand_over(self.queries, hosts, until))
-        hopeless = self.reopenings.hopeless(self.members.gone | leaving)
+        hopeless = self.reopenings.hopeless(lambda lost: self.members.may_be_followed(lost, leaving))
         if self._end_reopenings(lambda one: one.id in hopeless):
             self._out.append(GoBack("a state host is lost, and its executor with it"))
 

@@ -14,13 +14,13 @@ The lost host may live on, cut off from the driver. Until its process has ended,
 staged, but then its changelog has them, and nobody has read it yet.
 
 If no host comes in time, or what the changelog has does not lead there, the pipeline goes back to its checkpoint. It
-does so at once if the host has gone silent, or its executor is gone, too, and no other host is on the machine: then the
-machine may be lost, and with it the disk.
+does so at once if the host has gone silent, or if all executors that have had a host with this disk are gone, too: then
+the machine may be lost, and with it the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -105,12 +105,12 @@ class Reopenings(Copies):
                 ),
             )
 
-    def hopeless(self, gone: Collection[str]) -> set[CopyId]:
-        """Return the shards that wait for a host beside an executor that is gone, by Spark's id."""
+    def hopeless(self, may_be_followed: Callable[[HostHello], bool]) -> set[CopyId]:
+        """Return the shards that wait for a host on their machine although none will come."""
         return {
             one.id
             for one in self.under_way.values()
-            if one.phase is CopyPhase.LOST and self._lost[one.owner].spark_executor in gone
+            if one.phase is CopyPhase.LOST and not may_be_followed(self._lost[one.owner])
         }
 
     def ended(self, ended: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:

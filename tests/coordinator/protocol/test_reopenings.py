@@ -164,17 +164,27 @@ def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is
     one = attrs.evolve(A, spark_executor="7")
     events = [on.HostLeft(one), on.ExecutorsGone(frozenset({"7"}))]
     made = bench()
+    made(on.HostJoined(one))
     for event in events if first == "the host" else reversed(events):
         made(event)
     (back,) = made.of(do.GoBack)
     assert "its executor with it" in back.why
 
-    made = bench()
-    made(on.HostJoined(attrs.evolve(keeping("a2", "one"), executor="another", spark_executor="8")))
-    for event in events if first == "the host" else reversed(events):
-        made(event)
-    taken(made)
-    assert not made.of(do.GoBack)
+    other = attrs.evolve(keeping("a2", "one"), executor="another", spark_executor="8")
+    for is_lost in (False, True):
+        made = bench()
+        for hello in (one, other):
+            made(on.HostJoined(hello))
+        if is_lost:
+            # Its executor starts the next one.
+            made(on.HostLeft(other))
+        for event in events if first == "the host" else reversed(events):
+            made(event)
+        if is_lost:
+            assert not made.orders(Reopen)
+            made(on.HostJoined(other))
+        taken(made)
+        assert not made.of(do.GoBack)
 
 
 def test_a_machine_that_is_drained_opens_its_shards_and_an_executor_that_leaves_opens_none() -> None:
