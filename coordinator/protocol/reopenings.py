@@ -77,10 +77,13 @@ class Reopenings(Copies):
             hosts: the hosts that may have them, by id.
             until: when it is given up.
         """
-        for one in list(self.under_way.values()):
-            disk = self._lost[one.owner].changelogs
-            found = sorted(host for host, hello in hosts.items() if hello.changelogs == disk)
-            if one.phase is not CopyPhase.LOST or not found:
+        lost = [one for one in self.under_way.values() if one.phase is CopyPhase.LOST]
+        disks = {self._lost[one.owner].changelogs for one in lost}
+        by_disk = {
+            disk: sorted(host for host, hello in hosts.items() if hello.changelogs == disk) for disk in disks
+        }
+        for one in lost:
+            if not (found := by_disk[self._lost[one.owner].changelogs]):
                 continue
             # Each of them gets its part.
             one.target = found[one.id % len(found)]
