@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +41,7 @@ from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import CheckpointKind, Handle
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
@@ -386,9 +386,9 @@ def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
 def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     right = RetainedCheckpoints.deleted
 
-    def deleted(retained: RetainedCheckpoints, ids: tuple[int, ...]) -> None:
+    def deleted(retained: RetainedCheckpoints, ids: tuple[int, ...], remaining: Collection[Manifest]) -> None:
         doomed = retained._deleting[ids]
-        right(retained, ids)
+        right(retained, ids, remaining)
         retained._deleting[()] = retained._deleting.get((), frozenset()) | doomed
 
     patch.setattr(RetainedCheckpoints, "deleted", deleted)
