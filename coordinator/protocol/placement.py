@@ -225,13 +225,13 @@ class Placement:
             self._out.append(ShardsReopen(why, tuple(shard for _, shard in reopened)))
 
     def host_lost(self, host: str) -> bool:
-        """End what a lost host had part in; return whether it was to take the place of another lost one."""
-        was_next = self._end_standbys(
+        """End what a lost host had part in; return whether one of its standbys was to take a shard's place."""
+        was_promoted = self._end_standbys(
             lambda one: one.target == host or (one.owner == host and one.phase is not CopyPhase.HANDING_OVER)
         )
-        was_next |= self._end_reopenings(lambda one: one.target == host)
+        self.reopenings.await_another(host)
         self._end_moves(lambda move: host in (move.owner, move.target))
-        return was_next
+        return was_promoted
 
     # --- moves ----------------------------------------------------------------------------------------------
 
@@ -309,16 +309,16 @@ class Placement:
             self._hand_over(query, now, is_awaited)
         until = now + self.limits.timeout
         if self.reopenings.under_way:
-            self._reopen(until)
+            self._reopen(now, until)
         self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
         self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
 
-    def _reopen(self, until: float) -> None:
+    def _reopen(self, now: float, until: float) -> None:
         """Have hosts open the shards of lost ones, and go back if no host will come for some."""
         leaving = self.moves.leaving
         # A machine that is drained opens them, too, and then they move.
         hosts = {id: one for id, one in self.members.hosts.items() if one.spark_executor not in leaving}
-        self._out.extend(self.reopenings.hand_over(self.queries, hosts, until))
+        self._out.extend(self.reopenings.hand_over(self.queries, hosts, now, until))
         hopeless = self.reopenings.hopeless(lambda lost: self.members.may_be_followed(lost, leaving))
         if self._end_reopenings(lambda one: one.id in hopeless):
             self._out.append(GoBack("a state host is lost, and its executor with it"))

@@ -13,9 +13,9 @@ staged. So whatever Spark may have committed is on the disk of the machine, alth
 The lost host may live on, cut off from the driver. Until its process has ended, it may tell tasks that changes are
 staged, but then its changelog has them, and nobody has read it yet.
 
-If no host comes in time, or what the changelog has does not lead there, the pipeline goes back to its checkpoint. It
-does so at once if the host has gone silent, or if all executors that have had a host with this disk are gone, too: then
-the machine may be lost, and with it the disk.
+If that host is lost, too, before it owns the shard, the next one may come. If none comes in time, or what the changelog
+has does not lead there, the pipeline goes back to its checkpoint. It does so at once if the host has gone silent, or if
+all executors that have had a host with this disk are gone, too: then the machine may be lost, and with it the disk.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Reopenings(Copies):
 
     _lost: dict[str, HostHello] = attrs.field(factory=dict, init=False)
     """What lost hosts reported when they joined, by id."""
+    _until: dict[str, float] = attrs.field(factory=dict, init=False)
+    """Until when a host may be told to open the shards of a lost one, by its id."""
 
     def holds(self, query: str) -> bool:
         """Whether a query's next batch and its snapshots wait for a shard that is to be opened again."""
@@ -57,17 +59,28 @@ class Reopenings(Copies):
             lost: what the host reported when it joined; it keeps changelogs.
             until: when that is given up.
         """
-        self._lost[lost.host] = lost
+        self._lost[lost.host], self._until[lost.host] = lost, until
         for query, shard in shards:
-            id = self.ids.next()
-            self.under_way[id] = ShardCopy(
-                id, query, shard, lost.host, _UNKNOWN, CopyPhase.LOST, deadline=until
-            )
+            self._await_host(query, shard, lost.host)
+
+    def await_another(self, host: str) -> None:
+        """Have the shards that a host was to open, which is lost, too, wait for another one, but not any longer.
+
+        It was not their owner yet, so it has told no task anything. What it may have deleted is found to be missing.
+        """
+        for one in self.pop(lambda one: one.target == host):
+            self._await_host(one.query, one.shard, one.owner)
+
+    def _await_host(self, query: str, shard: ShardId, lost: str) -> None:
+        id = self.ids.next()
+        until = self._until[lost]
+        self.under_way[id] = ShardCopy(id, query, shard, lost, _UNKNOWN, CopyPhase.LOST, deadline=until)
 
     def hand_over(
         self,
         queries: Mapping[str, QueryState],
         hosts: Mapping[str, HostHello],
+        now: float,
         until: float,
     ) -> Iterator[Send]:
         """Have hosts open the shards that wait for one on their machine.
@@ -75,9 +88,14 @@ class Reopenings(Copies):
         Args:
             queries: the queries, by name.
             hosts: the hosts that may have them, by id.
+            now: seconds since 1970.
             until: when it is given up.
         """
-        lost = [one for one in self.under_way.values() if one.phase is CopyPhase.LOST]
+        lost = [
+            one
+            for one in self.under_way.values()
+            if one.phase is CopyPhase.LOST and now < self._until[one.owner]
+        ]
         disks = {self._lost[one.owner].changelogs for one in lost}
         by_disk = {
             disk: sorted(host for host, hello in hosts.items() if hello.changelogs == disk) for disk in disks

@@ -212,10 +212,30 @@ def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
     assert made.machine.queries["up"].assignment.owner_term(SHARD) == 1
 
 
-def test_a_host_that_is_lost_while_it_opens_a_shard_goes_back() -> None:
+def test_a_host_that_is_lost_while_it_opens_a_shard_is_followed_by_the_next_one() -> None:
     made = lost(bench())
     made(on.HostJoined(NEXT_A))
+    first = reopening(made)
     made(on.HostLeft(NEXT_A))
+    assert not made.of(do.GoBack)
+    made(on.HostJoined(attrs.evolve(NEXT_A, host="a3")))
+    (_, (host, second)) = made.orders(Reopen)
+    assert (host, second.lost, second.term) == ("a3", "a", first.term + 1)
+    # What the one before has to say does not count.
+    made(CopyReport("a2", first.copy_id, CopyStep.TAKEN, first.term))
+    assert made.machine.placement.holds("up")
+    made(CopyReport("a3", second.copy_id, CopyStep.TAKEN, second.term))
+    assert made.machine.queries["up"].assignment.is_owner(SHARD, "a3", second.term)
+
+
+def test_hosts_that_are_lost_again_and_again_are_not_followed_for_ever() -> None:
+    made = lost(bench())
+    for _ in range(10):
+        made(on.HostJoined(NEXT_A))
+        made(on.HostLeft(NEXT_A))
+        made.now += AWAIT_HOST_SECONDS / 4
+    assert len(made.orders(Reopen)) == 4
+    made(on.Tick())
     assert made.of(do.GoBack)
 
 
