@@ -32,6 +32,7 @@ class RemoteHosts:
 
     Args:
         are_needed: returns whether the pipeline has operators, whose shards state hosts keep.
+        are_awaited: returns whether shards of a lost host wait for another one on its machine.
         executors: returns an address of each executor that is there.
         without: returns Spark's ids of the executors that take tasks and have no state host.
         start: starts state hosts, by tasks that Spark may run on some executors alone.
@@ -41,21 +42,21 @@ class RemoteHosts:
     def __init__(
         self,
         are_needed: Callable[[], bool],
+        are_awaited: Callable[[], bool],
         executors: Callable[[], frozenset[str]],
         without: Callable[[], frozenset[str]],
         start: Callable[[], None],
         spread: Callable[[], bool],
     ) -> None:
         self._are_needed = are_needed
+        self._are_awaited = are_awaited
         self._executors = executors
         self._without = without
         self._start = start
         self._spread = spread
         self._known: frozenset[str] = frozenset()
-        self._lacking: frozenset[str] = frozenset()
-        """Executors that had no host at the last look."""
         self._looks = 0
-        """How many looks there have been since an executor has joined, or has lost its host."""
+        """How many looks there have been since an executor has joined."""
         self._spreads = 0
         """How often tasks are still to be spread, unless they are before."""
 
@@ -71,6 +72,7 @@ class RemoteHosts:
         """Start the hosts of a session's executors."""
         return cls(
             are_needed,
+            lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),
             partial(executor_addresses, spark),
             partial(_without, spark, protocol),
             partial(_start, spark, endpoint),
@@ -81,21 +83,17 @@ class RemoteHosts:
         """Start the hosts of executors that have none, and let executors that have joined have tasks."""
         if not self._are_needed():
             return
-        found, without = self._executors(), self._without()
-        if without - self._lacking:
-            # The shards of a lost host wait for the next one, also if no task does.
-            self._looks = 0
+        found = self._executors()
         if found - self._known:
             self._looks, self._spreads = 0, _TRIES
         self._known = found
         self._looks += 1
-        is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0
-        self._lacking = without
-        if is_due and without:
+        # The shards of a lost host wait for the next one, also if no task does.
+        is_due = self._looks <= _TRIES or self._looks % _SELDOM == 0 or self._are_awaited()
+        if is_due and (without := self._without()):
             self._start()
             log.info("state hosts started beside executors", executors=sorted(without))
-            self._lacking = self._without()
-            if self._lacking < without:
+            if self._without() < without:
                 # One that has waited long for its host gets tasks, too.
                 self._spreads = _TRIES
         # A batch may have come between: then the next look tries again.

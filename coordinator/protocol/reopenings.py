@@ -51,6 +51,11 @@ class Reopenings(Copies):
         """Whether a query's next batch and its snapshots wait for a shard that is to be opened again."""
         return bool(self.of(query, CopyPhase.LOST, CopyPhase.HANDING_OVER))
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether some wait for a host on their machine."""
+        return any(one.phase is CopyPhase.LOST for one in self.under_way.values())
+
     def lose(self, shards: Iterable[tuple[str, ShardId]], lost: HostHello, until: float) -> None:
         """Have the shards of a lost host, each after its query, wait for another host on the same machine.
 

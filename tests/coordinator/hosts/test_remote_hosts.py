@@ -19,9 +19,10 @@ class Cluster:
         """The executors that tasks run on; None: all."""
         self.starts = self.spreads = 0
         self.fails = self.misses = False
-        self.has_operators = True
+        self.has_operators, self.are_awaited = True, False
         self.hosts = RemoteHosts(
             lambda: self.has_operators,
+            lambda: self.are_awaited,
             lambda: frozenset(self.executors),
             lambda: frozenset(self.executors - self.hosted),
             self.start,
@@ -144,6 +145,18 @@ def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then() -> None:
     cluster.hosted.remove("1")
     for _ in range(20):
         cluster.hosts.look()
+    assert cluster.hosted == {"1", "2"}
+
+
+def test_a_host_that_lost_shards_wait_for_is_started_at_once() -> None:
+    cluster = Cluster()
+    for _ in range(11):
+        cluster.hosts.look()
+    cluster.hosted.remove("1")
+    cluster.hosts.look()
+    assert cluster.hosted == {"2"}, "one that nobody waits for is started with time"
+    cluster.are_awaited = True
+    cluster.hosts.look()
     assert cluster.hosted == {"1", "2"}
 
 
