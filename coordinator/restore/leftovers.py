@@ -7,17 +7,22 @@ from it.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import attrs
 
 from ...state.host.host_config import DISCOVERY_FOLDER, START_LOCK
 from ...state.local import changelog
-from ...storage.disk.directories import CACHE, HOST_CHANGELOGS, HOSTS, QUERIES, runtime_directory
+from ...storage.disk.directories import (
+    CACHE,
+    HOST_CHANGELOGS,
+    HOSTS,
+    QUERIES,
+    runtime_directory,
+    size_and_age,
+)
 from ...storage.disk.locks import remove_unless_held, try_acquire
 from ...storage.disk.scratch import SCRATCH
 from ...storage.disk.workspace import ALIVE, workspaces
@@ -137,7 +142,7 @@ def _changelogs(folder: Path, drivers: Iterable[Leftover]) -> Iterator[Leftover]
 def _leftover(
     path: Path, what: str, *, in_use: bool = False, locks: tuple[str, ...] = (), owner: Path | None = None
 ) -> Leftover:
-    size, written_at = _size_and_age(path)
+    size, written_at = size_and_age(path)
     return Leftover(
         path, what, size, written_at, in_use or any(_is_held(path / name) for name in locks), locks, owner
     )
@@ -150,18 +155,6 @@ def _is_held(path: Path) -> bool:
     if lock is not None:
         lock.release()
     return lock is None
-
-
-def _size_and_age(path: Path) -> tuple[int, float]:
-    """Return the bytes of all files in a directory, and when the newest of them was written."""
-    size, newest = 0, path.stat().st_mtime
-    for folder, _, files in os.walk(path):
-        for name in files:
-            # A living process deletes files meanwhile.
-            with suppress(FileNotFoundError):
-                status = (Path(folder) / name).lstat()
-                size, newest = size + status.st_size, max(newest, status.st_mtime)
-    return size, newest
 
 
 def _delete(leftovers: Iterable[Leftover]) -> Iterator[tuple[str, str]]:

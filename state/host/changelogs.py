@@ -12,6 +12,7 @@ from typing import Final, Self
 
 import attrs
 
+from ...storage.disk.directories import size_and_age
 from ...storage.disk.locks import try_acquire
 from ...storage.disk.workspace import ALIVE, Workspace, workspaces
 from ..errors import ChangelogBrokenError
@@ -48,8 +49,8 @@ class RunChangelogs:
 class HostChangelogs:
     """Changelogs in a folder of the host's own, which other hosts of the machine read once the host is lost.
 
-    The folder's lock is held until the process has ended. Whoever can take it reads all that the host has told tasks
-    that it has staged, however the process ended.
+    The host holds the folder's lock until its process has ended. A reader that has the lock finds every change that the
+    host has told a task is staged, however the process ended.
     """
 
     workspace: Workspace
@@ -70,7 +71,14 @@ class HostChangelogs:
         driver = hashlib.sha256(token.encode()).hexdigest()[:16]
 
         def is_kept(folder: Path) -> bool:
-            return folder.name.startswith(driver) or time.time() - _written_at(folder) < _KEPT_SECONDS
+            if folder.name.startswith(driver):
+                return True
+            try:
+                _, written_at = size_and_age(folder)
+            except OSError:
+                # Somebody else deletes it.
+                return True
+            return time.time() - written_at < _KEPT_SECONDS
 
         return cls(Workspace.create(root, f"{driver}-{host}", is_kept), driver)
 
@@ -130,12 +138,3 @@ class HostChangelogs:
     def delete(self) -> None:
         """Delete the host's own changelogs. Nobody needs them: its driver stops, or has done without it for long."""
         shutil.rmtree(self.workspace.path, ignore_errors=True)
-
-
-def _written_at(folder: Path) -> float:
-    """Return when a file in a folder was last written, in seconds since 1970."""
-    now = time.time()
-    with contextlib.suppress(OSError):
-        return max((path.stat().st_mtime for path in folder.rglob("*")), default=now)
-    # Somebody else deletes it.
-    return now

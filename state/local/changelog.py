@@ -231,10 +231,10 @@ class Changelog:
 def covers(folder: Path, after: int, upto: int) -> bool:
     """Return whether a changelog has all batches after ``after`` up to ``upto``. It reads only the records' heads."""
     try:
-        found = {record.batch for path in _segments(folder) for record in _records(path)}
+        found = _latest(folder)
     except (OSError, ChangelogBrokenError):
         return False
-    return found.issuperset(range(after + 1, upto + 1))
+    return found.keys() >= set(range(after + 1, upto + 1))
 
 
 def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[bytes, Value]]]:
@@ -244,8 +244,7 @@ def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[by
         ChangelogBrokenError: a batch is missing or damaged.
     """
     try:
-        # The last record of each batch counts.
-        records = {record.batch: record for path in _segments(folder) for record in _records(path)}
+        records = _latest(folder)
         for batch in range(resume_point.after + 1, resume_point.batch + 1):
             if batch not in records:
                 raise ChangelogBrokenError(str(folder), batch, "no record")
@@ -261,13 +260,16 @@ def newest(folder: Path, cut: int) -> tuple[int, dict[bytes, Value]] | None:
         ChangelogBrokenError: it is damaged.
     """
     try:
-        records = [record for path in _segments(folder) for record in _records(path)]
-        latest = max((record.batch for record in records), default=cut)
-        if latest <= cut:
-            return None
-        return latest, _read(next(record for record in reversed(records) if record.batch == latest))
+        records = _latest(folder)
+        batch = max(records, default=cut)
+        return (batch, _read(records[batch])) if batch > cut else None
     except OSError as error:
         raise ChangelogBrokenError(str(folder), cut + 1, str(error)) from error
+
+
+def _latest(folder: Path) -> dict[int, _Record]:
+    """Return the last record of each batch of a changelog: it counts."""
+    return {record.batch: record for path in _segments(folder) for record in _records(path)}
 
 
 def _segments(folder: Path) -> list[Path]:

@@ -54,6 +54,18 @@ def private_directory(path: Path) -> Path:
     return path
 
 
+def size_and_age(path: Path) -> tuple[int, float]:
+    """Return the bytes of all files in a directory, and when the newest of them was written."""
+    size, newest = 0, path.stat().st_mtime
+    for folder, _, files in os.walk(path):
+        for name in files:
+            # A living process deletes files meanwhile.
+            with suppress(FileNotFoundError):
+                status = (Path(folder) / name).lstat()
+                size, newest = size + status.st_size, max(newest, status.st_mtime)
+    return size, newest
+
+
 def runtime_directory() -> Path:
     """Return this user's private directory for sockets, caches and working directories.
 

@@ -383,7 +383,8 @@ def _cells(shards: Sequence[AssignedShard], largest: int) -> Iterator[Cell]:
 
 def _replicas(facts: Facts) -> Iterator[ReplicaRow]:
     for name, one in sorted(facts.replicas.items()):
-        ended = f"has ended: {one.error.partition(chr(10))[0]}" if one.error else "has ended"
+        why = (one.error or "").partition("\n")[0]
+        ended = f"has ended: {why}" if why else "has ended"
         yield ReplicaRow(
             name,
             f"{one.operator}, {one.state}",
