@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections import deque
@@ -37,8 +38,10 @@ SECTION = re.compile(r"=+ (.*?) =+$")
 """A heading of pytest's output."""
 SHOWN = 40
 """Lines of a failed suite that are printed once more."""
-WIDEST = 200
-"""Characters of a line that names a failed test below the table."""
+WIDEST = 180
+"""Characters of a line that names a failed test below the table: who keeps the output may cut longer ones."""
+PIECES = 8
+"""Lines that such a test has at most, with what went wrong."""
 LIMIT = float(os.environ.get("CHANDY_CI_LIMIT", "4500"))
 """Seconds until a run is ended that hangs, ahead of who runs it: it then fails with a table and with what hung."""
 BEGUN = time.monotonic()
@@ -71,7 +74,8 @@ class Result:
             self.section = heading[1]
         if self.section in ("FAILURES", "ERRORS"):
             self.reported.append(line)
-        if line.startswith(("FAILED ", "ERROR ")):
+        # Log records begin with a level, too.
+        if line.startswith(("FAILED tests/", "ERROR tests/")):
             self.failed.append(line)
         if SUMMARY.search(line):
             for number, outcome in COUNT.findall(line):
@@ -177,7 +181,7 @@ def main() -> int:
     for one in results:
         # Where output is kept, it may be the last lines alone.
         for line in one.failed:
-            print(line.rstrip()[:WIDEST], flush=True)
+            print(*textwrap.wrap(line, WIDEST, max_lines=PIECES), sep="\n", flush=True)
     return 0 if all(one.code == 0 for one in results) else 1
 
 

@@ -12,6 +12,7 @@ from .recovery.metrics import RecoveryMetrics as RecoveryMetrics
 from .recovery.pipeline_events import CheckpointCompleted as CheckpointCompleted
 from .recovery.pipeline_events import CheckpointFailed as CheckpointFailed
 from .recovery.pipeline_events import CheckpointMeasured as CheckpointMeasured
+from .recovery.pipeline_events import HostReplaced as HostReplaced
 from .recovery.pipeline_events import PipelineEnded as PipelineEnded
 from .recovery.pipeline_events import PipelineEvent as PipelineEvent
 from .recovery.pipeline_events import Recovered as Recovered

@@ -21,6 +21,7 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.instructions import Discard
+from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
@@ -91,6 +92,7 @@ class _Reports:
     def __init__(self) -> None:
         self.failures: list[ChandyError] = []
         self.must_fail = self.failures.append
+        self.news = Announcements(tell_nobody, time.time)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *told: None

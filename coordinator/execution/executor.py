@@ -265,17 +265,21 @@ class CheckpointExecutor:
             case do.GoBack(why):
                 log.warning("state is lost", why=why)
                 self._reports.state_lost(why)
-            case do.Promoted(why, shards):
-                log.warning("standbys take the place of lost shards", why=why, shards=len(shards))
-            case do.ShardsReopen(why, shards):
-                log.warning("lost shards wait for a state host on their machine", why=why, shards=len(shards))
+            case do.ReplaceHost(why, promoted, reopened):
+                log.warning(
+                    "others take the shards of a lost host over, and no query restarts",
+                    why=why,
+                    from_standbys=len(promoted),
+                    from_changelogs=len(reopened),
+                )
+                self._reports.news.host_replaced(why, len(promoted), len(reopened))
             case do.StandbysInSync(shards):
                 log.info("all shards have standbys", shards=shards)
             case do.FailPipeline(error):
                 log.debug("the pipeline fails", events=self.protocol.events)
                 self._reports.must_fail(error)
             case do.ReportStatistics(statistics):
-                self._reports.checkpoint_measured(statistics)
+                self._reports.news.measured(statistics)
             case do.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
 
@@ -310,7 +314,7 @@ class CheckpointExecutor:
         is_news = reason.counted or reason in (Reason.FENCED, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING)
         write = log.warning if is_news else log.info
         write("no checkpoint", id=order.error.id, reason=reason.value, detail=order.error.detail)
-        self._reports.checkpoint_failed(order.error)
+        self._reports.news.failed(order.error)
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_exception(order.error)
 

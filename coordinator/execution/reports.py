@@ -11,6 +11,28 @@ from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
 
 
+class News(Protocol):
+    """Tells users of what happens. Nothing waits for it."""
+
+    def failed(self, error: CheckpointError) -> None:
+        """Tell that a checkpoint has failed, or that a request for one was refused."""
+        ...
+
+    def measured(self, statistics: CheckpointStatistics) -> None:
+        """Tell what a checkpoint that has ended took."""
+        ...
+
+    def host_replaced(self, why: str, promoted: int, reopened: int) -> None:
+        """Tell that others are about to take the shards of a lost host over.
+
+        Args:
+            why: what became of the host.
+            promoted: the number of shards whose standbys take their place.
+            reopened: the number of shards that are opened again from the changelogs on the machine.
+        """
+        ...
+
+
 class Reports(Protocol):
     """Takes reports in. They come from many threads, and none may wait for anything that may be away."""
 
@@ -49,10 +71,7 @@ class Reports(Protocol):
         """
         ...
 
-    def checkpoint_failed(self, error: CheckpointError) -> None:
-        """Report that a checkpoint has failed, or that a request for one was refused."""
-        ...
-
-    def checkpoint_measured(self, statistics: CheckpointStatistics) -> None:
-        """Report what a checkpoint that has ended took."""
+    @property
+    def news(self) -> News:
+        """Takes what users are told of, and what changes nothing for the queries."""
         ...

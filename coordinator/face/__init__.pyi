@@ -15,6 +15,7 @@ from .coordinator import Exit as Exit
 from .coordinator import ExponentialBackoff as ExponentialBackoff
 from .coordinator import FixedDelay as FixedDelay
 from .coordinator import Guarantee as Guarantee
+from .coordinator import HostReplaced as HostReplaced
 from .coordinator import NoRestart as NoRestart
 from .coordinator import PipelineEnded as PipelineEnded
 from .coordinator import PipelineEvent as PipelineEvent

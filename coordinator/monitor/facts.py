@@ -116,6 +116,10 @@ class Facts:
     """Shards that are about to move."""
     standbys: int
     """Shards with a standby that is in sync."""
+    promoted: int = 0
+    """Lost shards whose standbys have taken their place since this driver leads."""
+    reopened: int = 0
+    """Lost shards that another host on their machine has opened again since this driver leads."""
     unpublished: Mapping[str, Unpublished]
     """By query."""
     recoveries: Mapping[str, int]
@@ -286,6 +290,8 @@ class Observed:
             unassigned=shards - sum(owners.values()),
             moving=len(state.placement.moves.under_way),
             standbys=state.placement.standbys.count_in_sync(state.members.hosts),
+            promoted=state.placement.promoted,
+            reopened=state.placement.reopened,
             unpublished=_unpublished(state),
             recoveries=dict(supervisor.recovered),
             recovery_seconds=recoveries[-1].total if recoveries else None,

@@ -13,6 +13,7 @@ from ...storage.logs import logger
 from ...storage.store import Store
 from ..recovery.pipeline_events import (
     CheckpointFailed,
+    HostReplaced,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -38,6 +39,9 @@ def entry_of(event: PipelineEvent) -> JournalEntry | None:
             total = 0.0 if recovery.total is None else recovery.total
             says = f"query {query}, in {total:.1f} s"
             return JournalEntry(at=event.at, what="has recovered", says=says, checkpoint=recovery.checkpoint)
+        case HostReplaced(why=why, promoted=promoted, reopened=reopened):
+            says = f"{why}; shards from standbys: {promoted}, from changelogs: {reopened}"
+            return JournalEntry(at=event.at, what="has lost a host", says=says)
         case PipelineEnded(error=error) if error is not None:
             what = "taken over" if event.is_fenced else "failed for good"
             return JournalEntry(at=event.at, what=what, says=str(error))

@@ -334,3 +334,12 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         ("with_standby", "Shards with a standby that is in sync.", facts.standbys),
     ):
         yield make.gauge(f"chandy_shards_{name}", says, {(): value}, [])
+    for name, says, value in (
+        ("promoted", "Shards of lost state hosts whose standbys have taken their place.", facts.promoted),
+        (
+            "reopened",
+            "Shards of lost state hosts that others on their machines have opened from changelogs.",
+            facts.reopened,
+        ),
+    ):
+        yield make.counter(f"chandy_shards_{name}", says, {(): float(value)}, [])

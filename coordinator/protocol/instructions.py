@@ -118,19 +118,14 @@ class GoBack:
 
 
 @attrs.frozen
-class Promoted:
-    """Say that standbys take the place of shards whose host is lost."""
+class ReplaceHost:
+    """Say that a host is lost, that others are about to take its shards over, and that no query restarts."""
 
     why: str
-    shards: tuple[ShardId, ...]
-
-
-@attrs.frozen
-class ShardsReopen:
-    """Say that shards whose host is lost wait for another one on its machine, to be opened from its changelogs."""
-
-    why: str
-    shards: tuple[ShardId, ...]
+    promoted: tuple[ShardId, ...]
+    """The shards whose standbys take their place."""
+    reopened: tuple[ShardId, ...]
+    """The shards that another host on the machine is to open from the lost one's changelogs."""
 
 
 @attrs.frozen
@@ -174,8 +169,7 @@ Instruction = (
     | Discard
     | DiscardAborted
     | GoBack
-    | Promoted
-    | ShardsReopen
+    | ReplaceHost
     | StandbysInSync
     | FailPipeline
     | ReportStatistics

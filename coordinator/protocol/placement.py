@@ -17,7 +17,7 @@ from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
-from .instructions import GoBack, Instruction, Promoted, Send, ShardsReopen, StandbysInSync
+from .instructions import GoBack, Instruction, ReplaceHost, Send, StandbysInSync
 from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, settled
@@ -58,6 +58,10 @@ class Placement:
     reopenings: Reopenings
     _retained: RetainedCheckpoints
     _out: list[Instruction]
+    promoted: int = attrs.field(default=0, init=False)
+    """How many standbys have taken the place of lost shards."""
+    reopened: int = attrs.field(default=0, init=False)
+    """How many lost shards another host on their machine has opened again."""
     _is_frozen: bool = attrs.field(default=False, init=False)
     """Whether no move and no standby is planned: the pipeline goes back, or has been closed."""
 
@@ -216,13 +220,13 @@ class Placement:
     def replace(self, replacements: Replacements, lost: HostHello, why: str, now: float) -> None:
         """Have others take the place of the shards of a lost host."""
         self.members.dismissed.add(lost.host)
-        if standbys := replacements.standbys:
-            for one in standbys:
-                self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
-            self._out.append(Promoted(why, tuple(one.shard for one in standbys)))
-        if reopened := replacements.reopened:
-            self.reopenings.lose(reopened, lost, now + AWAIT_HOST_SECONDS)
-            self._out.append(ShardsReopen(why, tuple(shard for _, shard in reopened)))
+        for one in replacements.standbys:
+            self._out.append(self.standbys.promote(one, self.queries[one.query], now + HAND_OVER_SECONDS))
+        if replacements.reopened:
+            self.reopenings.lose(replacements.reopened, lost, now + AWAIT_HOST_SECONDS)
+        if replacements.shards:
+            promoted = tuple(one.shard for one in replacements.standbys)
+            self._out.append(ReplaceHost(why, promoted, tuple(shard for _, shard in replacements.reopened)))
 
     def host_lost(self, host: str) -> bool:
         """End what a lost host had part in; return whether one of its standbys was to take a shard's place."""
@@ -359,11 +363,18 @@ class Placement:
             self._out.extend(settled(move, query, move.target))
             # It was the standby of the owner before.
             self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
-        elif (one := self.standbys.taken(report) or self.reopenings.taken(report)) is not None:
-            query = self.queries[one.query]
-            query.assignment.hand_over(one.shard, one.target, one.term)
-            order = Settle(query.query_id, one.shard, one.target, one.term)
-            self._out.append(Send(one.target, order))
+        elif (one := self.standbys.taken(report)) is not None:
+            self.promoted += 1
+            self._own(one)
+        elif (one := self.reopenings.taken(report)) is not None:
+            self.reopened += 1
+            self._own(one)
+
+    def _own(self, one: ShardCopy) -> None:
+        """Have the new host of a lost shard own it."""
+        query = self.queries[one.query]
+        query.assignment.hand_over(one.shard, one.target, one.term)
+        self._out.append(Send(one.target, Settle(query.query_id, one.shard, one.target, one.term)))
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that an owner goes on without its standby.

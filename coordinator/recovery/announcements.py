@@ -16,6 +16,7 @@ from .pipeline_events import (
     CheckpointCompleted,
     CheckpointFailed,
     CheckpointMeasured,
+    HostReplaced,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -71,6 +72,10 @@ class Announcements:
         if metrics.kind != START:
             # A copy: the others of the same recovery add to it.
             self._tell(Recovered(at=self._clock(), query=query, recovery=attrs.evolve(metrics)))
+
+    def host_replaced(self, why: str, promoted: int, reopened: int) -> None:
+        """Tell that others are about to take the shards of a lost host over; see ``News``."""
+        self._tell(HostReplaced(at=self._clock(), why=why, promoted=promoted, reopened=reopened))
 
     def ended(self, error: Exception | None) -> None:
         """Tell of the end of the pipeline, once."""

@@ -64,6 +64,21 @@ class Recovered(PipelineEvent):
 
 
 @attrs.frozen(kw_only=True)
+class HostReplaced(PipelineEvent):
+    """A state host is lost, others are about to take its shards over, and no query restarts.
+
+    If they cannot, the pipeline goes back to a checkpoint, and ``Recovering`` follows.
+    """
+
+    why: str
+    """What became of the host."""
+    promoted: int
+    """The number of shards whose standbys take their place."""
+    reopened: int
+    """The number of shards that another host on the machine opens again, from the changelogs of the lost one."""
+
+
+@attrs.frozen(kw_only=True)
 class PipelineEnded(PipelineEvent):
     """The pipeline has ended: nothing of it runs any more, and nothing is started again."""
 

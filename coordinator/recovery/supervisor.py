@@ -30,9 +30,7 @@ from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
-from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
-from ..protocol.statistics import CheckpointStatistics
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
@@ -124,7 +122,8 @@ class Supervisor:
         self._initial = self._point = restored
         self._check_session = check_session
         self._on_failed = on_failed
-        self._announcements = Announcements(tell, clock)
+        self.news = Announcements(tell, clock)
+        """Tells users of what happens."""
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
         self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
@@ -212,7 +211,7 @@ class Supervisor:
         """Note that a run has committed its first batch."""
         name = run.definition.name
         self._decide(on.FirstCommit(name, run.number, batch))
-        self._announcements.recovered(name, metrics)
+        self.news.recovered(name, metrics)
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened; see ``Reports``."""
@@ -221,16 +220,8 @@ class Supervisor:
 
     def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """Tell the sources of queries how far a completed checkpoint has come."""
-        self._announcements.completed(manifest, root)
+        self.news.completed(manifest, root)
         self._runs.completed(manifest)
-
-    def checkpoint_failed(self, error: CheckpointError) -> None:
-        """Tell of a checkpoint that has failed, or was refused."""
-        self._announcements.failed(error)
-
-    def checkpoint_measured(self, statistics: CheckpointStatistics) -> None:
-        """Tell what a checkpoint that has ended took."""
-        self._announcements.measured(statistics)
 
     # --- starting and stopping ------------------------------------------------------------------------------
 
@@ -526,7 +517,7 @@ class Supervisor:
 
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
-        self._announcements.recovering(decision)
+        self.news.recovering(decision)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):
@@ -596,4 +587,4 @@ class Supervisor:
         for query in self._queries.values():
             if query.isActive:
                 query.ended(error)
-        self._announcements.ended(error or self.failed)
+        self.news.ended(error or self.failed)

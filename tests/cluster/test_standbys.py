@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, FixedDelay
+from chandy.coordinator import (
+    CheckpointConfig,
+    CheckpointCoordinator,
+    FixedDelay,
+    HostReplaced,
+    PipelineEvent,
+)
 
 from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
@@ -18,7 +24,15 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def coordinator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[CheckpointCoordinator]:
+def told() -> list[PipelineEvent]:
+    """What the pipeline has told of itself."""
+    return []
+
+
+@pytest.fixture
+def coordinator(
+    cluster: Cluster, request: pytest.FixtureRequest, told: list[PipelineEvent]
+) -> Iterator[CheckpointCoordinator]:
     config = CheckpointConfig(
         interval=None,
         host_timeout="6 s",
@@ -26,6 +40,7 @@ def coordinator(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Ch
         work_dir=str(cluster.shared / "work"),
         shared=True,
         standbys=1,
+        on_event=told.append,
     )
     made = CheckpointCoordinator(
         cluster.spark, pipeline=request.node.name, storage=str(cluster.shared / "store"), config=config
@@ -65,10 +80,10 @@ def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path)
 
 
 def test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_lost(
-    cluster: Cluster, coordinator: CheckpointCoordinator, stream: Stream
+    cluster: Cluster, coordinator: CheckpointCoordinator, stream: Stream, told: list[PipelineEvent]
 ) -> None:
     (query,) = coordinator.queries
-    life, seen = (query.id, query.runId), []
+    life, seen, promoted = (query.id, query.runId), [], 0
     for loss in ("state host", "machine") if cluster.is_isolated else ("machine",):
         await_standbys(stream)
         # What comes after the checkpoint is what a loss would take.
@@ -85,6 +100,9 @@ def test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_l
             assert now[one.operator, one.shard].machine == one.standby
             assert now[one.operator, one.shard].term == one.term + 1
         seen.append(loss)
+        promoted += len(before)
+        replaced = [one for one in told if isinstance(one, HostReplaced)]
+        assert (sum(one.promoted for one in replaced), sum(one.reopened for one in replaced)) == (promoted, 0)
         KILLS[loss].mend(cluster, machine)
     await_standbys(stream)
     stream.add(1)

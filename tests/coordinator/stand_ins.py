@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
-from chandy.coordinator.protocol.errors import CheckpointError
-from chandy.coordinator.protocol.statistics import CheckpointStatistics
+from chandy.coordinator.recovery.announcements import Announcements
+from chandy.coordinator.recovery.pipeline_events import PipelineEvent
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import Manifest
@@ -70,10 +70,8 @@ class RecordedReports:
         self.must_fail = self.failures.append
         self.processor_failed = self.processor_failures.append
         self.shards_restored = self.restored.append
-        self.no_checkpoints: list[CheckpointError] = []
-        self.checkpoint_failed = self.no_checkpoints.append
-        self.measured: list[CheckpointStatistics] = []
-        self.checkpoint_measured = self.measured.append
+        self.told: list[PipelineEvent] = []
+        self.news = Announcements(self.told.append, lambda: 0.0)
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         self.not_opened.append((query_id, why, code))

@@ -14,6 +14,7 @@ from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.coordinator.recovery.pipeline_events import (
     CheckpointCompleted,
     CheckpointFailed,
+    HostReplaced,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -40,6 +41,10 @@ DONE = Checkpoint(3, CheckpointKind.MANUAL, "file:///s/p", 10.0, 12.5, 1000, 10,
         (CheckpointFailed(at=1.0, id=None, reason=Reason.EXPIRED, detail="slow"), None),
         (Recovering(at=1.0, cause="boom", in_place=True), ("restarts in place", "boom", None)),
         (Recovering(at=1.0, cause="boom", in_place=False), ("goes back", "boom", None)),
+        (
+            HostReplaced(at=1.0, why="host a is gone", promoted=2, reopened=1),
+            ("has lost a host", "host a is gone; shards from standbys: 2, from changelogs: 1", None),
+        ),
         (
             Recovered(at=1.0, query="q", recovery=RecoveryMetrics("boom", 4, False, 1.0, 1, 0, 0, 0, 1.5)),
             ("has recovered", "query q, in 2.5 s", 4),

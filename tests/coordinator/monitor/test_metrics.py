@@ -63,6 +63,8 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_disk_size_bytes", "far"] == 20_000.0
     assert (found["chandy_shards_unassigned",], found["chandy_shards_moving",]) == (8.0, 1.0)
     assert found["chandy_shards_with_standby",] == 4.0
+    assert found["chandy_shards_promoted_total",] == 6.0
+    assert found["chandy_shards_reopened_total",] == 2.0
     assert found["chandy_operator_state_bytes", "delays", "totals"] == 4000.0
     assert found["chandy_operator_largest_shard_bytes", "delays", "totals"] == 900.0
     assert found["chandy_operator_state_entries", "delays", "totals"] == 70.0

@@ -118,8 +118,8 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
     lost(bench)
     # Batch 5 runs, so batch 4 has committed.
     assert bench.orders(Promote) == [("b", Promote(number(bench), 4, 2))]
-    (promoted,) = bench.of(do.Promoted)
-    assert promoted.shards == (SHARD,)
+    assert bench.of(do.ReplaceHost) == [do.ReplaceHost("state host a on one is gone", (SHARD,), ())]
+    assert bench.machine.placement.promoted == 0
     # The tasks of the running batch go on elsewhere, and the next one waits.
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 5))) == BatchAnswer()
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) is None
@@ -127,6 +127,7 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
         bench.claim("b", "up", (0,))
     taken(bench)
     assert bench.orders(Settle)[-1] == ("b", Settle("up-id", SHARD, "b", 2))
+    assert (bench.machine.placement.promoted, bench.machine.placement.reopened) == (1, 0)
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})
     assert bench.answer(claim).kept == (0,)

@@ -78,7 +78,7 @@ def test_the_next_host_on_the_machine_opens_the_shard_and_the_query_goes_on() ->
     checkpoint = made.completed()
     assert made.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     lost(made)
-    assert made.of(do.ShardsReopen) == [do.ShardsReopen("state host a on one is gone", (SHARD,))]
+    assert made.of(do.ReplaceHost) == [do.ReplaceHost("state host a on one is gone", (), (SHARD,))]
     assert not made.orders(Reopen), "there is no host on the machine"
     # The tasks of the running batch wait, and so does the next one.
     with pytest.raises(ShardMovingError):
@@ -93,7 +93,9 @@ def test_the_next_host_on_the_machine_opens_the_shard_and_the_query_goes_on() ->
     assert (order.lost, order.term, order.shard) == ("a", 2, SHARD)
     with pytest.raises(ShardMovingError):
         made.claim("a2", "up", (0,))
+    assert made.machine.placement.reopened == 0
     taken(made)
+    assert (made.machine.placement.reopened, made.machine.placement.promoted) == (1, 0)
     assert made.orders(Settle)[-1] == ("a2", Settle("up-id", SHARD, "a2", 2))
     assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("a2", "up-id", "up-op", (0,), {0: 2})

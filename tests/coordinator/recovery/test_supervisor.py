@@ -39,6 +39,7 @@ from chandy.coordinator.recovery.pipeline_events import (
     CheckpointCompleted,
     CheckpointFailed,
     CheckpointMeasured,
+    HostReplaced,
     PipelineEnded,
     PipelineEvent,
     Recovered,
@@ -1371,10 +1372,12 @@ def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Setup) ->
 def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
     manifest = setup.catalog.read(2)
     setup.supervisor.checkpoint_completed(manifest, "file:///s/p/savepoints/x")
-    setup.supervisor.checkpoint_failed(CheckpointError(3, Reason.EXPIRED, "slow"))
+    setup.supervisor.news.failed(CheckpointError(3, Reason.EXPIRED, "slow"))
     ended = CheckpointStatistics(3, CheckpointKind.MANUAL, 5.0)
-    setup.supervisor.checkpoint_measured(ended)
-    completed, failed, measured = setup.told
+    setup.supervisor.news.measured(ended)
+    setup.supervisor.news.host_replaced("state host a is gone", 2, 1)
+    completed, failed, measured, replaced = setup.told
+    assert replaced == HostReplaced(at=replaced.at, why="state host a is gone", promoted=2, reopened=1)
     assert measured == CheckpointMeasured(at=measured.at, statistics=ended)
     assert isinstance(completed, CheckpointCompleted)
     assert (completed.checkpoint.id, completed.checkpoint.uri) == (2, "file:///s/p/savepoints/x")
