@@ -25,11 +25,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from chandy import FilesSink, PostgresSink, Replica, TwoPhaseSink
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
+from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
 
 from ..waiting import DEADLINE
 from . import drivers
 from .drivers import say, session
+from .support import PLANS_IN_PYTHON
 
 KEYS = 9
 PIPELINE = "replicated"
@@ -93,7 +94,7 @@ def run(options: dict[str, Any]) -> None:
         config=CheckpointConfig(
             interval=options["interval"],
             initial_delay="0 s",
-            restart=NoRestart(),
+            restart=PLANS_IN_PYTHON,
             retained=4,
             takeover_timeout="60 s",
         ),

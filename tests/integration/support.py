@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark import cloudpickle
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
-from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator import CheckpointCoordinator, FixedDelay
 from chandy.coordinator.testing import pids as pids
 
 # Workers do not have the tests' modules: what the tests define travels by value.
@@ -27,6 +27,9 @@ RESUMES = pytest.param(True, id="resumes")
 """A pipeline keeps changelogs, so that it resumes where a killed process has left it."""
 GOES_BACK = pytest.param(False, id="goes back")
 """It keeps none, and goes back to its latest checkpoint."""
+PLANS_IN_PYTHON: Final = FixedDelay("100 ms", attempts=3)
+"""The restart strategy of a pipeline whose query reads a data source in Python. Spark starts a process for it with each
+query, and fails the query if the process has not reported in ten seconds, which a busy machine may need."""
 EVENTS = "k string, v long"
 TOTALS = "k string, n long, total long"
 

@@ -15,7 +15,7 @@ from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.pins import pinned
 
 from ..waiting import DEADLINE
-from .support import Events, Make
+from .support import PLANS_IN_PYTHON, Events, Make
 
 pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
@@ -111,7 +111,7 @@ def test_a_replica_follows_a_pipeline_over_its_lives(
     target = tmp_path / "log"
 
     def begin(**options: Any) -> tuple[CheckpointCoordinator, Replica]:
-        coordinator = make(**options)
+        coordinator = make(restart=PLANS_IN_PYTHON, **options)
         totals = coordinator.aggregate(
             events.stream(spark), by=["k"], uid="totals", shards=4, n=("*", "count"), total=("v", "avg")
         )

@@ -22,7 +22,7 @@ from ..coordinator.connectors.kafka_broker import kafka as kafka
 from ..coordinator.connectors.postgres_server import PostgresServer
 from ..coordinator.connectors.postgres_server import postgres as postgres
 from ..waiting import DEADLINE
-from .support import Make
+from .support import PLANS_IN_PYTHON, Make
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -58,7 +58,7 @@ class Counted:
 
     def begin(self, **options: Any) -> None:
         """Begin a life of the driver."""
-        self.coordinator = self.make(retained=5, **options)
+        self.coordinator = self.make(retained=5, restart=PLANS_IN_PYTHON, **options)
         rows = self.spark.readStream.schema("k string, v long").json(str(self.folder))
         counts = self.coordinator.transform_with_state(
             rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4

@@ -15,7 +15,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import RestoreError
 
 from ..waiting import DEADLINE
-from .support import EVENTS, Make
+from .support import EVENTS, PLANS_IN_PYTHON, Make
 
 pytestmark = pytest.mark.spark
 
@@ -91,7 +91,7 @@ def test_a_replica_stands_where_its_source_stands_that_has_a_name(
 ) -> None:
     rows = Input(spark, tmp_path)
     rows.add("a", 1, 2)
-    coordinator = make()
+    coordinator = make(restart=PLANS_IN_PYTHON)
     totals = coordinator.aggregate(rows.read("a"), by=["k"], uid="totals", total=("v", "sum"))
     query = coordinator.start(totals.writeStream.outputMode("update").format("noop"), name="totals")
     replica = coordinator.replicate("totals", to=FilesSink(str(tmp_path / "out")), name="copy")
