@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from ...state.errors import HostStartError
 from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
 from ...storage.logs import logger
 from ..execution.locked_protocol import LockedProtocol
+from ..spark.executor_job import ExecutorJob
 from ..spark.executors import executor_addresses, executor_hosts
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class RemoteHosts:
         executors: returns an address of each executor that is there.
         without: returns Spark's ids of the executors that take tasks and have no state host.
         start: starts state hosts, by tasks that Spark may run on some executors alone.
+        end: ends the tasks that start state hosts.
         spread: spreads the tasks over all executors; returns whether they are.
     """
 
@@ -46,6 +49,7 @@ class RemoteHosts:
         executors: Callable[[], frozenset[str]],
         without: Callable[[], frozenset[str]],
         start: Callable[[], None],
+        end: Callable[[], None],
         spread: Callable[[], bool],
     ) -> None:
         self._are_needed = are_needed
@@ -53,6 +57,7 @@ class RemoteHosts:
         self._executors = executors
         self._without = without
         self._start = start
+        self._end = end
         self._spread = spread
         self._known: frozenset[str] = frozenset()
         self._looks = 0
@@ -70,14 +75,20 @@ class RemoteHosts:
         spread: Callable[[], bool],
     ) -> Self:
         """Start the hosts of a session's executors."""
+        job = ExecutorJob(spark, "hosts")
         return cls(
             are_needed,
             lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),
             partial(executor_addresses, spark),
             partial(_without, spark, protocol),
-            partial(_start, spark, endpoint),
+            partial(_start, job, endpoint),
+            job.cancel,
             spread,
         )
+
+    def close(self) -> None:
+        """Have no executor wait for a state host whose coordinator is about to be gone. Look no more before this."""
+        self._end()
 
     def look(self) -> None:
         """Start the hosts of executors that have none, and let executors that have joined have tasks."""
@@ -108,11 +119,17 @@ def _without(spark: SparkSession, protocol: LockedProtocol) -> frozenset[str]:
     return frozenset() if None in having else frozenset(executor_hosts(spark)) - having
 
 
-def _start(spark: SparkSession, endpoint: Endpoint) -> None:
-    def start(_: Iterable[int]) -> Iterable[int]:
-        connect(endpoint)
-        return ()
+def _start(job: ExecutorJob, endpoint: Endpoint) -> None:
+    def start(_: Iterable[int]) -> Iterator[str]:
+        try:
+            connect(endpoint)
+        except Exception as error:  # noqa: BLE001 - Spark would try it three times more at once; the next look does
+            yield str(error)
 
-    context = spark.sparkContext
-    tasks = max(1, context.defaultParallelism)
-    context.parallelize(range(tasks), tasks).mapPartitions(start).count()
+    if failed := job.run(start):
+        raise HostStartError(
+            "state hosts cannot be started beside all executors",
+            "one beside each",
+            f"{len(failed)} tasks that could not start theirs; the first said: {failed[0]}",
+            "it is tried again, and a batch that needs one starts it",
+        )

@@ -157,6 +157,7 @@ def assemble(
         remote_hosts = RemoteHosts.of(
             spark, endpoint, executor.protocol, lambda: operators.need_hosts, spread
         )
+        made.callback(remote_hosts.close)
         decommissioning = Decommissioning.of(spark, executor)
         losses = ExecutorLosses.of(spark, executor.protocol)
         looks |= {

@@ -17,7 +17,7 @@ class Cluster:
         self.hosted: set[str] = set()
         self.reached: set[str] | None = None
         """The executors that tasks run on; None: all."""
-        self.starts = self.spreads = 0
+        self.starts = self.spreads = self.ends = 0
         self.fails = self.misses = False
         self.has_operators, self.are_awaited = True, False
         self.hosts = RemoteHosts(
@@ -26,6 +26,7 @@ class Cluster:
             lambda: frozenset(self.executors),
             lambda: frozenset(self.executors - self.hosted),
             self.start,
+            self.end,
             self.spread,
         )
 
@@ -38,6 +39,9 @@ class Cluster:
             raise ConnectionError("no executor answers")
         self.starts += 1
         self.hosted |= self.executors if self.reached is None else self.reached
+
+    def end(self) -> None:
+        self.ends += 1
 
     def spread(self) -> bool:
         self.spreads += 1
@@ -74,6 +78,14 @@ def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() 
     cluster.executors.add("2")
     cluster.hosts.look()
     assert cluster.starts == 2
+
+
+def test_the_tasks_that_start_hosts_end_with_the_coordinator() -> None:
+    cluster = Cluster()
+    cluster.hosts.look()
+    assert cluster.ends == 0
+    cluster.hosts.close()
+    assert cluster.ends == 1
 
 
 def test_what_has_failed_is_tried_again() -> None:

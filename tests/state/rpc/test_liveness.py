@@ -28,7 +28,7 @@ from ..fake_control import FakeControl
 def test_whoever_waits_for_a_silent_host_is_ended_and_nobody_else() -> None:
     ended, asked = threading.Event(), []
 
-    def lives(address: str) -> bool:
+    def lives(address: str, within: float = 0.0) -> bool:
         asked.append(address)
         return address != "silent"
 
@@ -76,7 +76,7 @@ class Frozen:
 @pytest.fixture
 def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Frozen]:
     made = Frozen(tmp_path)
-    monkeypatch.setattr(client_module, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "_BEGIN_SECONDS", (0.2,))
     yield made
     made.lives.set()
     made.control.ask_gate.set()
@@ -89,7 +89,7 @@ def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Frozen]:
 def client(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> TaskClient:
     """Return a client that finds the far host silent as soon as it is frozen."""
     made = TaskClient(frozen.addresses[0], "secret", looks=True)
-    monkeypatch.setattr(made, "_lives", lambda address: frozen.lives.is_set())
+    monkeypatch.setattr(made, "_lives", lambda address, within=0.0: frozen.lives.is_set())
     assert made._liveness is not None
     made._liveness = Liveness(made._lives, pause=0.01)
     return made
@@ -119,7 +119,7 @@ def test_a_host_that_takes_long_to_begin_is_waited_for(
     asked = threading.Event()
     made = client(frozen, monkeypatch)
 
-    def lives(address: str) -> bool:
+    def lives(address: str, within: float = 0.0) -> bool:
         asked.set()
         frozen.control.ask_gate.set()
         return True
