@@ -11,8 +11,8 @@ from ...state.host.discovery import connect
 from ...state.rpc.messages import Endpoint
 from ...storage.logs import logger
 from ..execution.locked_protocol import LockedProtocol
-from ..spark.executor_job import ExecutorJob
 from ..spark.executors import executor_addresses, executor_hosts
+from ..spark.own_jobs import OwnJobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,14 +75,14 @@ class RemoteHosts:
         spread: Callable[[], bool],
     ) -> Self:
         """Start the hosts of a session's executors."""
-        job = ExecutorJob(spark, "hosts")
+        jobs = OwnJobs(spark, "hosts")
         return cls(
             are_needed,
             lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),
             partial(executor_addresses, spark),
             partial(_without, spark, protocol),
-            partial(_start, job, endpoint),
-            job.cancel,
+            partial(_start, jobs, endpoint),
+            jobs.end,
             spread,
         )
 
@@ -119,14 +119,14 @@ def _without(spark: SparkSession, protocol: LockedProtocol) -> frozenset[str]:
     return frozenset() if None in having else frozenset(executor_hosts(spark)) - having
 
 
-def _start(job: ExecutorJob, endpoint: Endpoint) -> None:
+def _start(jobs: OwnJobs, endpoint: Endpoint) -> None:
     def start(_: Iterable[int]) -> Iterator[str]:
         try:
             connect(endpoint)
         except Exception as error:  # noqa: BLE001 - Spark would try it three times more at once; the next look does
             yield str(error)
 
-    if failed := job.run(start):
+    if failed := jobs.on_executors(start):
         raise HostStartError(
             "state hosts cannot be started beside all executors",
             "one beside each",

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from ...storage.logs import logger
 from .cached_partitions import CachedPartitions
 from .executors import executor_hosts
+from .own_jobs import OwnJobs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +28,8 @@ log = logger(__name__)
 
 _PLACE: Final = "__chandy_place"
 """The column that is joined on: the number of the partition."""
+_END_SECONDS: Final = 0.1
+"""How long what places tasks may go on, once and after each attempt to end it: a job may be about to begin."""
 _LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
 
 Balance = Callable[[Mapping[int, str], Collection[str]], Mapping[int, str]]
@@ -43,6 +46,7 @@ class Anchors:
 
     def __init__(self, spark: SparkSession, balance: Balance) -> None:
         self._spark = spark
+        self._jobs = OwnJobs(spark, "anchors")
         self._balance = balance
         self._lock = threading.Lock()
         self._made: dict[int, DataFrame] = {}
@@ -64,19 +68,23 @@ class Anchors:
 
         Queries go on meanwhile. What they run just now may bring a partition elsewhere: then another call helps.
         """
-        with self._lock:
+        with self._lock, self._jobs.running():
             done = [self._spread(parallelism, anchor) for parallelism, anchor in self._made.items()]
         return all(done)
 
     def close(self) -> None:
-        """Give the executors' memory back."""
-        with self._lock:
+        """Give the executors' memory back. What places tasks just now ends, which may wait for executors for ever."""
+        while not self._lock.acquire(timeout=_END_SECONDS):
+            self._jobs.end()
+        try:
             for anchor in self._made.values():
                 anchor.unpersist()
             self._made.clear()
+        finally:
+            self._lock.release()
 
     def _anchor(self, parallelism: int) -> DataFrame:
-        with self._lock:
+        with self._lock, self._jobs.running():
             anchor = self._made.get(parallelism)
             if anchor is None:
                 anchor = self._made[parallelism] = _cached(self._spark, parallelism)

@@ -1,21 +1,27 @@
-"""Rows that are joined with anchors come out as they would without."""
+"""Rows that are joined with anchors come out as they would without, and jobs on executors end."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
+from chandy.coordinator.spark.own_jobs import OwnJobs
 from chandy.coordinator.wiring import assembly
 
+from ..waiting import DEADLINE, eventually
 from .seconds import Seconds, check_that_the_watermark_is_carried_on
 from .seconds import seconds as seconds
 from .support import Make
@@ -74,3 +80,58 @@ def test_operators_of_event_time_pass_the_watermark_on(
 ) -> None:
     monkeypatch.setattr(assembly, "by_id", anchors.partition)
     check_that_the_watermark_is_carried_on(make, spark, seconds)
+
+
+@attrs.frozen
+class Blocking:
+    """The work of tasks that wait, as if there were no executors left for others."""
+
+    begun: Path
+    ended: Path
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[int]:
+        for number in numbers:
+            (self.begun / str(number)).touch()
+            eventually(self.ended.exists, "the end of the test")
+            yield number
+
+    def await_all(self, tasks: int) -> None:
+        eventually(lambda: len(list(self.begun.iterdir())) == tasks, "all tasks")
+
+
+@pytest.fixture
+def blocking(tmp_path: Path) -> Iterator[Blocking]:
+    made = Blocking(tmp_path / "begun", tmp_path / "ended")
+    made.begun.mkdir()
+    yield made
+    made.ended.touch()
+
+
+def test_jobs_of_the_coordinators_own_end_when_nobody_needs_them_any_more(
+    spark: SparkSession, blocking: Blocking
+) -> None:
+    jobs, tasks = OwnJobs(spark, "test"), spark.sparkContext.defaultParallelism
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(jobs.on_executors, blocking)
+        blocking.await_all(tasks)
+        jobs.end()
+        with pytest.raises(Py4JJavaError, match="cancelled"):
+            running.result(DEADLINE)
+        # Another job of the same thread is none of them.
+        assert set(pool.submit(spark.sparkContext.getJobTags).result(DEADLINE)) == set()
+    assert sorted(jobs.on_executors(iter)) == list(range(tasks))
+
+
+def test_a_stop_does_not_wait_for_tasks_that_find_no_executor(
+    spark: SparkSession, anchors: Anchors, blocking: Blocking
+) -> None:
+    others = OwnJobs(spark, "others")
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(others.on_executors, blocking)
+        blocking.await_all(spark.sparkContext.defaultParallelism)
+        placing = pool.submit(anchors.partition, spark.range(3), 3, F.col("id").cast("int"))
+        eventually(anchors._lock.locked, "that tasks are placed")
+        anchors.close()
+        with pytest.raises(Py4JJavaError, match="cancelled"):
+            placing.result(DEADLINE)
+        blocking.ended.touch()

@@ -19,6 +19,7 @@ from chandy import FilesSink, read_state
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 from chandy.coordinator.spark.cached_partitions import CachedPartitions
 from chandy.coordinator.spark.executors import executor_hosts
+from chandy.coordinator.spark.own_jobs import OwnJobs
 
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Totals, last_totals
@@ -47,6 +48,8 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
     # Each replica has caught up, and its pipeline, which has no operators, needs no state hosts.
     assert found["replicated"] == [[True, 0], [True, 0]]
     assert found["placed"] == [True, True, True]
+    # No job that starts hosts goes on after a stop, when hosts would find no driver.
+    assert "hosts" in found["ended"]
 
 
 def main(folder: Path) -> None:
@@ -63,6 +66,9 @@ def main(folder: Path) -> None:
     placed = [cached_where_it_is_wanted(spark, first) for first in ("0", "1", "0")]
     events = Events(folder / "in")
     owned, batches, restored, replicated, rescaled = [], {}, None, [], []
+    ended: list[OwnJobs] = []
+    end = OwnJobs.end
+    OwnJobs.end = lambda jobs: (ended.append(jobs), end(jobs))  # type: ignore[method-assign, assignment, return-value]
     for _ in range(2):
         events.add(6)
         config = CheckpointConfig(interval=None)
@@ -102,6 +108,7 @@ def main(folder: Path) -> None:
                 "replicated": replicated,
                 "rescaled": rescaled,
                 "placed": placed,
+                "ended": [jobs._tag.split("-")[1] for jobs in ended],
             }
         )
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 from chandy.state.errors import HostLostError
 from chandy.state.format.arrow import BYTES
@@ -16,6 +17,7 @@ from chandy.state.host.memory import Memory
 from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc import client as client_module
+from chandy.state.rpc.calls import ActionClient
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.liveness import Liveness
 from chandy.state.rpc.messages import BeginTask
@@ -28,7 +30,7 @@ from ..fake_control import FakeControl
 def test_whoever_waits_for_a_silent_host_is_ended_and_nobody_else() -> None:
     ended, asked = threading.Event(), []
 
-    def lives(address: str, within: float = 0.0) -> bool:
+    def lives(address: str) -> bool:
         asked.append(address)
         return address != "silent"
 
@@ -111,6 +113,25 @@ def test_a_task_does_not_wait_for_ever_to_begin_on_a_host_that_is_gone(
     frozen.lives.clear()
     with pytest.raises(HostLostError):
         client(frozen, monkeypatch).begin(BeginTask("q", 0, "op", (0,)))
+
+
+def test_a_task_does_not_hold_its_batch_up_for_a_machine_without_power(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float | None] = []
+
+    def no_answer(
+        client: ActionClient, name: str, message: object, answer: type, seconds: float | None = None
+    ) -> None:
+        waited.append(seconds)
+        raise HostLostError("far", "no answer") from flight.FlightTimedOutError("deadline exceeded")
+
+    monkeypatch.setattr(ActionClient, "call", no_answer)
+    with pytest.raises(HostLostError):
+        TaskClient("grpc+unix:/far", "secret", looks=True).begin(BeginTask("q", 0, "op", (0,)))
+    # To begin, and to say whether the host lives. The coordinator has mostly known it for longer.
+    assert len(waited) == 2
+    assert sum(seconds or DEADLINE for seconds in waited) <= 3
 
 
 def test_a_host_that_takes_long_to_begin_is_waited_for(

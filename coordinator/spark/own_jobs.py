@@ -1,0 +1,59 @@
+"""Jobs that a coordinator runs for itself, and that end with it.
+
+A job waits for executors as long as there are none, and a task for a driver that may be gone. So what a coordinator has
+Spark do in the background could outlive it, hold its stop up, or keep executors from the other queries of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from . import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+class OwnJobs:
+    """The jobs that one coordinator runs for one purpose."""
+
+    def __init__(self, spark: SparkSession, purpose: str) -> None:
+        """Describe them.
+
+        Args:
+            spark: the session.
+            purpose: a word for it, which the tag of the jobs has.
+        """
+        self._spark = spark
+        self._tag = f"chandy-{purpose}-{uuid.uuid4().hex[:12]}"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what this thread has Spark do during the ``with`` among these jobs."""
+        context = self._spark.sparkContext
+        context.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            context.removeJobTag(self._tag)
+
+    def on_executors(self, work: Callable[[Iterable[int]], Iterable[T]]) -> list[T]:
+        """Run as many tasks as the executors have cores, and return what they yield.
+
+        Args:
+            work: what a task does. Spark runs a task again in which it raises.
+        """
+        context = self._spark.sparkContext
+        tasks = max(1, context.defaultParallelism)
+        with self.running():
+            return context.parallelize(range(tasks), tasks).mapPartitions(work).collect()
+
+    def end(self) -> None:
+        """Have Spark end those that run: what waits for them raises Spark's error that they were cancelled."""
+        if not session.is_stopped(self._spark):
+            session.answer(lambda: self._spark.sparkContext.cancelJobsWithTag(self._tag), lambda error: None)
