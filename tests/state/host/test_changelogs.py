@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host import changelogs as changelogs_module
+from chandy.state.host import process as process_module
 from chandy.state.host.changelogs import HostChangelogs
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
@@ -22,7 +23,7 @@ from chandy.state.host.shard_key import ShardKey
 from chandy.state.host.state_host import StateHost
 from chandy.state.local.changelog import Changelog, newest, read
 from chandy.state.rpc.client import HostClient
-from chandy.state.rpc.messages import BeginTask, CopyReport, CopyStep, ReadValues
+from chandy.state.rpc.messages import BeginTask, CopyReport, CopyStep, Endpoint, ReadValues
 from chandy.state.rpc.orders import CompleteOrder, EndStandby, ReleaseOrder, Reopen, Settle
 from chandy.state.shards import CopyId, RestoreSource, ResumePoint, ShardId, Term
 from chandy.storage.checkpoints.files import FileCache
@@ -307,6 +308,22 @@ def test_what_a_living_host_of_another_driver_keeps_stays(tmp_path: Path) -> Non
         os.utime(path, (time.time() - 2 * HOUR,) * 2)
     HostChangelogs.begin(root, TOKEN, "host")
     assert other.workspace.path.exists()
+
+
+@pytest.mark.parametrize("what", ["a folder that others may write", "a file", "a link"])
+def test_a_host_keeps_no_changelogs_where_others_could_put_theirs(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "changelogs"
+    if what == "a file":
+        root.touch()
+    elif what == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        root.symlink_to(tmp_path / "elsewhere")
+    else:
+        root.mkdir()
+        root.chmod(0o777)
+    endpoint = Endpoint("grpc://x", TOKEN, "p", 0, str(tmp_path), str(tmp_path), host_changelogs=str(root))
+    # The host says so, and serves its shards without.
+    assert process_module._changelogs(endpoint, "host") is None
 
 
 # --- whatever was staged ------------------------------------------------------------------------------------
