@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from .replication.replica import Replica
 
 log = logger(__name__)
+
+_INTERRUPT_SECONDS: Final = 1.0
+"""From one interruption of what a stop waits for to the next."""
 
 
 class CheckpointCoordinator(KeyedOperators):
@@ -122,6 +125,7 @@ class CheckpointCoordinator(KeyedOperators):
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
         )
+        self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
@@ -467,7 +471,8 @@ class CheckpointCoordinator(KeyedOperators):
         the pipeline then stays as if the driver had been killed, so that the next start can resume from it.
 
         It waits for other threads that are adding an operator or a query, or are stopping the pipeline. What they read
-        of a checkpoint meanwhile is interrupted, so that a start fails and a restore is given up.
+        of a checkpoint meanwhile is interrupted, and so are tasks of theirs that wait for executors. So a start fails,
+        and a restore is given up.
 
         Args:
             savepoint: target of a savepoint of the stopped pipeline, as in ``savepoint``; None: take none. If there are
@@ -494,9 +499,12 @@ class CheckpointCoordinator(KeyedOperators):
         patience = seconds(timeout)
         with named(pipeline=self._pipeline), ExitStack() as held:
             target = None if savepoint is None else self._savepoints.uri(savepoint)
-            self._supervisor.interrupt()
+            self._interrupt()
             with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
-                held.enter_context(self._changing)
+                while not self._changing.acquire(timeout=_INTERRUPT_SECONDS):
+                    # Again: what that thread waits for may have begun since.
+                    self._interrupt()
+            held.callback(self._changing.release)
             if self._stopped:
                 if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)

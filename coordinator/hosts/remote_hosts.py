@@ -75,7 +75,7 @@ class RemoteHosts:
         spread: Callable[[], bool],
     ) -> Self:
         """Start the hosts of a session's executors."""
-        jobs = OwnJobs(spark, "hosts")
+        jobs = OwnJobs(spark, endpoint.pipeline, "hosts")
         return cls(
             are_needed,
             lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),

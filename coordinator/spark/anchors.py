@@ -28,8 +28,8 @@ log = logger(__name__)
 
 _PLACE: Final = "__chandy_place"
 """The column that is joined on: the number of the partition."""
-_END_SECONDS: Final = 0.1
-"""How long what places tasks may go on, once and after each attempt to end it: a job may be about to begin."""
+_INTERRUPT_SECONDS: Final = 0.1
+"""From one interruption of what places tasks to the next."""
 _LOCALITY: Final = "spark.shuffle.reduceLocality.enabled"
 
 Balance = Callable[[Mapping[int, str], Collection[str]], Mapping[int, str]]
@@ -41,12 +41,13 @@ class Anchors:
 
     Args:
         spark: the session.
+        pipeline: the name of the pipeline.
         balance: says where partitions are to be. One that is nowhere is at "" for it.
     """
 
-    def __init__(self, spark: SparkSession, balance: Balance) -> None:
+    def __init__(self, spark: SparkSession, pipeline: str, balance: Balance) -> None:
         self._spark = spark
-        self._jobs = OwnJobs(spark, "anchors")
+        self._jobs = OwnJobs(spark, pipeline, "anchors")
         self._balance = balance
         self._lock = threading.Lock()
         self._made: dict[int, DataFrame] = {}
@@ -58,6 +59,9 @@ class Anchors:
             rows: what is to be partitioned.
             parallelism: the number of partitions.
             partition: the number of a row's partition.
+
+        Raises:
+            CoordinatorStoppedError: it was interrupted.
         """
         anchor = self._anchor(parallelism).hint("shuffle_hash")
         sent = rows.withColumn(_PLACE, partition).repartitionById(parallelism, F.col(_PLACE))
@@ -72,10 +76,15 @@ class Anchors:
             done = [self._spread(parallelism, anchor) for parallelism, anchor in self._made.items()]
         return all(done)
 
+    def interrupt(self) -> None:
+        """End what places tasks just now: it waits for executors as long as there are none."""
+        self._jobs.end()
+
     def close(self) -> None:
-        """Give the executors' memory back. What places tasks just now ends, which may wait for executors for ever."""
-        while not self._lock.acquire(timeout=_END_SECONDS):
-            self._jobs.end()
+        """Give the executors' memory back."""
+        while not self._lock.acquire(timeout=_INTERRUPT_SECONDS):
+            # Again: a job may have been about to begin.
+            self.interrupt()
         try:
             for anchor in self._made.values():
                 anchor.unpersist()

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from ..errors import CoordinatorStoppedError
 from . import session
 
 if TYPE_CHECKING:
@@ -20,25 +21,36 @@ T = TypeVar("T")
 
 
 class OwnJobs:
-    """The jobs that one coordinator runs for one purpose."""
+    """The jobs that the coordinator of a pipeline runs for one purpose."""
 
-    def __init__(self, spark: SparkSession, purpose: str) -> None:
+    def __init__(self, spark: SparkSession, pipeline: str, purpose: str) -> None:
         """Describe them.
 
         Args:
             spark: the session.
+            pipeline: its name.
             purpose: a word for it, which the tag of the jobs has.
         """
         self._spark = spark
+        self._pipeline = pipeline
         self._tag = f"chandy-{purpose}-{uuid.uuid4().hex[:12]}"
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Count what this thread has Spark do during the ``with`` among these jobs."""
+        """Count what this thread has Spark do during the ``with`` among these jobs.
+
+        Raises:
+            CoordinatorStoppedError: they were ended.
+        """
         context = self._spark.sparkContext
         context.addJobTag(self._tag)
         try:
             yield
+        except Exception as error:
+            # Spark's words for it have the tag that was cancelled.
+            if self._tag in str(error):
+                raise CoordinatorStoppedError(self._pipeline) from error
+            raise
         finally:
             context.removeJobTag(self._tag)
 
@@ -47,6 +59,9 @@ class OwnJobs:
 
         Args:
             work: what a task does. Spark runs a task again in which it raises.
+
+        Raises:
+            CoordinatorStoppedError: they were ended.
         """
         context = self._spark.sparkContext
         tasks = max(1, context.defaultParallelism)
@@ -54,6 +69,6 @@ class OwnJobs:
             return context.parallelize(range(tasks), tasks).mapPartitions(work).collect()
 
     def end(self) -> None:
-        """Have Spark end those that run: what waits for them raises Spark's error that they were cancelled."""
+        """Have Spark end those that run."""
         if not session.is_stopped(self._spark):
             session.answer(lambda: self._spark.sparkContext.cancelJobsWithTag(self._tag), lambda error: None)

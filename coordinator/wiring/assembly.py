@@ -92,6 +92,8 @@ class Assembly:
     """Where the driver answers for its metrics; None: nowhere."""
     observe: Callable[[Orders], None]
     """Lets the driver answer for the pipeline, given what does as it is told."""
+    interrupt: Callable[[], None]
+    """Ends what a start may wait for long: it then fails."""
     abandon: Callable[[], None]
     """Ends the streams to the hosts, and with them the hosts; waits for nothing."""
 
@@ -140,7 +142,7 @@ def assemble(
     made.callback(journaling.close)
     tell = both(driver.tell, journaling.tell)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
-    anchors = _anchors(spark)
+    anchors = _anchors(spark, name)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
     _begin(driver, pipeline, executor, supervisor, host, made)
@@ -195,8 +197,15 @@ def assemble(
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
         observe=_observing(driver, executor, supervisor, journal, lookup, catalog.store, made),
+        interrupt=partial(_interrupt, supervisor, anchors),
         abandon=abandon,
     )
+
+
+def _interrupt(supervisor: Supervisor, anchors: Anchors | None) -> None:
+    supervisor.interrupt()
+    if anchors is not None:
+        anchors.interrupt()
 
 
 def _observing(
@@ -242,11 +251,11 @@ def _take_over(
     return pipeline
 
 
-def _anchors(spark: SparkSession) -> Anchors | None:
+def _anchors(spark: SparkSession, name: str) -> Anchors | None:
     """Make what keeps tasks where their shards are; None if there is one place only, or Spark's settings prevent it."""
     if session.is_local_mode(spark) or not can_place(spark):
         return None
-    return Anchors(spark, partial(wanted_owners, sizes={}))
+    return Anchors(spark, name, partial(wanted_owners, sizes={}))
 
 
 def _nothing_to_spread() -> bool:

@@ -11,11 +11,11 @@ from pathlib import Path
 import attrs
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from chandy.coordinator.errors import CoordinatorStoppedError
 from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
 from chandy.coordinator.spark.own_jobs import OwnJobs
@@ -24,7 +24,7 @@ from chandy.coordinator.wiring import assembly
 from ..waiting import DEADLINE, eventually
 from .seconds import Seconds, check_that_the_watermark_is_carried_on
 from .seconds import seconds as seconds
-from .support import Make
+from .support import Events, Make
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def anchors(spark: SparkSession) -> Iterator[Anchors]:
-    made = Anchors(spark, partial(wanted_owners, sizes={}))
+    made = Anchors(spark, "p", partial(wanted_owners, sizes={}))
     yield made
     made.close()
 
@@ -110,28 +110,36 @@ def blocking(tmp_path: Path) -> Iterator[Blocking]:
 def test_jobs_of_the_coordinators_own_end_when_nobody_needs_them_any_more(
     spark: SparkSession, blocking: Blocking
 ) -> None:
-    jobs, tasks = OwnJobs(spark, "test"), spark.sparkContext.defaultParallelism
+    jobs, tasks = OwnJobs(spark, "p", "test"), spark.sparkContext.defaultParallelism
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(jobs.on_executors, blocking)
         blocking.await_all(tasks)
         jobs.end()
-        with pytest.raises(Py4JJavaError, match="cancelled"):
+        with pytest.raises(CoordinatorStoppedError):
             running.result(DEADLINE)
         # Another job of the same thread is none of them.
         assert set(pool.submit(spark.sparkContext.getJobTags).result(DEADLINE)) == set()
     assert sorted(jobs.on_executors(iter)) == list(range(tasks))
 
 
-def test_a_stop_does_not_wait_for_tasks_that_find_no_executor(
-    spark: SparkSession, anchors: Anchors, blocking: Blocking
+def test_a_stop_waits_for_no_tasks_that_find_no_executor(
+    spark: SparkSession,
+    make: Make,
+    events: Events,
+    anchors: Anchors,
+    blocking: Blocking,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    others = OwnJobs(spark, "others")
+    # As on a cluster.
+    monkeypatch.setattr(assembly, "_anchors", lambda spark, name: anchors)
+    coordinator = make()
+    totals = partial(coordinator.aggregate, events.stream(spark), by=["k"], uid="totals", n=("*", "count"))
     with ThreadPoolExecutor(2) as pool:
-        pool.submit(others.on_executors, blocking)
+        pool.submit(OwnJobs(spark, "other", "others").on_executors, blocking)
         blocking.await_all(spark.sparkContext.defaultParallelism)
-        placing = pool.submit(anchors.partition, spark.range(3), 3, F.col("id").cast("int"))
+        adding = pool.submit(totals)
         eventually(anchors._lock.locked, "that tasks are placed")
-        anchors.close()
-        with pytest.raises(Py4JJavaError, match="cancelled"):
-            placing.result(DEADLINE)
+        coordinator.stop()
+        with pytest.raises(CoordinatorStoppedError):
+            adding.result(DEADLINE)
         blocking.ended.touch()
