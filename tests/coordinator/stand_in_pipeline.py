@@ -56,13 +56,20 @@ class Lock:
         self.awaited = threading.Event()
         self._lock = threading.RLock()
 
+    def acquire(self, timeout: float = -1) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        self.awaited.set()
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self.awaited.set()
-            self._lock.acquire()
+        self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
 
 class Other:

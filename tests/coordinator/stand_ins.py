@@ -56,6 +56,9 @@ class Spark:
     def getConf(self) -> dict[str, str]:  # noqa: N802
         return self.conf
 
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        """Cancel none: there are none."""
+
 
 class RecordedReports:
     """``Reports`` that keeps what it is told."""
