@@ -73,11 +73,12 @@ class RemoteHosts:
         protocol: LockedProtocol,
         are_needed: Callable[[], bool],
         spread: Callable[[], bool],
+        is_over: Callable[[], bool],
     ) -> Self:
-        """Start the hosts of a session's executors."""
-        jobs = OwnJobs(spark, endpoint.pipeline, "hosts")
+        """Start the hosts of a session's executors, until it is over."""
+        jobs = OwnJobs(spark, endpoint.pipeline, "hosts", is_over)
         return cls(
-            are_needed,
+            lambda: are_needed() and not is_over(),
             lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),
             partial(executor_addresses, spark),
             partial(_without, spark, protocol),

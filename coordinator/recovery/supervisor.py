@@ -176,6 +176,10 @@ class Supervisor:
         except RuntimeError as error:
             log.error("the queries end a little later, because no thread can be started", error=str(error))
 
+    def is_interrupted(self) -> bool:
+        """Return whether nothing that takes long is to begin: the pipeline is to be stopped, or has failed."""
+        return self._interrupted.is_set()
+
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
         self._interrupted.set()

@@ -43,11 +43,14 @@ class Anchors:
         spark: the session.
         pipeline: the name of the pipeline.
         balance: says where partitions are to be. One that is nowhere is at "" for it.
+        is_over: returns whether nothing more is to be placed.
     """
 
-    def __init__(self, spark: SparkSession, pipeline: str, balance: Balance) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: str, balance: Balance, is_over: Callable[[], bool]
+    ) -> None:
         self._spark = spark
-        self._jobs = OwnJobs(spark, pipeline, "anchors")
+        self._jobs = OwnJobs(spark, pipeline, "anchors", is_over)
         self._balance = balance
         self._lock = threading.Lock()
         self._made: dict[int, DataFrame] = {}
@@ -61,7 +64,7 @@ class Anchors:
             partition: the number of a row's partition.
 
         Raises:
-            CoordinatorStoppedError: it was interrupted.
+            CoordinatorStoppedError: it was interrupted, or nothing more is to be placed.
         """
         anchor = self._anchor(parallelism).hint("shuffle_hash")
         sent = rows.withColumn(_PLACE, partition).repartitionById(parallelism, F.col(_PLACE))
@@ -83,7 +86,7 @@ class Anchors:
     def close(self) -> None:
         """Give the executors' memory back."""
         while not self._lock.acquire(timeout=_INTERRUPT_SECONDS):
-            # Again: a job may have been about to begin.
+            # Again: one of several jobs may have ended.
             self.interrupt()
         try:
             for anchor in self._made.values():
@@ -93,11 +96,12 @@ class Anchors:
             self._lock.release()
 
     def _anchor(self, parallelism: int) -> DataFrame:
-        with self._lock, self._jobs.running():
+        with self._lock:
             anchor = self._made.get(parallelism)
             if anchor is None:
-                anchor = self._made[parallelism] = _cached(self._spark, parallelism)
-                self._spread(parallelism, anchor)
+                with self._jobs.running():
+                    anchor = self._made[parallelism] = _cached(self._spark, parallelism)
+                    self._spread(parallelism, anchor)
         return anchor
 
     def _spread(self, parallelism: int, anchor: DataFrame) -> bool:

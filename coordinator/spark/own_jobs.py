@@ -23,16 +23,18 @@ T = TypeVar("T")
 class OwnJobs:
     """The jobs that the coordinator of a pipeline runs for one purpose."""
 
-    def __init__(self, spark: SparkSession, pipeline: str, purpose: str) -> None:
+    def __init__(self, spark: SparkSession, pipeline: str, purpose: str, is_over: Callable[[], bool]) -> None:
         """Describe them.
 
         Args:
             spark: the session.
             pipeline: its name.
             purpose: a word for it, which the tag of the jobs has.
+            is_over: returns whether no other job is to begin.
         """
         self._spark = spark
         self._pipeline = pipeline
+        self._is_over = is_over
         self._tag = f"chandy-{purpose}-{uuid.uuid4().hex[:12]}"
 
     @contextlib.contextmanager
@@ -40,8 +42,10 @@ class OwnJobs:
         """Count what this thread has Spark do during the ``with`` among these jobs.
 
         Raises:
-            CoordinatorStoppedError: they were ended.
+            CoordinatorStoppedError: they were ended, or are over.
         """
+        if self._is_over():
+            raise CoordinatorStoppedError(self._pipeline)
         context = self._spark.sparkContext
         context.addJobTag(self._tag)
         try:
@@ -61,7 +65,7 @@ class OwnJobs:
             work: what a task does. Spark runs a task again in which it raises.
 
         Raises:
-            CoordinatorStoppedError: they were ended.
+            CoordinatorStoppedError: they were ended, or are over.
         """
         context = self._spark.sparkContext
         tasks = max(1, context.defaultParallelism)

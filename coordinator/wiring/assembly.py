@@ -142,7 +142,7 @@ def assemble(
     made.callback(journaling.close)
     tell = both(driver.tell, journaling.tell)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
-    anchors = _anchors(spark, name)
+    anchors = _anchors(spark, name, supervisor.is_interrupted)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
     _begin(driver, pipeline, executor, supervisor, host, made)
@@ -157,7 +157,12 @@ def assemble(
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
         remote_hosts = RemoteHosts.of(
-            spark, endpoint, executor.protocol, lambda: operators.need_hosts, spread
+            spark,
+            endpoint,
+            executor.protocol,
+            lambda: operators.need_hosts,
+            spread,
+            supervisor.is_interrupted,
         )
         made.callback(remote_hosts.close)
         decommissioning = Decommissioning.of(spark, executor)
@@ -251,11 +256,11 @@ def _take_over(
     return pipeline
 
 
-def _anchors(spark: SparkSession, name: str) -> Anchors | None:
+def _anchors(spark: SparkSession, name: str, is_over: Callable[[], bool]) -> Anchors | None:
     """Make what keeps tasks where their shards are; None if there is one place only, or Spark's settings prevent it."""
     if session.is_local_mode(spark) or not can_place(spark):
         return None
-    return Anchors(spark, name, partial(wanted_owners, sizes={}))
+    return Anchors(spark, name, partial(wanted_owners, sizes={}), is_over)
 
 
 def _nothing_to_spread() -> bool:

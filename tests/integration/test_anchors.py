@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,9 +32,13 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.spark
 
 
+def never() -> bool:
+    return False
+
+
 @pytest.fixture
 def anchors(spark: SparkSession) -> Iterator[Anchors]:
-    made = Anchors(spark, "p", partial(wanted_owners, sizes={}))
+    made = Anchors(spark, "p", partial(wanted_owners, sizes={}), never)
     yield made
     made.close()
 
@@ -110,7 +115,8 @@ def blocking(tmp_path: Path) -> Iterator[Blocking]:
 def test_jobs_of_the_coordinators_own_end_when_nobody_needs_them_any_more(
     spark: SparkSession, blocking: Blocking
 ) -> None:
-    jobs, tasks = OwnJobs(spark, "p", "test"), spark.sparkContext.defaultParallelism
+    is_over = threading.Event()
+    jobs, tasks = OwnJobs(spark, "p", "test", is_over.is_set), spark.sparkContext.defaultParallelism
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(jobs.on_executors, blocking)
         blocking.await_all(tasks)
@@ -120,6 +126,10 @@ def test_jobs_of_the_coordinators_own_end_when_nobody_needs_them_any_more(
         # Another job of the same thread is none of them.
         assert set(pool.submit(spark.sparkContext.getJobTags).result(DEADLINE)) == set()
     assert sorted(jobs.on_executors(iter)) == list(range(tasks))
+    # And none begins after the end.
+    is_over.set()
+    with pytest.raises(CoordinatorStoppedError):
+        jobs.on_executors(iter)
 
 
 def test_a_stop_waits_for_no_tasks_that_find_no_executor(
@@ -131,11 +141,11 @@ def test_a_stop_waits_for_no_tasks_that_find_no_executor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As on a cluster.
-    monkeypatch.setattr(assembly, "_anchors", lambda spark, name: anchors)
+    monkeypatch.setattr(assembly, "_anchors", lambda *about: anchors)
     coordinator = make()
     totals = partial(coordinator.aggregate, events.stream(spark), by=["k"], uid="totals", n=("*", "count"))
     with ThreadPoolExecutor(2) as pool:
-        pool.submit(OwnJobs(spark, "other", "others").on_executors, blocking)
+        pool.submit(OwnJobs(spark, "other", "others", never).on_executors, blocking)
         blocking.await_all(spark.sparkContext.defaultParallelism)
         adding = pool.submit(totals)
         eventually(anchors._lock.locked, "that tasks are placed")
