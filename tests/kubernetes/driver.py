@@ -7,7 +7,6 @@ runs a stream through what happens to pods, and prints what it has seen as a lin
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -20,7 +19,13 @@ from pyspark.sql import SparkSession
 
 from benchmarks.cluster.namespaces import Network
 from benchmarks.cluster.standalone import HOME, SOON
-from chandy.coordinator import AssignedShard, CheckpointConfig, CheckpointCoordinator
+from chandy.coordinator import (
+    AssignedShard,
+    CheckpointConfig,
+    CheckpointCoordinator,
+    HostReplaced,
+    PipelineEvent,
+)
 
 from ..cluster.stream import Stream
 from ..integration import drivers
@@ -85,22 +90,15 @@ def _settings(server: ApiServer, network: Network, folder: Path) -> dict[str, st
     }
 
 
-class _Promotions(logging.Handler):
-    """Counts how often standbys took the place of lost shards, which is in the log alone."""
-
-    seen = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen += "standbys take the place" in record.getMessage()
-
-
 class _Run:
     """One stream, and what happens to its pods."""
 
     def __init__(self, spark: SparkSession, server: ApiServer, folder: Path) -> None:
-        self._server, self._promotions = server, _Promotions()
-        logging.getLogger("chandy").addHandler(self._promotions)
-        config = CheckpointConfig(interval=None, host_timeout="10 s", standbys=1, shared=True)
+        self._server = server
+        self._told: list[PipelineEvent] = []
+        config = CheckpointConfig(
+            interval=None, host_timeout="10 s", standbys=1, shared=True, on_event=self._told.append
+        )
         self._coordinator = CheckpointCoordinator(
             spark, pipeline="p", storage=str(folder / "store"), config=config
         )
@@ -124,13 +122,13 @@ class _Run:
         pod.kill()
         self._go_on()
         eventually(lambda: len(self._running()) == EXECUTORS, "Spark asks for another pod")
-        return {"recoveries": len(self._coordinator.recoveries), "promoted": self._promotions.seen}
+        return {"recoveries": len(self._coordinator.recoveries), "promoted": self._promotions()}
 
     def _leave(self) -> dict[str, Any]:
         """A pod with shards is deleted in order, as when its node is drained."""
         self._await_standbys()
         pod = self._with_shards()
-        self._promotions.seen = 0
+        self._told.clear()
         self._server.delete(lambda one: one is pod)
         end = time.monotonic() + DEADLINE
         while not pod.has_ended and time.monotonic() < end:
@@ -139,12 +137,16 @@ class _Run:
         self._go_on()
         return {
             "recoveries": len(self._coordinator.recoveries),
-            "promoted": self._promotions.seen,
+            "promoted": self._promotions(),
             "phase": pod.resource["status"]["phase"],
         }
 
     def _end(self) -> dict[str, Any]:
         return {"batches": [one.batchId for one in self._stream.query.recentProgress if one.numInputRows]}
+
+    def _promotions(self) -> int:
+        """Return how many hosts were lost whose standbys took their place."""
+        return sum(isinstance(one, HostReplaced) and one.promoted > 0 for one in self._told)
 
     def _go_on(self, wait: bool = True) -> None:
         self._stream.add(1)
