@@ -59,7 +59,7 @@ BATCHES = st.lists(
 )
 
 
-@trying(150)
+@trying(75)
 @given(BATCHES)
 def test_values_expire_as_they_were_written_and_are_removed_in_time(batches) -> None:
     ttl = {"count": None, "other": None}
