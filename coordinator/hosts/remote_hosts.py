@@ -132,5 +132,5 @@ def _start(jobs: OwnJobs, endpoint: Endpoint) -> None:
             "state hosts cannot be started beside all executors",
             "one beside each",
             f"{len(failed)} tasks that could not start theirs; the first said: {failed[0]}",
-            "it is tried again, and a batch that needs one starts it",
+            "look at these executors if it goes on; it is tried again, and a batch that needs a host starts one",
         )

@@ -32,14 +32,14 @@ _HAND_OVER_SECONDS: Final = 30.0
 _FORWARD_SECONDS: Final = 5.0
 """How long a standby may take to have what a task has staged. The task waits for it."""
 _LOOK_SECONDS: Final = 5.0
-"""How long a host that a task reads from may take to say that it lives."""
+"""How long a host may take to say that it lives, and the host beside a task to begin a batch before it is asked."""
 _BEGIN_SECONDS: Final = (1.0, 2.0, 5.0)
-"""How long a host may take to begin a batch before it is asked whether it lives: at first, then, and ever after.
+"""How long another host may take to begin a batch before it is asked whether it lives: at first, then, and ever after.
 
 A host that restores shards takes long. But if its machine has lost its power, another host may own them by now, and the
 batch waits for a task that waits for the lost one."""
-_BEGINNING_SECONDS: Final = 2.0
-"""How long it may take to say that it lives. If it is only busy, the task begins once more."""
+_BEGIN_LOOK_SECONDS: Final = 2.0
+"""How long that host may take to say that it lives. If it is only busy, the task begins once more."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -118,15 +118,18 @@ class TaskClient:
         client = self._client(address)
         if self._liveness is None:
             return client.call("begin", task, Begun)
-        waits = chain(_BEGIN_SECONDS, repeat(_BEGIN_SECONDS[-1]))
+        waits: Iterator[float] = chain(_BEGIN_SECONDS, repeat(_BEGIN_SECONDS[-1]))
+        within = _BEGIN_LOOK_SECONDS
+        if address == self.address:
+            # A task may kill it as silent, so it is not taken for that because it is busy for a moment.
+            waits, within = repeat(_LOOK_SECONDS), _LOOK_SECONDS
         while True:
             try:
                 return client.call("begin", task, Begun, next(waits))
             except HostLostError as error:
+                is_late = isinstance(error.__cause__, flight.FlightTimedOutError)
                 # It may be restoring. To begin again costs nothing.
-                if not isinstance(error.__cause__, flight.FlightTimedOutError) or not self._lives(
-                    address, _BEGINNING_SECONDS
-                ):
+                if not (is_late and self._lives(address, within)):
                     raise
 
     def _lives(self, address: str, within: float = _LOOK_SECONDS) -> bool:

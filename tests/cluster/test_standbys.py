@@ -137,7 +137,7 @@ def test_the_loss_of_a_shard_and_its_standby_in_one_batch_needs_nobody(
             KILLS["state host"].lose(machine)
     stream.add(2)
     stream.await_all()
-    # If the standby is lost first, a changelog has what its owner is lost with; otherwise the pipeline goes back.
+    # If the standby is lost first, the owner's changelog has the shard; otherwise the pipeline goes back.
     await_standbys(stream)
     stream.add(1)
     stream.await_all()
