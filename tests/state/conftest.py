@@ -43,6 +43,7 @@ class FakeCoordinator(FakeControl):
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.directory = directory
+        self.query_id = "q"
         self.token = secrets.token_hex(16)
         self.hellos: list[HostHello] = []
         self.pulses: list[HostPulse] = []
@@ -53,6 +54,13 @@ class FakeCoordinator(FakeControl):
         self._server: ActionServer | None = None
         self._port = 0
         self.start()
+
+    def begin_test(self) -> None:
+        """Forget what an earlier test has set and seen. Its state stays with another query."""
+        self.forget()
+        self.pulses.clear()
+        self.stale.clear()
+        self.query_id = secrets.token_hex(4)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -113,7 +121,7 @@ class FakeCoordinator(FakeControl):
     def order(
         self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0, 1), **more: object
     ) -> SnapshotOrder:
-        """An order for shards of operator "op" of query "q", to this coordinator's store."""
+        """An order for shards of operator "op" of the query, to this coordinator's store."""
         return order(self.store, checkpoint, cut, shards, **more)
 
     def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
@@ -127,9 +135,8 @@ class FakeCoordinator(FakeControl):
         os.kill(pid, signal.SIGKILL)
         self.wait_for_end(pid)
 
-    @staticmethod
-    def task(batch: int, shards: tuple[int, ...] = (0, 1), query_id: str = "q") -> BeginTask:
-        return BeginTask(query_id, batch, "op", shards)
+    def task(self, batch: int, shards: tuple[int, ...] = (0, 1), query_id: str | None = None) -> BeginTask:
+        return BeginTask(query_id or self.query_id, batch, "op", shards)
 
     def run(self, client: TaskClient, batch: int, changes: Changed, shards: tuple[int, ...] = (0, 1)) -> None:
         """One whole task: a key is in the shard that its first byte names, modulo the number of shards."""
@@ -182,11 +189,24 @@ def running(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
-    fake = FakeCoordinator(tmp_path_factory.mktemp("c"))
+@contextlib.contextmanager
+def _started(directory: Path) -> Iterator[FakeCoordinator]:
+    fake = FakeCoordinator(directory)
     yield fake
     for hello in fake.hellos:
         with contextlib.suppress(ProcessLookupError):
             os.kill(hello.pid, signal.SIGKILL)
     fake.stop()
+
+
+@pytest.fixture
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
+    with _started(tmp_path_factory.mktemp("c")) as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def lasting_coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
+    """Whose hosts all tests of a module share."""
+    with _started(tmp_path_factory.mktemp("c")) as fake:
+        yield fake

@@ -34,6 +34,21 @@ class FakeControl:
     """``Control`` as a plain object: a test sets what it answers and reads what it was told."""
 
     def __init__(self) -> None:
+        self.forget()
+        self.handlers: dict[type[Message[Any]], Callable[[Any], Any]] = {
+            AskBatch: self._ask,
+            ClaimShards: self._claim,
+            ShardsRestored: lambda restored: self.told.put(restored),
+            ShardNotOpened: lambda given_up: self.given_up.put(given_up),
+            Ack: lambda ack: self.acks.put(ack),
+            Decline: lambda decline: self.declines.put(decline),
+            CopyReport: lambda report: self.moves.put(report),
+            DropStandby: self._drop_standby,
+            TaskFailure: lambda failure: self.reports.append(failure),
+        }
+
+    def forget(self) -> None:
+        """Forget what a test has set and what it was told."""
         self.asked: list[AskBatch] = []
         self.claims: list[ClaimShards] = []
         self.told: queue.Queue[ShardsRestored] = queue.Queue()
@@ -54,17 +69,6 @@ class FakeControl:
         self.ask_gate, self.claim_gate = threading.Event(), threading.Event()
         self.ask_gate.set()
         self.claim_gate.set()
-        self.handlers: dict[type[Message[Any]], Callable[[Any], Any]] = {
-            AskBatch: self._ask,
-            ClaimShards: self._claim,
-            ShardsRestored: self.told.put,
-            ShardNotOpened: self.given_up.put,
-            Ack: self.acks.put,
-            Decline: self.declines.put,
-            CopyReport: self.moves.put,
-            DropStandby: self._drop_standby,
-            TaskFailure: self.reports.append,
-        }
 
     def send(self, message: Message[Reply]) -> Reply:
         answer: Reply = self.handlers[type(message)](message)
