@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -24,6 +24,7 @@ _TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "10" if IS_FULL else "1"
 _SHRUNK: Final = [phase for phase in Phase if phase is not Phase.explain]
 """All but the explanation of a failure, which may take minutes."""
 _ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "0"))
+Case = TypeVar("Case")
 
 
 def description() -> str:
@@ -65,6 +66,18 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
         pytest.param(*case.values, marks=[*case.marks, *([] if number in tried else [skipped])], id=case.id)
         for number, case in enumerate(found)
     ]
+
+
+def some(cases: Iterable[Case], usual: int, *of: object) -> list[Case]:
+    """Return what a loop within a test tries; the ordinary run leaves out all but some, other ones each day.
+
+    Args:
+        cases: all that could be tried.
+        usual: how many cases the ordinary run tries.
+        of: what they are for, as for ``chance``.
+    """
+    found = list(cases)
+    return found if IS_FULL else chance(*of).sample(found, min(usual, len(found)))
 
 
 def skip_half(items: Sequence[pytest.Item]) -> None:

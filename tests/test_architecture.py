@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -95,15 +96,45 @@ def sources() -> dict[str, str]:
     return found
 
 
-def imported(name: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Code:
+    """What the rules look at in a module."""
+
+    docstring: str | None
+    imports: list[ast.Import | ast.ImportFrom]
+    classes: list[ast.ClassDef]
+    attributes: set[str]
+    """The names that it reads of any object."""
+
+
+def read(source: str) -> Code:
+    tree = ast.parse(source)
+    code = Code(ast.get_docstring(tree), [], [], set())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            code.imports.append(node)
+        elif isinstance(node, ast.ClassDef):
+            code.classes.append(node)
+        elif isinstance(node, ast.Attribute):
+            code.attributes.add(node.attr)
+    return code
+
+
+@functools.cache
+def modules() -> dict[str, Code]:
+    """All modules by name. It takes seconds, which not every process that collects tests is to spend."""
+    return {name: read(source) for name, source in sources().items()}
+
+
+def imported(name: str, code: Code, known: Mapping[str, object]) -> Iterator[str]:
     """Yield the modules that a module imports: those of Chandy as in ``known``, others by their first part."""
     is_package = any(other.startswith(f"{name}.") for other in known)
     parents = name.split(".") if is_package else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in code.imports:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _named(alias.name.split("."), known)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = parents[: len(parents) - node.level + 1] if node.level else []
             for alias in node.names:
                 yield from _named([*base, *(node.module or "").split("."), alias.name], known)
@@ -125,8 +156,8 @@ def _named(parts: list[str], known: Mapping[str, object]) -> Iterator[str]:
 
 @functools.cache
 def imports() -> dict[str, set[str]]:
-    """What each module imports. It takes seconds, which not every process that collects tests is to spend."""
-    return {name: set(imported(name, source, sources())) for name, source in sources().items()}
+    """What each module imports."""
+    return {name: set(imported(name, code, modules())) for name, code in modules().items()}
 
 
 def part_of(name: str) -> str:
@@ -192,27 +223,26 @@ def test_decisions_use_values_alone() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [name for name, source in sources().items() if not ast.get_docstring(ast.parse(source))]
+    silent = [name for name, code in modules().items() if not code.docstring]
     assert not silent, "\n".join(silent)
 
 
 def test_one_name_is_one_class() -> None:
     """Names with an underscore are read beside their only use."""
     defined: dict[str, list[str]] = {}
-    for name, source in sources().items():
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                defined.setdefault(node.name, []).append(name)
-    assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
+    for name, code in modules().items():
+        for one in code.classes:
+            if not one.name.startswith("_"):
+                defined.setdefault(one.name, []).append(name)
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 
 def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     made = {
         name
-        for name, source in sources().items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef)
-        and any(isinstance(base, ast.Name) and base.id == "FenceProof" for base in node.bases)
+        for name, code in modules().items()
+        for one in code.classes
+        if any(isinstance(base, ast.Name) and base.id == "FenceProof" for base in one.bases)
     }
     assert made == {"coordinator.execution.successor_watch", "storage.checkpoints.proof"}
     # A driver never says that nobody can succeed it.
@@ -232,7 +262,7 @@ def test_all_modules_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "modules"),
+    ("source", "expected"),
     [
         ("from .b import c", {"coordinator.p.b"}),
         ("from . import b", {"coordinator.p.b"}),
@@ -248,7 +278,7 @@ def test_all_modules_are_looked_at() -> None:
         ("def f():\n    from ..q import c", {"coordinator.q"}),
     ],
 )
-def test_an_import_is_seen_however_it_is_written(source: str, modules: set[str]) -> None:
+def test_an_import_is_seen_however_it_is_written(source: str, expected: set[str]) -> None:
     known = dict.fromkeys(
         [
             "coordinator",
@@ -260,7 +290,7 @@ def test_an_import_is_seen_however_it_is_written(source: str, modules: set[str])
             "state.s",
         ]
     )
-    assert set(imported("coordinator.p.a", source, known)) == modules
+    assert set(imported("coordinator.p.a", read(source), known)) == expected
 
 
 @pytest.mark.parametrize(
@@ -290,12 +320,7 @@ def test_no_module_is_too_long_to_be_read_at_once() -> None:
 
 
 def test_only_what_knows_spark_reaches_through_pyspark_to_the_jvm() -> None:
-    reached = {
-        name
-        for name, source in sources().items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute) and node.attr in OF_PY4J
-    }
+    reached = {name for name, code in modules().items() if code.attributes & OF_PY4J}
     assert {name for name in reached if not name.startswith("coordinator.spark.")} == {
         "state.operators.dataframe"
     }
@@ -310,13 +335,14 @@ def test_the_page_about_internals_names_files_that_there_are() -> None:
 
 def test_no_test_module_is_a_library_of_another_one() -> None:
     root = Path(__file__).parent
-    modules = {path.stem for path in root.rglob("test_*.py")}
+    tests = {path.stem for path in root.rglob("test_*.py")}
+    # To parse them all would take seconds.
+    statement = re.compile(r"^[ \t]*(?:from|import)\s(?:[^(\n]*\([^)]*\)|.*)", re.MULTILINE)
     found = {
         str(path.relative_to(root)): name
         for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        for name in [*(node.module or "").split("."), *(one.name for one in node.names)]
-        if name in modules
+        for imports_something in statement.findall(path.read_text())
+        for name in re.findall(r"\w+", imports_something)
+        if name in tests - {path.stem}
     }
     assert found == {}

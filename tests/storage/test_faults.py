@@ -31,7 +31,7 @@ from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import StoreFailedError
 
 from ..builders import MemoryStore, make_manifest
-from ..effort import chance, examples, rounds
+from ..effort import chance, examples, rounds, some
 from . import servers
 from .conftest import s3_uri
 from .faults import FAULTS, FINE, KILLED, LOST, World
@@ -62,7 +62,7 @@ def play(store: Store, plans: list[list[str]], collects: bool, checkpoints: int 
                 world.check(Path(folder) / f"collected-{number}")
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(plans=PLANS, collects=st.booleans())
 def test_after_any_faults_the_latest_checkpoint_restores(plans: list[list[str]], collects: bool) -> None:
     play(MemoryStore(), plans, collects)
@@ -88,7 +88,7 @@ def test_after_faults_on_a_real_server_the_latest_checkpoint_restores(
 @pytest.mark.parametrize("collects", [False, True])
 @pytest.mark.parametrize("fault", [KILLED, LOST])
 def test_a_fault_at_each_single_operation_of_a_life_harms_nothing(fault: str, collects: bool) -> None:
-    for position in range(60):
+    for position in some(range(60), 20, "faults", fault, collects):
         play(MemoryStore(), [[FINE] * 200, [FINE] * position + [fault]], collects)
 
 

@@ -122,7 +122,7 @@ class Drivers(RuleBasedStateMachine):
 
 
 STEPS = 20
-Drivers.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=STEPS, deadline=None)
+Drivers.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=STEPS, deadline=None)
 TestDrivers = Drivers.TestCase
 
 

@@ -188,9 +188,12 @@ def walk(steps: int, upto: int, early: bool) -> None:
     machine.teardown()
 
 
+WALKS = list(product(range(1, 12, 2), (0, 1, 2, 4, 5), (False, True)))
+
+
 def walks() -> None:
-    for steps, upto, early in product(range(1, 12, 2), (0, 1, 2, 4, 5), (False, True)):
-        walk(steps, upto, early)
+    for case in WALKS:
+        walk(*case)
 
 
 def count_the_acknowledgement_of_a_zombie(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,16 @@ from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.state.host.batches import ShardBatches
 
-from ...effort import always_kept, until_found
-from .moving_machine import Bug, MovingMachine, assert_found, count_the_acknowledgement_of_a_zombie, walks
+from ...effort import always_kept, some, until_found
+from .moving_machine import (
+    WALKS,
+    Bug,
+    MovingMachine,
+    assert_found,
+    count_the_acknowledgement_of_a_zombie,
+    walk,
+    walks,
+)
 
 
 class FollowingMachine(MovingMachine):
@@ -73,7 +81,8 @@ def find_a_move(kind: type[MovingMachine]) -> None:
 
 
 def test_the_promises_are_kept_wherever_a_batch_and_a_checkpoint_meet_a_move() -> None:
-    walks()
+    for case in some(WALKS, 30, "moves"):
+        walk(*case)
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
