@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from . import java
-from .effort import SEED, description, examples, skip_half
+from .effort import SEED, description, examples, skip_all_but, take_turns
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
 # decides about the examples, so none is remembered from an earlier run.
@@ -33,9 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Each of them also runs, in full, with the newest PySpark.
     if config.option.markexpr == "compat":
-        skip_half([item for item in items if item.get_closest_marker("compat")])
+        # Each of them also runs with the newest PySpark.
+        found = [item for item in items if item.get_closest_marker("compat")]
+        skip_all_but(len(found) // 3, found, "compat")
+    else:
+        take_turns(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,7 @@ _TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "10" if IS_FULL else "1"
 _SHRUNK: Final = [phase for phase in Phase if phase is not Phase.explain]
 """All but the explanation of a failure, which may take minutes."""
 _ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "0"))
+_SKIPPED: Final = pytest.mark.skip(reason=f"not in the sample of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
 Case = TypeVar("Case")
 
 
@@ -60,10 +61,9 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
         for case in found
         for one in case.values
     ]
-    tried = numbers if IS_FULL else chance(*names).sample(numbers, min(usual, len(found)))
-    skipped = pytest.mark.skip(reason=f"not in the sample of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
+    tried = some(numbers, usual, *names)
     return [
-        pytest.param(*case.values, marks=[*case.marks, *([] if number in tried else [skipped])], id=case.id)
+        pytest.param(*case.values, marks=[*case.marks, *([] if number in tried else [_SKIPPED])], id=case.id)
         for number, case in enumerate(found)
     ]
 
@@ -80,12 +80,28 @@ def some(cases: Iterable[Case], usual: int, *of: object) -> list[Case]:
     return found if IS_FULL else chance(*of).sample(found, min(usual, len(found)))
 
 
-def skip_half(items: Sequence[pytest.Item]) -> None:
-    """Skip half of the tests in the ordinary run; the seed says which."""
-    if not IS_FULL:
-        skipped = pytest.mark.skip(reason=f"not in the half of CHANDY_SEED={SEED}; CHANDY_FULL=1 tries all")
-        for item in chance("half").sample(items, len(items) // 2):
-            item.add_marker(skipped)
+def skip_all_but(usual: int, items: Sequence[pytest.Item], *of: object) -> None:
+    """Skip tests in the ordinary run, all but some, other ones each day.
+
+    Args:
+        usual: how many tests the ordinary run tries.
+        items: the tests.
+        of: what they are for, as for ``chance``.
+    """
+    tried = some(range(len(items)), usual, *of)
+    for number, item in enumerate(items):
+        if number not in tried:
+            item.add_marker(_SKIPPED)
+
+
+def take_turns(items: Iterable[pytest.Item]) -> None:
+    """Skip, of the tests of a file that are marked with ``in_turn(usual)``, all but so many."""
+    files: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        if (marker := item.get_closest_marker("in_turn")) and not item.get_closest_marker("skip"):
+            files.setdefault((item.nodeid.partition("::")[0], *marker.args), []).append(item)
+    for (file, usual), group in files.items():
+        skip_all_but(usual, group, file)
 
 
 def _parameters(case: Any) -> Any:

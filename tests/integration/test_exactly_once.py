@@ -104,6 +104,7 @@ def moments() -> list[Moment]:
 
 
 @pytest.mark.kills
+@pytest.mark.in_turn(2)
 def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
 
 
 @pytest.mark.kills
+@pytest.mark.in_turn(2)
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
     tmp_path: Path, runtime: Path
 ) -> None:
@@ -300,6 +302,7 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 
 
 @pytest.mark.kills
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool

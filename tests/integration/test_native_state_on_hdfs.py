@@ -24,6 +24,8 @@ from chandy.coordinator.spark.hadoop_folder import HadoopFolder
 from chandy.coordinator.spark.mirror import Mirror
 from chandy.coordinator.spark.seeding import seed
 
+from ..effort import sampled, some
+
 # Fixtures.
 from ..storage.conftest import Server, hdfs, hdfs_uri  # noqa: F401
 from ..waiting import DEADLINE
@@ -94,7 +96,7 @@ def pipeline(spark: SparkSession, tmp_path: Path, work_dir: str) -> Pipeline:
     return Pipeline(spark, tmp_path, work_dir)
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", sampled([*STORES], 1))
 def test_state_is_restored_from_the_checkpoint_into_a_fresh_directory(
     pipeline: Pipeline, folder: HadoopFolder, settings: dict[str, str], store: str
 ) -> None:
@@ -148,7 +150,9 @@ def test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer
 
     # The first has a checkpoint, and a batch after it. What it leaves is there until the next one has claimed the
     # pipeline and begins; all after that one kill themselves without a batch of their own.
-    for step in STEPS:
+    first, *later = STEPS
+    tried = some(later, 2, "native")
+    for step in (first, *filter(tried.__contains__, later)):
         killed = life(tmp_path, work_dir, step)
         assert killed.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()[-3000:]
         assert (folder.files_below() == []) == (step == "seeded"), step

@@ -18,6 +18,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.cli import main
 from chandy.storage.backends.open import open_store
 
+from ..effort import sampled
 from ..pages import PAGES, README, ROOT, Block, blocks, commands
 
 # Fixtures.
@@ -96,7 +97,7 @@ def names() -> Iterator[dict[str, Any]]:
         coordinator.stop(timeout="1 s", checkpoint=False)
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sampled([pytest.param(page, id=page.stem) for page in RUN], 3))
 def test_the_code_of_a_page_runs(
     page: Path, spark: SparkSession, s3: None, names: dict[str, Any], tmp_path: Path
 ) -> None:

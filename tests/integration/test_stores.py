@@ -15,7 +15,7 @@ from ..storage.conftest import hdfs, hdfs_uri, moto, s3_keys, s3_uri  # noqa: F4
 from ..storage.servers import Server
 from ..waiting import DEADLINE
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
 
 
 @pytest.mark.parametrize("backend", ["moto", "hdfs"])

@@ -68,6 +68,7 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
 
 
 @pytest.mark.kills
+@pytest.mark.in_turn(1)
 def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
@@ -104,6 +105,7 @@ def listing(out: Path) -> Counter[str]:
 
 
 @pytest.mark.kills
+@pytest.mark.in_turn(1)
 def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
