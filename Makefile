@@ -65,8 +65,10 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/classes.jsa $(CLASSES)
 	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python \
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
+# Three workers for two processors: a fifth of the time a test waits for another process.
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server and not cluster and not kills and not browser" --numprocesses auto --dist worksteal \
+	$(RUN) pytest -m "not spark and not server and not cluster and not kills and not browser" \
+	  --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )) --dist worksteal \
 	  $(foreach folder,integration cluster kubernetes yarn,--ignore tests/$(folder))
 
 # The pages of the driver in a real browser, which no package brings: apt-get install chromium. Writes their pictures.
