@@ -30,11 +30,11 @@ demo-kafka: $(STAMP) java
 demo-cluster: $(STAMP) java
 	$(RUN) benchmarks.cluster_demo
 
-# Spark wants the machine for itself; what needs no Spark runs on all cores.
+# Spark wants the machine for itself; what needs neither Spark nor other processes runs on all cores.
 test: unit test-spark
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "spark and not server and not kills" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "(spark or processes) and not server and not kills" --numprocesses 2 --dist loadfile
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)
@@ -65,9 +65,9 @@ $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/classes.jsa $(CLASSES)
 	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python \
 	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
 
-# Three workers for two processors: a fifth of the time a test waits for another process.
+# Three workers for two processors: a fifth of their time they wait.
 unit: $(STAMP)
-	$(RUN) pytest -m "not spark and not server and not cluster and not kills and not browser" \
+	$(RUN) pytest -m "not spark and not processes and not server and not cluster and not kills and not browser" \
 	  --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )) --dist worksteal \
 	  $(foreach folder,integration cluster kubernetes yarn,--ignore tests/$(folder))
 

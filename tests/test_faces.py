@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 FACES = ("chandy", "chandy.coordinator", "chandy.state", "chandy.storage")
 
 

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from benchmarks.__main__ import BENCHMARKS, main, measure_all
 from benchmarks.report import Options
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_can_be_run_and_drawn(name: str) -> None:

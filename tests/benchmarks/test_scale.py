@@ -18,6 +18,8 @@ from benchmarks.scale.made import Fleet, acknowledgements, handle
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 
+pytestmark = pytest.mark.processes
+
 COSTS = Costs(
     checkpoint=4,
     messages=1,

@@ -17,6 +17,8 @@ from benchmarks.sinks.figures import Figures, Seen
 from benchmarks.sinks.targets import NOTHING, DeltaTable, Files, IcebergTable, Topic
 from benchmarks.sinks.watch import Watcher
 
+pytestmark = pytest.mark.processes
+
 S = figures.MICROSECONDS
 
 

@@ -31,6 +31,8 @@ from .parsed_page import Parsed
 from .served import ask
 from .served import begin as begin
 
+pytestmark = pytest.mark.processes
+
 
 class Away(MemoryStore):
     """A store that may be away."""

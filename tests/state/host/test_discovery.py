@@ -28,6 +28,8 @@ from chandy.storage.errors import UnsafeDirectoryError
 
 from ...waiting import DEADLINE, eventually
 
+pytestmark = pytest.mark.processes
+
 
 def test_tasks_of_one_executor_share_one_host(coordinator: Any) -> None:
     with ThreadPoolExecutor(8) as pool:

@@ -43,6 +43,8 @@ from chandy.storage.codec import to_json
 
 from ...waiting import DEADLINE, eventually
 
+pytestmark = pytest.mark.processes
+
 A, B, C, D = b"a", b"b", b"c", b"d"
 
 

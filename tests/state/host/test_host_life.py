@@ -29,6 +29,8 @@ from chandy.storage.checkpoints.layout import is_shared
 
 from ...waiting import DEADLINE, eventually
 
+pytestmark = pytest.mark.processes
+
 A, B, C, D = b"a", b"b", b"c", b"d"
 
 
