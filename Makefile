@@ -34,7 +34,7 @@ demo-cluster: $(STAMP) java
 test: unit test-spark
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "(spark or processes) and not server and not kills" --numprocesses 2 --dist loadfile
+	$(RUN) pytest -m "(spark or processes) and not server and not kills" --numprocesses 2 --dist worksteal
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)

@@ -23,6 +23,7 @@ from chandy.state.operators.arrow_processor import ArrowInput, ArrowProcessor, A
 from chandy.state.operators.dataframe import SHARD, keyed
 from chandy.state.operators.hashing import can_hash, xxhash64
 
+from ..effort import sampled
 from ..waiting import DEADLINE
 from .support import Events, Make
 from .typed_columns import SPARK, TYPES, functions_of, same
@@ -58,7 +59,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.read.parquet(str(tmp_path / "rows"))
 
 
-@pytest.mark.parametrize("combine", ["auto", False])
+@pytest.mark.parametrize("combine", sampled(["auto", False], 1))
 def test_all_functions_give_what_sparks_batch_group_by_gives(
     spark: SparkSession, make: Make, rows: DataFrame, tmp_path: Path, settings: dict[str, str], combine: Any
 ) -> None:

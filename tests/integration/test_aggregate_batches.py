@@ -40,6 +40,7 @@ from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 from tests.waiting import DEADLINE, eventually
 
+from ..effort import sampled
 from .support import Events, Make
 from .typed_columns import NUMBERS, SPARK, TYPES, functions_of, same
 
@@ -103,7 +104,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.read.parquet(str(tmp_path / "rows"))
 
 
-@pytest.mark.parametrize("combine", PLACES)
+@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
 def test_all_functions_give_what_sparks_batch_group_by_gives(
     spark: SparkSession,
     make: Make,
@@ -162,7 +163,7 @@ def test_all_functions_give_what_sparks_batch_group_by_gives(
                 assert value is None or value in its[f"all_{c}"]
 
 
-@pytest.mark.parametrize("combine", PLACES)
+@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
 def test_a_sum_that_is_too_large_fails_the_query(
     spark: SparkSession, make: Make, tmp_path: Path, combine: Combining
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
 # --- what fails ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("combine", PLACES)
+@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
 def test_a_batch_that_fails_and_runs_again_counts_once(
     spark: SparkSession, make: Make, events: Events, combine: Combining
 ) -> None:
@@ -296,7 +297,7 @@ class Killed:
                 os._exit(1)
 
 
-@pytest.mark.parametrize("combine", PLACES)
+@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
 def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     spark: SparkSession,
     make: Make,

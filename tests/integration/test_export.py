@@ -164,7 +164,7 @@ def processed(rows: DataFrame) -> DataFrame:
             (joined, "RocksDB"),
             pytest.param(*(processed, "RocksDB"), marks=pytest.mark.compat),
         ],
-        4,
+        2,
     ),
 )
 def test_a_query_goes_on_as_if_nothing_had_happened(

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chandy.state.operators.ticks import TICKS
 
+from ..effort import sampled
 from ..waiting import DEADLINE, eventually
 from .seconds import (
     AVAILABLE_NOW,
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.mark.parametrize("many_watermarks", ["true", "false"])
+@pytest.mark.parametrize("many_watermarks", sampled(["true", "false"], 1))
 def test_event_time_is_as_in_spark_to_the_last_timer(
     make: Make,
     spark: SparkSession,

@@ -176,7 +176,7 @@ CASES: dict[str, Case] = {
             ("transformWithState", "rocksdb"),
             pytest.param(*("transformWithState", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
         ],
-        8,
+        4,
     ),
 )
 def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
