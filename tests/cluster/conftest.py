@@ -24,6 +24,7 @@ from chandy.coordinator.spark.executors import executor_addresses
 from chandy.state.rpc.messages import HostHello
 
 from ..integration import drivers, support
+from ..spark_settings import QUIET
 
 # Executors have this code, for its files are theirs too, but not as a package that Python finds.
 for module in (drivers, support):
@@ -91,8 +92,7 @@ def cluster() -> Iterator[Cluster]:
             settings = {
                 **standalone.session_settings(),
                 **SOON,
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
+                **QUIET,
                 "spark.executor.memory": "512m",
                 "spark.sql.shuffle.partitions": "3",
                 "spark.sql.session.timeZone": "UTC",

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 
+from ..spark_settings import LOCAL
 from .support import Events, Make
 
 
@@ -24,13 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("chandy-tests")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        # Without data, a query asks its sources a hundred times a second.
-        .config("spark.sql.streaming.pollingDelay", "50ms")
+        .config(map=LOCAL)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         # Snapshots of state are uploaded in the background: often, so that tests meet them.

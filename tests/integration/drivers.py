@@ -30,6 +30,8 @@ from chandy.coordinator.protocol.statistics import Status
 from chandy.coordinator.sinks.file_sink_log import newest
 from chandy.coordinator.spark.progress import newest_committed
 
+from ..spark_settings import LOCAL
+
 EVENT = "@ "
 """What an event's line begins with: Spark prints, too."""
 HAND_OVER = "hand over"
@@ -191,13 +193,9 @@ def session(master: str, folder: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master(master)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map=LOCAL)
         .config("spark.driver.memory", "512m")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )

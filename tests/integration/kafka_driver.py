@@ -26,6 +26,7 @@ from chandy import ChandyError, CheckpointConfig, CheckpointCoordinator, KafkaSi
 from chandy.coordinator import CheckpointedQuery, NoRestart
 from chandy.coordinator.spark import plan
 
+from ..spark_settings import LOCAL
 from ..waiting import DEADLINE, eventually
 from . import support
 from .drivers import EVENT, say
@@ -121,12 +122,8 @@ def session(jars: Sequence[str], folder: Path, threads: int) -> SparkSession:
         SparkSession.builder.master(f"local[{threads}]")
         .config(map=REAL_TIME)
         .config("spark.jars", ",".join(jars))
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map=LOCAL)
         .config("spark.driver.memory", "512m")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", str(folder / "spark"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()

@@ -23,6 +23,7 @@ from chandy.coordinator.restore.remote_directories import RemoteDirectories
 from chandy.coordinator.spark.hadoop_folder import HadoopFolder
 from chandy.coordinator.spark.mirror import Mirror
 
+from ..spark_settings import LOCAL
 from ..waiting import DEADLINE, eventually
 from .support import Events
 
@@ -63,14 +64,7 @@ def prepare(step: str) -> None:
 
 
 def main(folder: Path, work_dir: str, die_at: str) -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[2]").config(map=LOCAL).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     prepare(die_at)
     events = Events(folder / "in")

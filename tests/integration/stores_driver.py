@@ -23,6 +23,7 @@ from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.uri import join_uri
 
+from ..spark_settings import LOCAL
 from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals, last_totals
 
@@ -30,11 +31,7 @@ from .support import TOTALS, Events, Totals, last_totals
 def session(folder: Path) -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config(map=LOCAL)
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )

@@ -21,6 +21,7 @@ from benchmarks.ports import free_ports
 from benchmarks.servers.process import Server, listens
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
+from ..spark_settings import LOCAL
 from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals
 
@@ -133,12 +134,8 @@ def test_tasks_that_run_twice_at_once_count_once(cluster: str, tmp_path: Path) -
 def main(kind: str, master: str, folder: Path) -> None:
     builder = SparkSession.builder.master(master)
     settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "640m",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
+        **LOCAL,
     }
     for name, value in (settings | SETTINGS[kind]).items():
         builder = builder.config(name, value)

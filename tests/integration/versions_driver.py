@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
 
+from ..spark_settings import LOCAL
 from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals, last_totals
 
@@ -27,11 +28,7 @@ def session(folder: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return (
         SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config(map=LOCAL)
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .getOrCreate()

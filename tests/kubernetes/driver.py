@@ -29,6 +29,7 @@ from chandy.coordinator import (
 
 from ..cluster.stream import Stream
 from ..integration import drivers
+from ..spark_settings import QUIET
 from ..waiting import DEADLINE, eventually
 from .api_server import ApiServer
 from .pods import Kubelet, Pod
@@ -81,8 +82,7 @@ def _settings(server: ApiServer, network: Network, folder: Path) -> dict[str, st
         # Longer than tests wait: a pod must end before.
         "spark.kubernetes.executor.terminationGracePeriodSeconds": f"{GRACE_SECONDS}s",
         "spark.local.dir": "/tmp/spark-local",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        **QUIET,
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.shuffle.reduceLocality.enabled": "false",

@@ -10,6 +10,8 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from ..spark_settings import QUIET
+
 HOME: Final = Path(pyspark.__file__).parent
 
 
@@ -54,8 +56,7 @@ def session() -> SparkSession:
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.python.daemon.module": "chandy.state.operators.daemon",
         "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        **QUIET,
     }
     builder = SparkSession.builder.master("yarn").appName("chandy-tests")
     for name, value in settings.items():
