@@ -26,6 +26,7 @@ from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events as on
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
+from chandy.state.local.processes import started_at
 from chandy.state.rpc import client as client_module
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import RemoteBatchAccess
@@ -355,12 +356,4 @@ def test_what_is_promoted_for_a_driver_that_is_gone_counts_no_more(cluster: Clus
     cluster.lead()
     goes_on_from_the_checkpoint(cluster)
     assert not cluster.lost
-    eventually(lambda: not is_alive(pid), "the end of the host that nobody leads")
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    eventually(lambda: started_at(pid) is None, "the end of the host that nobody leads")
