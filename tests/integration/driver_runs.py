@@ -81,7 +81,8 @@ class Driver:
         arguments = json.dumps({"master": "local[2]", **defaults, **options})
         self._log = (folder / f"driver-{time.time_ns()}.log").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, drivers.__file__, arguments],
+            [sys.executable, "-m", drivers.__name__, arguments],
+            cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

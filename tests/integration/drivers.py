@@ -1,6 +1,6 @@
 """Drivers that tests run as processes of their own and kill, and the stream that all of them count.
 
-``python drivers.py <options as JSON>``: events go to stdout, one a line; commands come on stdin.
+``python -m tests.integration.drivers <options as JSON>``: events go to stdout, one a line; commands come on stdin.
 """
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
@@ -31,6 +31,7 @@ from chandy.coordinator.sinks.file_sink_log import newest
 from chandy.coordinator.spark.progress import newest_committed
 
 from ..spark_settings import LOCAL
+from ..waiting import pause
 
 EVENT = "@ "
 """What an event's line begins with: Spark prints, too."""
@@ -217,6 +218,7 @@ def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
     say("begins", files)
     batches = 0
     while True:
+        looked = time.monotonic()
         if (committed := batches_committed(coordinator)) > batches:
             batches = committed
             say("committed", batches)
@@ -229,7 +231,7 @@ def watch(coordinator: CheckpointCoordinator, out: Path) -> None:
                 if (event, one.id) not in told:
                     told.add((event, one.id))
                     say(event, one.id, one.reason.name if one.reason else "")
-        time.sleep(0.01)
+        pause(looked)
 
 
 def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[CheckpointedQuery]) -> None:
@@ -237,6 +239,7 @@ def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[Checkp
     told: dict[str, object] = {}
     failed: set[str] = set()
     while True:
+        looked = time.monotonic()
         for query in queries:
             if query.name not in failed and (error := query.exception()) is not None:
                 failed.add(query.name)
@@ -251,7 +254,7 @@ def tell_progress(coordinator: CheckpointCoordinator, queries: Collection[Checkp
             if told.get(name) != value:
                 told[name] = value
                 say("event", name, value)
-        time.sleep(0.01)
+        pause(looked)
 
 
 def stream(options: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from chandy import FilesSink, PostgresSink, Replica, TwoPhaseSink
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
 
-from ..waiting import DEADLINE
+from ..waiting import DEADLINE, pause
 from . import drivers
 from .drivers import say, session
 from .support import PLANS_IN_PYTHON
@@ -150,6 +150,7 @@ def tell(query: CheckpointedQuery, replica: Replica) -> None:
     """Tell how far the replica has come, by batches of its query and by checkpoints, and what has failed."""
     told: int | None = None
     copied: int | None = None
+    looked = time.monotonic()
     while (error := query.exception() or replica.query.exception()) is None:
         progress = replica.query.lastProgress
         if progress and (batch := progress["batchId"]) != copied:
@@ -158,7 +159,8 @@ def tell(query: CheckpointedQuery, replica: Replica) -> None:
         if (at := replica.status.checkpoint) != told:
             told = at
             say("replicated", at)
-        time.sleep(0.05)
+        pause(looked)
+        looked = time.monotonic()
     say("failed", repr(str(error)))
 
 
