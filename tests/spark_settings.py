@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-QUIET: Final = {
+_QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Without data, a query would ask its sources a hundred times a second.
     "spark.sql.streaming.pollingDelay": "50ms",
 }
-"""Of a session with executors on other machines."""
-LOCAL: Final = QUIET | {
+LOCAL: Final = _QUIET | {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
 }
 """Of a session on this machine."""
+WITH_EXECUTORS: Final = _QUIET | {"spark.python.daemon.module": "chandy.state.operators.daemon"}
+"""Of a session with executors, as docs/cluster.md advises."""

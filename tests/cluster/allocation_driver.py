@@ -19,7 +19,7 @@ from benchmarks.cluster.standalone import SOON, Standalone
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
 from ..integration import drivers
-from ..spark_settings import QUIET
+from ..spark_settings import WITH_EXECUTORS
 from ..waiting import DEADLINE, eventually
 from .stream import rows_in
 
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         settings = {
             **standalone.session_settings(),
             **SOON,
-            **QUIET,
+            **WITH_EXECUTORS,
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "3",
             "spark.shuffle.reduceLocality.enabled": "false",

@@ -24,7 +24,7 @@ from chandy.coordinator.spark.executors import executor_addresses
 from chandy.state.rpc.messages import HostHello
 
 from ..integration import drivers, support
-from ..spark_settings import QUIET
+from ..spark_settings import WITH_EXECUTORS
 
 # Executors have this code, for its files are theirs too, but not as a package that Python finds.
 for module in (drivers, support):
@@ -92,7 +92,7 @@ def cluster() -> Iterator[Cluster]:
             settings = {
                 **standalone.session_settings(),
                 **SOON,
-                **QUIET,
+                **WITH_EXECUTORS,
                 "spark.executor.memory": "512m",
                 "spark.sql.shuffle.partitions": "3",
                 "spark.sql.session.timeZone": "UTC",

@@ -18,7 +18,7 @@ from benchmarks.cluster.namespaces import NamespaceMachine
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
 
 from ..integration.drivers import EVENT, add_file, answer_of_batches, batches_in
-from ..spark_settings import QUIET
+from ..spark_settings import WITH_EXECUTORS
 from ..waiting import eventually
 from .conftest import Cluster
 from .stream import rows_in
@@ -116,7 +116,7 @@ class Pipeline:
             "spark.cores.max": "2",
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            **QUIET,
+            **WITH_EXECUTORS,
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(self._folder / "warehouse"),
             "spark.shuffle.reduceLocality.enabled": "false",

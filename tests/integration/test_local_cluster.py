@@ -21,7 +21,7 @@ from chandy.coordinator.spark.cached_partitions import CachedPartitions
 from chandy.coordinator.spark.executors import executor_hosts
 from chandy.coordinator.spark.own_jobs import OwnJobs
 
-from ..spark_settings import LOCAL
+from ..spark_settings import LOCAL, WITH_EXECUTORS
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Totals, last_totals
 
@@ -54,7 +54,11 @@ def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -
 
 
 def main(folder: Path) -> None:
-    spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=LOCAL).getOrCreate()
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config(map=WITH_EXECUTORS | LOCAL)
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("OFF")
     placed = [cached_where_it_is_wanted(spark, first) for first in ("0", "1", "0")]
     events = Events(folder / "in")

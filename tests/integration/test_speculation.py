@@ -21,7 +21,7 @@ from benchmarks.ports import free_ports
 from benchmarks.servers.process import Server, listens
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
-from ..spark_settings import LOCAL
+from ..spark_settings import LOCAL, WITH_EXECUTORS
 from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals
 
@@ -135,6 +135,7 @@ def main(kind: str, master: str, folder: Path) -> None:
     builder = SparkSession.builder.master(master)
     settings = {
         "spark.executor.memory": "640m",
+        **WITH_EXECUTORS,
         **LOCAL,
     }
     for name, value in (settings | SETTINGS[kind]).items():

@@ -29,7 +29,7 @@ from chandy.coordinator import (
 
 from ..cluster.stream import Stream
 from ..integration import drivers
-from ..spark_settings import QUIET
+from ..spark_settings import WITH_EXECUTORS
 from ..waiting import DEADLINE, eventually
 from .api_server import ApiServer
 from .pods import Kubelet, Pod
@@ -82,7 +82,7 @@ def _settings(server: ApiServer, network: Network, folder: Path) -> dict[str, st
         # Longer than tests wait: a pod must end before.
         "spark.kubernetes.executor.terminationGracePeriodSeconds": f"{GRACE_SECONDS}s",
         "spark.local.dir": "/tmp/spark-local",
-        **QUIET,
+        **WITH_EXECUTORS,
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.shuffle.reduceLocality.enabled": "false",

@@ -10,7 +10,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from ..spark_settings import QUIET
+from ..spark_settings import WITH_EXECUTORS
 
 HOME: Final = Path(pyspark.__file__).parent
 
@@ -54,9 +54,8 @@ def session() -> SparkSession:
         "spark.yarn.am.memoryOverhead": "128m",
         "spark.yarn.jars": f"local:{HOME}/jars/*",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.python.daemon.module": "chandy.state.operators.daemon",
         "spark.sql.shuffle.partitions": "2",
-        **QUIET,
+        **WITH_EXECUTORS,
     }
     builder = SparkSession.builder.master("yarn").appName("chandy-tests")
     for name, value in settings.items():
