@@ -15,6 +15,6 @@ LOCAL: Final = _QUIET | {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
 }
-"""Of a session on this machine."""
+"""For sessions on this machine."""
 WITH_EXECUTORS: Final = _QUIET | {"spark.python.daemon.module": "chandy.state.operators.daemon"}
-"""Of a session with executors, as docs/cluster.md advises."""
+"""For sessions with executors, as docs/cluster.md advises."""

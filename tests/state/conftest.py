@@ -207,6 +207,6 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordi
 
 @pytest.fixture(scope="module")
 def lasting_coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCoordinator]:
-    """Whose hosts all tests of a module share."""
+    """A coordinator whose hosts serve all tests of a module."""
     with _started(tmp_path_factory.mktemp("c")) as fake:
         yield fake
