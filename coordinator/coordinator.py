@@ -517,7 +517,7 @@ class CheckpointCoordinator(KeyedOperators):
                 with ThreadPoolExecutor(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
             self._stopped = True
-            if not hand_over and self._executor.protocol.read(lambda state: state.closed) is None:
+            if not hand_over and self._executor.protocol.closed() is None:
                 self._taken.leadership.stop()
             self._made.close()
             self._taken.drop_claimed(self._taken.generation.generation)

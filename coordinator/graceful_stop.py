@@ -34,8 +34,7 @@ class GracefulStop:
             CheckpointError: the savepoint failed.
             PipelineFailedError: it failed, and the pipeline cannot go on.
         """
-        order = self.executor.protocol.read(lambda state: state.queries.downstream_first())
-        stopped = self.supervisor.stop_gracefully(order, timeout)
+        stopped = self.supervisor.stop_gracefully(self.executor.protocol.downstream_first(), timeout)
         if target is None:
             return None
         if any(query.definition.sink.uids for query in self.supervisor.queries):

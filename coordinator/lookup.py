@@ -117,7 +117,7 @@ class Lookup:
         # Imported here: most drivers never need RocksDB.
         from ..state.reader.largest import largest_keys
 
-        latest = self.protocol.read(lambda state: state.checkpoints.retained.base_manifest)
+        latest = self.protocol.base_manifest()
         return [] if latest is None else largest_keys(Located(latest, store), operator.uid, limit)
 
     def batches(self, operator: OperatorRecord) -> dict[int, BatchMetrics]:
@@ -154,7 +154,7 @@ class Lookup:
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:
-        return self.protocol.read(lambda state: state.placement.locations(operator.query, operator.uid))
+        return self.protocol.locations(operator.query, operator.uid)
 
     def _fetch_from(
         self,

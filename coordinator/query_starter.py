@@ -133,7 +133,7 @@ class QueryStarter:
                 "either a DataStreamWriter that has not been started, or build=, a function that returns one",
                 "neither" if request.writer is None else "both",
             )
-        self.protocol.read(lambda state: state.queries.check_reads(request.name, request.reads))
+        self.protocol.check_reads(request.name, request.reads)
         with self.operators.undone_on_error():
             return self._start(request)
 

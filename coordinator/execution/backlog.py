@@ -35,9 +35,8 @@ class Backlog:
     def look(self) -> None:
         """Look at the latest batch of each query."""
         is_behind = any(query.is_behind() for query in self._queries())
-        if is_behind == self._protocol.read(lambda state: state.admission.schedule.is_behind):
+        if is_behind == self._protocol.is_behind():
             return
         self._protocol.handle(on.BacklogChanged(is_behind))
-        seconds = self._protocol.read(lambda state: state.admission.schedule.current)
         what = "is behind" if is_behind else "has caught up with"
-        log.info(f"the pipeline {what} its sources", checkpoints_every=seconds)
+        log.info(f"the pipeline {what} its sources", checkpoints_every=self._protocol.interval())

@@ -128,15 +128,15 @@ class CheckpointJobs:
 
     def _store_of(self, checkpoint: int, root: str) -> Store:
         """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
-        pending = self._protocol.read(lambda state: state.checkpoints.pending.get(checkpoint))
-        left = pending.deadline - self._clock() if pending else 0.0
+        deadline = self._protocol.deadline_of(checkpoint)
+        left = 0.0 if deadline is None else deadline - self._clock()
         return open_store(root).within(max(0.0, left))
 
     # --- progress -------------------------------------------------------------------------------------------
 
     def _is_over(self, checkpoint: int) -> bool:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
-        return self._protocol.read(lambda state: checkpoint not in state.checkpoints.pending)
+        return not self._protocol.is_pending(checkpoint)
 
     def store_progress(self, order: do.StoreProgress) -> None:
         """Store what the progress of a query is, with what its sinks have to publish."""
@@ -235,20 +235,19 @@ class CheckpointJobs:
         """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
         if not isinstance(error, ObjectMissingError):
             return True
-        key = error.key
-        return self._protocol.read(lambda state: state.checkpoints.retained.needs(key))
+        return self._protocol.is_retained(error.key)
 
     # --- its manifest ---------------------------------------------------------------------------------------
 
     def finalize(self, order: do.Finalize) -> None:
         """Write the manifest."""
-        manifest = self._protocol.read(lambda state: state.manifest(order.checkpoint, self._clock()))
+        manifest = self._protocol.manifest_of(order.checkpoint, self._clock())
         if manifest is None:
             return
         manifest = self._with_channels(manifest)
         not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         try:
-            if doomed := self._protocol.read(lambda state: state.checkpoints.doomed(manifest)):
+            if doomed := self._protocol.doomed(manifest):
                 raise ObjectMissingError(order.root, min(doomed))
             for _ in commit_steps(manifest, order.root, self._catalog, open_store, self._be_patient):
                 pass

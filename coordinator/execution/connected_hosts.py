@@ -184,7 +184,7 @@ class ConnectedHosts:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
-        is_replaced = self._protocol.read(lambda state: hello.host in state.members.dismissed)
+        is_replaced = self._protocol.is_dismissed(hello.host)
         if is_replaced or hello.host in self._dismissed:
             yield StopHost(is_replaced)
             return

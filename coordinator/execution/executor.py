@@ -171,7 +171,7 @@ class CheckpointExecutor:
     def statistics(self) -> Statistics:
         """Counts, records and summaries of the checkpoints so far."""
         # Summaries of thousands of checkpoints are made beside the lock, for which batches wait.
-        return self.protocol.read(lambda state: state.checkpoints.history.copy()).snapshot()
+        return self.protocol.history().snapshot()
 
     # --- threads --------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class CheckpointExecutor:
             store.staff()
         for workers in (self._reader, self._answers):
             workers.staff()
-        deadline = self.protocol.read(lambda state: state.next_deadline())
+        deadline = self.protocol.next_deadline()
         if deadline is not None and self._clock() >= deadline:
             self.protocol.handle(on.Tick())
         pause = host_watch.LOOK_SECONDS
@@ -206,7 +206,7 @@ class CheckpointExecutor:
 
     def _look_for_commits(self) -> float | None:
         """Look for commits of cuts, on the driver's disk, which may not answer."""
-        waiting = self.protocol.read(lambda state: state.waiting_for_commits())
+        waiting = self.protocol.waiting_for_commits()
         for query, cut in waiting.items():
             if self._is_committed(query, cut):
                 self.protocol.handle(on.BatchCommitted(query, cut))

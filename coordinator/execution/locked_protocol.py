@@ -18,6 +18,7 @@ from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.state_machine import CheckpointStateMachine
+from .questions import Questions
 
 log = logger(__name__)
 
@@ -32,7 +33,7 @@ class CausedInstruction:
     cause: int
 
 
-class LockedProtocol:
+class LockedProtocol(Questions):
     """The state machine of one pipeline, for all threads.
 
     Args:
@@ -43,6 +44,8 @@ class LockedProtocol:
     def __init__(self, state: CheckpointStateMachine, clock: Callable[[], float]) -> None:
         self.pipeline = state.pipeline
         self.generation = state.generation
+        self.root = state.root
+        self.versions = state.versions
         self.instructions: queue.SimpleQueue[CausedInstruction | threading.Event | None] = queue.SimpleQueue()
         """What is to be carried out. A ``threading.Event`` among them is set once all manifests before it are written;
         None is the end."""

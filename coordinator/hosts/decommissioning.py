@@ -58,7 +58,7 @@ class Decommissioning:
 
     def _end_empty(self, gone: frozenset[str]) -> None:
         """Have state hosts end that have nothing any more and whose executors are gone: a pod may wait for that."""
-        empty = self._executor.protocol.read(lambda state: state.placement.empty_hosts(gone))
+        empty = self._executor.protocol.empty_hosts(gone)
         for host in empty:
             if host not in self._told:
                 log.info("a state host ends whose executor was decommissioned", host=host)

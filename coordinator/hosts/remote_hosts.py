@@ -79,7 +79,7 @@ class RemoteHosts:
         jobs = OwnJobs(spark, endpoint.pipeline, "hosts", is_over)
         return cls(
             lambda: are_needed() and not is_over(),
-            lambda: protocol.read(lambda state: state.placement.reopenings.are_waiting),
+            protocol.shards_wait_for_a_host,
             partial(executor_addresses, spark),
             partial(_without, spark, protocol),
             partial(_start, jobs, endpoint),
@@ -114,8 +114,7 @@ class RemoteHosts:
 
 
 def _without(spark: SparkSession, protocol: LockedProtocol) -> frozenset[str]:
-    hosts = protocol.read(lambda state: list(state.members.hosts.values()))
-    having = {hello.spark_executor for hello in hosts}
+    having = {hello.spark_executor for hello in protocol.hosts()}
     # Where a host cannot tell whose it is, each start counts for all executors.
     return frozenset() if None in having else frozenset(executor_hosts(spark)) - having
 

@@ -67,9 +67,10 @@ class PipelineRollback:
             StoreFailedError: the store does not answer; a later attempt may succeed.
         """
         if not self.executor.settle():
-            root = self.executor.protocol.read(lambda state: state.root)
             why = "it does not answer, so nobody knows which checkpoint is the latest"
-            raise StoreFailedError(root, "the newest manifest", "finish writing", why, transient=True)
+            raise StoreFailedError(
+                self.executor.protocol.root, "the newest manifest", "finish writing", why, transient=True
+            )
 
     def choose_restore_point(self) -> RestorePoint | None:
         """Return the latest checkpoint of this life's state, or the one that this life began from."""

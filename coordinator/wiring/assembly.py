@@ -397,7 +397,7 @@ def _adopter(
     return Adopter(
         driver.spark,
         storage,
-        pipeline.life(executor.protocol.read(lambda state: state.versions)),
+        pipeline.life(executor.protocol.versions),
         pipeline.point,
         adoptions,
         executor.watch.proof,

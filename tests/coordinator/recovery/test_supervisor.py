@@ -24,6 +24,7 @@ from chandy.coordinator.errors import (
     QueryFailedError,
     RescaledError,
 )
+from chandy.coordinator.execution.questions import Questions
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.reasons import Reason
@@ -131,13 +132,14 @@ class Running(Spark):
         self.stopped.set()
 
 
-class StillProtocol:
+class StillProtocol(Questions):
     """``LockedProtocol`` that keeps its events to itself."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
+        self.root = ""
         limits = CheckpointConfig().limits
-        self.state = CheckpointStateMachine(pipeline="p", generation=1, root="", limits=limits, next_id=1)
+        self.state = CheckpointStateMachine(pipeline="p", generation=1, root=self.root, limits=limits, next_id=1)
 
     def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
         return value(self.state)
