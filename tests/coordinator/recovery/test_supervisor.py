@@ -139,7 +139,9 @@ class StillProtocol(Questions):
         self.events: list[object] = []
         self.root = ""
         limits = CheckpointConfig().limits
-        self.state = CheckpointStateMachine(pipeline="p", generation=1, root=self.root, limits=limits, next_id=1)
+        self.state = CheckpointStateMachine(
+            pipeline="p", generation=1, root=self.root, limits=limits, next_id=1
+        )
 
     def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
         return value(self.state)
