@@ -69,7 +69,7 @@ def sampled(cases: Sequence[Any], usual: int) -> list[Any]:
 
 
 def some(cases: Iterable[Case], usual: int, *of: object) -> list[Case]:
-    """Return what a loop within a test tries; the ordinary run leaves out all but some, other ones each day.
+    """Return what a loop within a test tries, in its order; the ordinary run leaves out all but some, others each day.
 
     Args:
         cases: all that could be tried.
@@ -77,7 +77,9 @@ def some(cases: Iterable[Case], usual: int, *of: object) -> list[Case]:
         of: what they are for, as for ``chance``.
     """
     found = list(cases)
-    return found if IS_FULL else chance(*of).sample(found, min(usual, len(found)))
+    if IS_FULL:
+        return found
+    return [found[number] for number in sorted(chance(*of).sample(range(len(found)), min(usual, len(found))))]
 
 
 def skip_all_but(usual: int, items: Sequence[pytest.Item], *of: object) -> None:

@@ -52,6 +52,7 @@ cloudpickle.register_pickle_by_value(sqlite_sink)
 
 COLUMNS = {"n": ("*", "count"), "total": ("v", "sum")}
 PLACES: tuple[Combining, ...] = ("sql", "python", "none")
+TRIED = sampled(PLACES, 1)
 Totals = dict[str, tuple[int, int]]
 
 
@@ -104,7 +105,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.read.parquet(str(tmp_path / "rows"))
 
 
-@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
+@pytest.mark.parametrize("combine", TRIED)
 def test_all_functions_give_what_sparks_batch_group_by_gives(
     spark: SparkSession,
     make: Make,
@@ -163,7 +164,7 @@ def test_all_functions_give_what_sparks_batch_group_by_gives(
                 assert value is None or value in its[f"all_{c}"]
 
 
-@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
+@pytest.mark.parametrize("combine", TRIED)
 def test_a_sum_that_is_too_large_fails_the_query(
     spark: SparkSession, make: Make, tmp_path: Path, combine: Combining
 ) -> None:
@@ -255,7 +256,7 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
 # --- what fails ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
+@pytest.mark.parametrize("combine", TRIED)
 def test_a_batch_that_fails_and_runs_again_counts_once(
     spark: SparkSession, make: Make, events: Events, combine: Combining
 ) -> None:
@@ -297,7 +298,7 @@ class Killed:
                 os._exit(1)
 
 
-@pytest.mark.parametrize("combine", sampled([*PLACES], 1))
+@pytest.mark.parametrize("combine", TRIED)
 def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     spark: SparkSession,
     make: Make,

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -122,7 +123,7 @@ class FakeCoordinator(FakeControl):
         self, checkpoint: int, cut: int, shards: tuple[int, ...] = (0, 1), **more: object
     ) -> SnapshotOrder:
         """An order for shards of operator "op" of the query, to this coordinator's store."""
-        return order(self.store, checkpoint, cut, shards, **more)
+        return attrs.evolve(order(self.store, checkpoint, cut, shards, **more), query_id=self.query_id)
 
     def connect(self, executor: str = "executor", lease_seconds: float = 10.0) -> TaskClient:
         """What a task does: find or start the host of its executor."""

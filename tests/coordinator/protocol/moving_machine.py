@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
+from typing import Any
 
 import attrs
 import pytest
@@ -191,8 +192,8 @@ def walk(steps: int, upto: int, early: bool) -> None:
 WALKS = list(product(range(1, 12, 2), (0, 1, 2, 4, 5), (False, True)))
 
 
-def walks() -> None:
-    for case in WALKS:
+def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
+    for case in cases:
         walk(*case)
 
 

@@ -24,7 +24,6 @@ from .moving_machine import (
     MovingMachine,
     assert_found,
     count_the_acknowledgement_of_a_zombie,
-    walk,
     walks,
 )
 
@@ -81,8 +80,7 @@ def find_a_move(kind: type[MovingMachine]) -> None:
 
 
 def test_the_promises_are_kept_wherever_a_batch_and_a_checkpoint_meet_a_move() -> None:
-    for case in some(WALKS, 30, "moves"):
-        walk(*case)
+    walks(some(WALKS, 30, "moves"))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ The model and the promises are those of ``test_interleavings``, with the moves o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from typing import Any
 
 import attrs
 import pytest
@@ -421,15 +423,14 @@ def walk(upto: int, checkpoint: bool, lives_on: bool, notices: str, again: bool)
 WALKS = list(product(range(6), (False, True), (False, True), ("before", "after"), (False, True)))
 
 
-def walks() -> None:
-    for case in WALKS:
+def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
+    for case in cases:
         walk(*case)
 
 
 @pytest.mark.usefixtures("changelogs")
 def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
-    for case in some(WALKS, 32, "reopenings"):
-        walk(*case)
+    walks(some(WALKS, 32, "reopenings"))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ the middle of batches; some of them live on without knowing it, and connections 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from typing import Any
 
 import attrs
 import pytest
@@ -126,14 +128,13 @@ WALKS = list(
 )
 
 
-def walks() -> None:
-    for case in WALKS:
+def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
+    for case in cases:
         walk(*case)
 
 
 def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
-    for case in some(WALKS, 24, "standbys"):
-        walk(*case)
+    walks(some(WALKS, 24, "standbys"))
 
 
 @pytest.mark.parametrize("upto", [0, 2, 5])
