@@ -41,6 +41,7 @@ from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
 from ..storage.checkpoints.manifest import StateRecord
 from ..storage.errors import ChandyError
+from ..storage.ids import BatchId
 from ..storage.logs import logger
 from .operator_name import function_name
 
@@ -116,7 +117,7 @@ class TaskLocation:
 
     query_id: str
     run_id: str
-    batch: int
+    batch: BatchId
     partition: int
 
 
@@ -136,7 +137,7 @@ def task_location(context: TaskContext | None, uid: str, parallelism: int) -> Ta
         raise _misplaced(uid, f"a partition below {parallelism}", f"partition {partition}")
     # Spark names the job group of a query's jobs after the id of the query's run.
     run_id = context.getLocalProperty("spark.jobGroup.id") or ""
-    return TaskLocation(query_id, run_id, int(batch), partition)
+    return TaskLocation(query_id, run_id, BatchId(int(batch)), partition)
 
 
 @attrs.frozen

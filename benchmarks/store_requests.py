@@ -20,6 +20,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import pack_key, trigger_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from chandy.storage.checkpoints.snapshots import PACK_BELOW, SnapshotWriter
+from chandy.storage.ids import BatchId, CheckpointId
 
 from .chart import bars
 from .report import Options, Report
@@ -95,7 +96,7 @@ class Pipeline:
         self._generation = self._catalog.take_over("benchmark", 1.0).generation
         self.new_files = 0
 
-    def checkpoint(self, id: int) -> None:
+    def checkpoint(self, id: CheckpointId) -> None:
         """Take a checkpoint: all hosts and the driver store their parts in parallel, then comes the manifest."""
         self._catalog.check_not_fenced(self._generation)
         self._store.create(trigger_key(id), b"checkpoint")
@@ -113,14 +114,14 @@ class Pipeline:
         self._catalog.confirm(manifest)
         self._bases = handles
 
-    def _host(self, id: int, host: int) -> dict[int, Handle]:
+    def _host(self, id: CheckpointId, host: int) -> dict[int, Handle]:
         with ThreadPoolExecutor(UPLOADS) as pool:
             writer = SnapshotWriter(self._store, pack_key(id, f"host-{host}"), self._pack_below, pool)
             for shard in range(host, self._shards, HOSTS):
                 writer.add(str(shard), self._files(id, shard), self._bases.get(shard))
             return {int(name): stored.handle for name, stored in writer.finish().items()}
 
-    def _driver(self, id: int) -> QueryRecord:
+    def _driver(self, id: CheckpointId) -> QueryRecord:
         names = [f"working/{name}/{id}" for name in ("offsets", "commits", "sources/0")]
         paths = {name: self._folder / name for name in names}
         for path in paths.values():
@@ -128,9 +129,9 @@ class Pipeline:
             path.write_bytes(os.urandom(300))
         writer = SnapshotWriter(self._store, pack_key(id, "driver-q"), self._pack_below)
         writer.add("q", paths)
-        return QueryRecord("q", id, writer.finish()["q"].handle)
+        return QueryRecord("q", BatchId(id), writer.finish()["q"].handle)
 
-    def _files(self, id: int, shard: int) -> dict[str, Path]:
+    def _files(self, id: CheckpointId, shard: int) -> dict[str, Path]:
         """Write the files of a shard's snapshot, as RocksDB has them after a flush."""
         folder = self._folder / str(id) / str(shard)
         folder.mkdir(parents=True)
@@ -162,9 +163,9 @@ def run(options: Options) -> Report:
             with TemporaryDirectory(prefix="chandy-benchmark-") as folder:
                 store = FarStore(latency)
                 pipeline = Pipeline(store, Path(folder), shards, packs=packs)
-                pipeline.checkpoint(1)
+                pipeline.checkpoint(CheckpointId(1))
                 store.requests, began = 0, time.perf_counter()
-                pipeline.checkpoint(2)
+                pipeline.checkpoint(CheckpointId(2))
                 seconds[name], requests[name] = time.perf_counter() - began, store.requests
                 rows.append(
                     {

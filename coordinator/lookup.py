@@ -30,6 +30,7 @@ from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.locate import Located
 from ..storage.checkpoints.restore import restore_files
 from ..storage.disk.scratch import scratch_directory
+from ..storage.ids import NO_BATCH, BatchId
 from .errors import ArgumentError, PipelineNameError, QueryNotRunningError, StateUnreachableError
 from .execution.locked_protocol import LockedProtocol
 from .protocol.shard_assignment import ShardLocations
@@ -159,7 +160,7 @@ class Lookup:
     def _fetch_from(
         self,
         places: ShardLocations,
-        committed: int,
+        committed: BatchId,
         operator: OperatorRecord,
         schema: StructType,
         key: tuple[Any, ...],
@@ -202,7 +203,6 @@ class Lookup:
         if source is None and resume_point is None:
             return [None] * len(keys)
         # Imported here: most drivers never need RocksDB.
-        from ..state.host.batches import NOTHING
         from ..state.host.memory import Memory
         from ..state.host.shard import Shard
 
@@ -210,7 +210,7 @@ class Lookup:
             directory = folder / "shard"
             if source is not None:
                 restore_files(open_store(source.root), source.handle, directory, self.cache)
-            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), source.batch if source else NOTHING)
+            shard = Shard(uid, directory, Memory(_SHARD_MEMORY), source.batch if source else NO_BATCH)
             try:
                 if resume_point is not None:
                     shard.replay(

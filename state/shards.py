@@ -7,6 +7,7 @@ from typing import Final, NewType
 import attrs
 
 from ..storage.checkpoints.manifest import Handle
+from ..storage.ids import BatchId, CheckpointId
 
 Term = NewType("Term", int)
 """Numbers the owners of a shard. Every other owner gets a higher one, which fences the ones before."""
@@ -32,9 +33,9 @@ class RestoreSource:
 
     root: str
     """URI of the store that the handle is relative to."""
-    checkpoint: int
+    checkpoint: CheckpointId
     """Id of the checkpoint, which can be the base of the next; -1 for a savepoint, which cannot."""
-    batch: int
+    batch: BatchId
     """The last batch that the state contains."""
     handle: Handle
 
@@ -45,9 +46,9 @@ class ResumePoint:
 
     query_id: str
     """Spark's id of the query that was killed, by which its changelogs are found."""
-    after: int
+    after: BatchId
     """The last batch in the checkpoint that its state started from; -1 if there was none."""
-    batch: int
+    batch: BatchId
     """The last batch that had committed. The query resumes with the next."""
 
     @property

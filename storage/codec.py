@@ -98,7 +98,11 @@ def _exactly(*types: type) -> Callable[[Any, Any], Any]:
 
 
 def _has_int_keys(type_: Any) -> bool:
-    return get_origin(type_) is dict and get_args(type_)[0] is int
+    if get_origin(type_) is not dict:
+        return False
+    key = get_args(type_)[0]
+    # An id has a type of its own, see ``NewType``.
+    return getattr(key, "__supertype__", key) is int
 
 
 def _make_converter(*, explaining: bool) -> cattrs.Converter:

@@ -23,6 +23,7 @@ from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import BeginTask
 from chandy.storage.codec import to_json
+from chandy.storage.ids import BatchId
 
 from ..report import Options
 from ..stage import balanced
@@ -83,7 +84,7 @@ class _Task:
     """Batch after batch of a query of its own, over the same keys."""
 
     def __init__(self, client: TaskClient, query: str) -> None:
-        self._client, self._query, self._batch = client, query, 0
+        self._client, self._query, self._batch = client, query, BatchId(0)
 
     def batch(self, keys: int) -> float:
         """Begin a batch, fetch so many keys and change their values; return the seconds."""
@@ -97,7 +98,7 @@ class _Task:
         with self._client.begin(task) as access:
             access.fetch(shards, names)
             access.apply([changes])
-        self._batch += 1
+        self._batch = BatchId(self._batch + 1)
         return time.perf_counter() - begun
 
 

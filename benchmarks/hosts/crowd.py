@@ -22,6 +22,7 @@ from chandy.state.rpc.orders import Heartbeat, SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, QueryRecord
 from chandy.storage.codec import from_json, to_json
+from chandy.storage.ids import BatchId
 
 from ..scale.alone import Laps, new_machine
 from ..scale.made import QUERY, QUERY_ID, UID, Fleet, acknowledgements
@@ -66,7 +67,7 @@ class Crowd:
 
     def __init__(self, hosts: int) -> None:
         self._fleet = Fleet(hosts * SHARDS_A_HOST, SHARDS_A_HOST)
-        self._now, self._batch, self._run = 1_700_000_000.0, 0, QUERY_ID
+        self._now, self._batch, self._run = 1_700_000_000.0, BatchId(0), QUERY_ID
         self._watch = HostWatch(_HOST_TIMEOUT)
         self._ranges = tuple(self._fleet.hosts.values())
         self._names = list(self._fleet.hosts)
@@ -96,7 +97,7 @@ class Crowd:
     def begin(self) -> None:
         """Begin a batch on all hosts."""
         with self._step(BATCH):
-            self._batch += 1
+            self._batch = BatchId(self._batch + 1)
             for host in self._names:
                 ask = self._receive(AskBatch(host, self._run, self._batch))
                 self._send(self._handle(on.BatchAsked(ask)))

@@ -17,6 +17,7 @@ from chandy.state.rpc.messages import Ack, ClaimShards, HostHello
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
 from chandy.storage.codec import from_json, to_json
+from chandy.storage.ids import BatchId, CheckpointId
 
 from .made import QUERY, QUERY_ID, UID, Fleet, acknowledgements
 
@@ -43,10 +44,12 @@ def new_machine(fleet: Fleet, generation: int, root: str) -> CheckpointStateMach
         generation=generation,
         root=root,
         limits=CheckpointConfig(interval=None, retained=RETAINED).limits,
-        next_id=1,
+        next_id=CheckpointId(1),
     )
     operators = (fleet.operator(),)
-    added = on.QueryAdded(QUERY, QUERY_ID, batch=0, operators=operators, restored=operators, sources={})
+    added = on.QueryAdded(
+        QUERY, QUERY_ID, batch=BatchId(0), operators=operators, restored=operators, sources={}
+    )
     machine.handle(added, _START)
     return machine
 
@@ -68,7 +71,8 @@ class Alone:
     def checkpoint(self) -> Handled:
         """Run one checkpoint through all its events."""
         machine = self.machine
-        checkpoint, batch = machine.checkpoints.next_id, machine.checkpoints.next_id
+        checkpoint = machine.checkpoints.next_id
+        batch = BatchId(checkpoint)
         self._now += 10
         self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         self._handle(on.CutChosen(checkpoint, QUERY, batch))

@@ -30,6 +30,7 @@ from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, M
 from chandy.storage.checkpoints.manifest_json import decode_manifest, encode_manifest
 from chandy.storage.codec import from_json, to_json
 from chandy.storage.errors import ChandyError
+from chandy.storage.ids import BatchId, CheckpointId
 
 from ..lives import say
 from .alone import new_machine
@@ -46,42 +47,42 @@ class CommittingQuery:
     """The progress of one query that commits a batch before each checkpoint. It records when it is asked."""
 
     def __init__(self, folder: Path) -> None:
-        self.newest = 0
+        self.newest = BatchId(0)
         self.planned_at = 0.0
         self._offsets = folder / "offsets"
         self._offsets.write_text("v1\n{}\n0")
 
-    def begun(self, query: str) -> int:
+    def begun(self, query: str) -> BatchId:
         """Return the newest batch."""
         self.planned_at = time.monotonic()
         return self.newest
 
-    def current_batch(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> BatchId | None:
         """Return None: the query is running."""
         return None
 
-    def is_committed(self, query: str, batch: int) -> bool:
+    def is_committed(self, query: str, batch: BatchId) -> bool:
         """Return whether the batch is planned. A planned batch commits at once."""
         return batch <= self.newest
 
-    def times(self, query_id: str, batch: int) -> BatchTimes:
+    def times(self, query_id: str, batch: BatchId) -> BatchTimes:
         """Return empty times. No task asks for them."""
         return BatchTimes()
 
-    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+    def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         pass
 
-    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+    def pre_commit(self, query: str, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
         return ()
 
     def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
         return ()
 
-    def commit(self, query: str, checkpoint: int) -> None:
+    def commit(self, query: str, checkpoint: CheckpointId) -> None:
         pass
 
     @contextmanager
-    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+    def hold(self, query: str, batch: BatchId) -> Iterator[Mapping[str, Path]]:
         """Provide one small file."""
         yield {f"working/offsets/{batch}": self._offsets}
 
@@ -192,7 +193,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         with Hosts(Assignment(endpoint, plan.fleet, str(store.root))) as hosts:
             hosts.hear("joined")
             for number in range(plan.warm_up + plan.checkpoints):
-                query.newest += 1
+                query.newest = BatchId(query.newest + 1)
                 costs = _checkpoint(plan.fleet, executor, query, hosts, store)
                 if reports.failures:
                     raise reports.failures[0]
@@ -219,7 +220,7 @@ def _checkpoint(
     _await(executor.acknowledged)
     if drops:
         _await(executor.discarded)
-    key = manifest_key(completed.id)
+    key = manifest_key(CheckpointId(completed.id))
     manifest, data, read_seconds, decode_seconds = _read(store, key)
     encode_seconds = _timed(lambda: encode_manifest(manifest))
     write_seconds = _timed(lambda: store.create(f"scratch/{completed.id}", data))

@@ -13,6 +13,7 @@ from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.layout import pack_key, shared_key
 from chandy.storage.checkpoints.manifest import FileRef, Handle, OperatorRecord
+from chandy.storage.ids import CheckpointId
 
 QUERY: Final = "flights"
 QUERY_ID: Final = "6c1b4f2e-9f0d-4a53-8a3e-2f6b7f0c9d11"
@@ -57,7 +58,7 @@ class Fleet:
         return OperatorRecord(UID, QUERY, key, {}, (None,) * self.shards)
 
 
-def handle(checkpoint: int, host: str, shard: int) -> Handle:
+def handle(checkpoint: CheckpointId, host: str, shard: int) -> Handle:
     """Return the handle of a shard that has changed: one new SST file, and the other files in a pack."""
     sha256 = _sha256(checkpoint, shard, "sst")
     pack = pack_key(checkpoint, f"{host}-{QUERY_ID}")
@@ -77,7 +78,7 @@ def acknowledgements(order: SnapshotOrder, host: str, acks_a_message: int | None
         yield Ack(host, order.checkpoint, order.query_id, tuple(_snapshots(order.checkpoint, host, some)))
 
 
-def _snapshots(checkpoint: int, host: str, shards: Iterable[ShardId]) -> Iterator[ShardSnapshot]:
+def _snapshots(checkpoint: CheckpointId, host: str, shards: Iterable[ShardId]) -> Iterator[ShardSnapshot]:
     for shard in shards:
         stored = handle(checkpoint, host, shard.shard)
         yield ShardSnapshot(shard, stored, stored.size, 0.0123, 0.00345, 0.678, entries=1000)

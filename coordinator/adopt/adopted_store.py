@@ -20,6 +20,7 @@ from ...storage.checkpoints.savepoint import commit_savepoint, read_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter
 from ...storage.codec import from_json, to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError, StorageError
+from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
 from ...storage.uri import join_uri
 from ..restore.restore_point import RestorePoint
@@ -29,7 +30,7 @@ log = logger(__name__)
 FOLDER: Final = "adopted"
 """Folder in a pipeline's storage with a folder for each adopted query, and in it one for each life that adopted it."""
 _RECORD: Final = "adoption.json"
-_ID: Final = 1
+_ID: Final = CheckpointId(1)
 """The id of the savepoint, which is the only one in its folder."""
 
 
@@ -40,7 +41,7 @@ class AdoptionRecord:
     path: str
     query_id: str
     """Spark's id of the query that wrote it."""
-    committed: int
+    committed: BatchId
     planned: int
     """Its newest committed and its newest planned batch."""
 

@@ -14,6 +14,7 @@ from ...state.operators.ticks import TICKS
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import ChandyError
+from ...storage.ids import NO_BATCH
 from ...storage.logs import logger
 from ..errors import AdoptionError, IncompleteDirectoryError
 from ..restore.adoptions import Adoptions
@@ -122,7 +123,7 @@ class Adopter:
             operators=self.operators(successor.name, facts.operators),
             modes={uid: self.time_mode(uid) for uid in facts.operators},
             output=None if location is None else str(location),
-            output_batch=-1 if location is None else newest(location),
+            output_batch=NO_BATCH if location is None else newest(location),
             drops_state=self.drops_state,
         )
 

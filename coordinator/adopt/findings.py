@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from ...state.format.evolution import shown
 from ...state.format.schema import bare, from_json
 from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
+from ...storage.ids import NO_BATCH, BatchId
 from ..spark.plain_checkpoint import PlainCheckpoint, StateOperator
 
 _FILES = frozenset({"csv", "json", "orc", "parquet", "text", "xml", "avro", "binaryfile"})
@@ -43,7 +44,7 @@ class Target:
     """The time modes of the operators, by uid."""
     output: str | None = None
     """The directory of Spark's own file sink; None if the query has another sink."""
-    output_batch: int = -1
+    output_batch: BatchId = NO_BATCH
     """The newest batch in the log of that directory; -1 if the log is empty."""
     drops_state: bool = False
     """Whether state that the query does not declare may be left behind."""

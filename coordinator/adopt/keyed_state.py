@@ -20,6 +20,7 @@ from ...state.processors.adopted_state import (
     read_entries,
 )
 from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
+from ...storage.ids import BatchId
 from ..errors import AdoptionError
 from ..spark.plain_checkpoint import PlainCheckpoint, StateOperator, StateVariable
 from ..spark.progress import Files
@@ -155,7 +156,7 @@ def _with_key(df: DataFrame, record: OperatorRecord, stored_key: StructType) -> 
     return df.select(*columns, STATE), names
 
 
-def _snapshot(name: str, paths: list[str], batch: int, folder: Path) -> Files:
+def _snapshot(name: str, paths: list[str], batch: BatchId, folder: Path) -> Files:
     """Write a RocksDB with the entries in files, and return the files of its snapshot."""
     # Loaded here, because most drivers never open a database.
     from ...state.host.database import ShardDatabase

@@ -14,6 +14,7 @@ import attrs
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest
 from ...storage.errors import ChandyError, ObjectMissingError
+from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ...storage.store import Store
 from ..connectors.files import log as directory_log
@@ -46,9 +47,9 @@ class Channels:
         self._clock = clock
         self._nodes: dict[str, Node] = {}
         self._links: tuple[Link, ...] = ()
-        self._written: dict[str, OrderedDict[int, Mapping[str | None, Written]]] = {}
+        self._written: dict[str, OrderedDict[BatchId, Mapping[str | None, Written]]] = {}
         """By query and cut, what readers of its sinks could see."""
-        self._read: dict[str, OrderedDict[int, Read]] = {}
+        self._read: dict[str, OrderedDict[BatchId, Read]] = {}
         self._logs: dict[str, _Log] = {}
         """By the URI of a directory."""
         self._not_before: dict[Topic, float] = {}
@@ -84,7 +85,7 @@ class Channels:
             self._links = tuple(link for link in self._links if query not in (link.writer, link.reader))
 
     def look(
-        self, definition: Definition, cut: int, working: Mapping[str, Path], kept: Mapping[str, Path]
+        self, definition: Definition, cut: BatchId, working: Mapping[str, Path], kept: Mapping[str, Path]
     ) -> None:
         """Look at a query's ends of channels, after it was cut and before the checkpoint completes.
 
@@ -131,7 +132,7 @@ class Channels:
             }
             return records(self._links, manifest, written, read)
 
-    def _remember(self, seen: dict[str, OrderedDict[int, T]], query: str, cut: int, what: T) -> None:
+    def _remember(self, seen: dict[str, OrderedDict[BatchId, T]], query: str, cut: BatchId, what: T) -> None:
         with self._lock:
             by_cut = seen.setdefault(query, OrderedDict())
             by_cut[cut] = what
@@ -170,7 +171,7 @@ class Channels:
 
     # --- the end of a reader --------------------------------------------------------------------------------
 
-    def _look_at_sources(self, query: str, cut: int, working: Mapping[str, Path]) -> Read:
+    def _look_at_sources(self, query: str, cut: BatchId, working: Mapping[str, Path]) -> Read:
         log_entry = working.get(f"offsets/{cut}")
         logs = {name: path for name, path in working.items() if name.startswith("sources/")}
         by_source: dict[str, dict[str, Path]] = {}

@@ -14,6 +14,7 @@ from ...storage.checkpoints.manifest import (
     TopicPartition,
     UnreadFiles,
 )
+from ...storage.ids import CheckpointId
 from ..sinks.place import Topic
 from .links import Link
 from .logs import Offsets, PublishedFile
@@ -72,7 +73,9 @@ def records(
     )
 
 
-def _record(link: Link, checkpoint: int, writer: QueryRecord, written: Written, read: Read) -> ChannelRecord:
+def _record(
+    link: Link, checkpoint: CheckpointId, writer: QueryRecord, written: Written, read: Read
+) -> ChannelRecord:
     output = next((one for one in writer.outputs if one.sink == link.sink), None)
     batch = None if writer.batch < 0 else writer.batch
     visible = _visible(output, written) if link.sink is not None else batch
@@ -101,7 +104,7 @@ def _visible(output: OutputRecord | None, written: Written) -> int | None:
 def unread(
     published: tuple[Collection[PublishedFile], ...] | None,
     read: tuple[frozenset[str], ...] | None,
-    checkpoint: int,
+    checkpoint: CheckpointId,
 ) -> UnreadFiles | None:
     """Return what of a directory's files nobody has read; None: not known.
 

@@ -12,6 +12,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.pins import Pins, pins
 from ...storage.errors import NothingHereError
+from ...storage.ids import CheckpointId
 from ...storage.store import Store
 from .group import json_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_table
@@ -75,7 +76,7 @@ def _found(store: Store) -> list[dict[str, Any]]:
     ]
 
 
-def _own_bytes(kept: list[Manifest], all_: dict[int, Manifest], held: tuple[int, ...]) -> int:
+def _own_bytes(kept: list[Manifest], all_: dict[CheckpointId, Manifest], held: tuple[int, ...]) -> int:
     """Return the bytes of objects that only these checkpoints have."""
     others = frozenset[str]().union(*(manifest.keys() for id, manifest in all_.items() if id not in held))
     sizes = {

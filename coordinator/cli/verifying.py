@@ -11,6 +11,7 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog, CatalogEntry
 from ...storage.checkpoints.verification import Report, damaged_objects, verify, verify_all
 from ...storage.errors import ChandyError
+from ...storage.ids import CheckpointId
 from .facts import problem_of
 from .group import checkpoint_option, json_option, located, main, pipeline_option, storage_uri
 from .printing import print_json, print_problems, print_table
@@ -69,7 +70,7 @@ def verify_(uri: str, pipeline: str | None, checkpoint: int | None, as_json: boo
     pipeline wrote it is said, but is no error.
     """
     unreadable: list[CatalogEntry] = []
-    savepoints: dict[int, str] = {}
+    savepoints: dict[CheckpointId, str] = {}
     one = None
     if checkpoint is not None:
         one = located(uri, pipeline, checkpoint)

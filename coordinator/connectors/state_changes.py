@@ -14,6 +14,7 @@ from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.pins import Pins
 from ...storage.errors import ChandyError
+from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ..errors import WriterError
 from ..sources.background import Newest
@@ -89,7 +90,7 @@ class StateChangesSource(Source):
     def close(self) -> None:
         self._released.close(_CLOSE_SECONDS)
 
-    def _release(self, at: int) -> None:
+    def _release(self, at: CheckpointId) -> None:
         try:
             self.pins.release_before(at)
         except (OSError, ChandyError) as error:

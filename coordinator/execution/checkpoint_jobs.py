@@ -29,6 +29,7 @@ from ...storage.errors import (
     OutcomeUnknownError,
     StoreFailedError,
 )
+from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.store import Store
 from ...storage.times import rounded
@@ -84,7 +85,7 @@ class CheckpointJobs:
         self._closed = closed
         self._reports = reports
 
-    def failed(self, checkpoint: int, reason: Reason, error: Exception) -> None:
+    def failed(self, checkpoint: CheckpointId, reason: Reason, error: Exception) -> None:
         """Tell the state machine that a checkpoint cannot complete."""
         detail = str(error) or type(error).__name__
         self._protocol.handle(on.InstructionFailed(checkpoint, reason, detail))
@@ -123,10 +124,10 @@ class CheckpointJobs:
             if (batch := self._progress.current_batch(query)) is not None:
                 self._protocol.handle(on.QueryStopped(query, batch))
 
-    def _owner(self, checkpoint: int) -> str:
+    def _owner(self, checkpoint: CheckpointId) -> str:
         return f"{self._store.uri}, generation {self._protocol.generation}, checkpoint {checkpoint}"
 
-    def _store_of(self, checkpoint: int, root: str) -> Store:
+    def _store_of(self, checkpoint: CheckpointId, root: str) -> Store:
         """The store of a checkpoint. Nothing is retried on it after the checkpoint's deadline."""
         deadline = self._protocol.deadline_of(checkpoint)
         left = 0.0 if deadline is None else deadline - self._clock()
@@ -134,7 +135,7 @@ class CheckpointJobs:
 
     # --- progress -------------------------------------------------------------------------------------------
 
-    def _is_over(self, checkpoint: int) -> bool:
+    def _is_over(self, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
         return not self._protocol.is_pending(checkpoint)
 
@@ -156,7 +157,7 @@ class CheckpointJobs:
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
         self._protocol.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
 
-    def _forget_late(self, checkpoint: int, root: str, handles: Iterable[Handle]) -> None:
+    def _forget_late(self, checkpoint: CheckpointId, root: str, handles: Iterable[Handle]) -> None:
         """Delete the packs that were written for a savepoint which was aborted meanwhile.
 
         Their names are nobody else's. Shared files stay: a new savepoint in the same folder may use them by now.

@@ -30,6 +30,7 @@ from ...state.rpc.messages import (
 from ...state.rpc.orders import Order, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.proof import FenceProof
+from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import host_watch
@@ -63,7 +64,7 @@ class ConnectedHosts:
         protocol: LockedProtocol,
         proof: FenceProof,
         *,
-        times: Callable[[str, int], BatchTimes],
+        times: Callable[[str, BatchId], BatchTimes],
         clock: Callable[[], float],
         timeout: float,
         reports: Reports,

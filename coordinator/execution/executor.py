@@ -20,6 +20,7 @@ import attrs
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.errors import ChandyError
+from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, cause, caused_by, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
@@ -59,9 +60,9 @@ class Job:
     """The id of the event that it follows from."""
 
     @property
-    def checkpoint(self) -> int | None:
+    def checkpoint(self) -> CheckpointId | None:
         """The checkpoint that fails if the work fails; None if none does."""
-        checkpoint: int | None = getattr(self.instruction, "checkpoint", None)
+        checkpoint: CheckpointId | None = getattr(self.instruction, "checkpoint", None)
         return checkpoint
 
     @property
@@ -212,7 +213,7 @@ class CheckpointExecutor:
                 self.protocol.handle(on.BatchCommitted(query, cut))
         return _COMMIT_POLL_SECONDS if waiting else None
 
-    def _is_committed(self, query: str, batch: int) -> bool:
+    def _is_committed(self, query: str, batch: BatchId) -> bool:
         try:
             return self._progress.is_committed(query, batch)
         except (OSError, ChandyError) as error:

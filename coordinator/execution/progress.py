@@ -9,36 +9,37 @@ from typing import Protocol
 
 from ...state.rpc.messages import BatchTimes
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
+from ...storage.ids import BatchId, CheckpointId
 
 
 class Progress(Protocol):
     """The queries, by their names."""
 
-    def begun(self, query: str) -> int:
+    def begun(self, query: str) -> BatchId:
         """The newest batch that Spark has begun; -1 if none."""
         ...
 
-    def current_batch(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> BatchId | None:
         """The newest committed batch of a query that has ended; None while it runs."""
         ...
 
-    def is_committed(self, query: str, batch: int) -> bool:
+    def is_committed(self, query: str, batch: BatchId) -> bool:
         """Whether a batch has committed."""
         ...
 
-    def times(self, query_id: str, batch: int) -> BatchTimes:
+    def times(self, query_id: str, batch: BatchId) -> BatchTimes:
         """When a planned batch of the query with this Spark id is."""
         ...
 
-    def hold(self, query: str, batch: int) -> AbstractContextManager[Mapping[str, Path]]:
+    def hold(self, query: str, batch: BatchId) -> AbstractContextManager[Mapping[str, Path]]:
         """Keep the files that restore the query's own progress right after a batch, by their names."""
         ...
 
-    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+    def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close off the query's output up to a cut. The calls come in the order of the cuts."""
         ...
 
-    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+    def pre_commit(self, query: str, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
         """Return what a checkpoint's manifest says of the query's transactional sinks."""
         ...
 
@@ -46,6 +47,6 @@ class Progress(Protocol):
         """Return what was between the queries at a checkpoint that is about to complete. It reads nothing again."""
         ...
 
-    def commit(self, query: str, checkpoint: int) -> None:
+    def commit(self, query: str, checkpoint: CheckpointId) -> None:
         """Begin to publish what a completed checkpoint has; ``Published`` reports the end."""
         ...

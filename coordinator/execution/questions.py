@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ...state.rpc.messages import HostHello
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.ids import BatchId, CheckpointId
 from ..protocol.reasons import Reason
 from ..protocol.shard_assignment import ShardLocations
 from ..protocol.state_machine import CheckpointStateMachine
@@ -32,17 +33,17 @@ class Questions(ABC):
         """Return the manifest that the next checkpoint builds on, or None if there is none yet."""
         return self.read(lambda state: state.checkpoints.retained.base_manifest)
 
-    def is_pending(self, checkpoint: int) -> bool:
+    def is_pending(self, checkpoint: CheckpointId) -> bool:
         """Return whether a checkpoint has begun and has not ended."""
         return self.read(lambda state: checkpoint in state.checkpoints.pending)
 
-    def deadline_of(self, checkpoint: int) -> float | None:
+    def deadline_of(self, checkpoint: CheckpointId) -> float | None:
         """Return when a pending checkpoint expires, in seconds since 1970, or None if it is not pending."""
         return self.read(
             lambda state: pending.deadline if (pending := state.checkpoints.pending.get(checkpoint)) else None
         )
 
-    def manifest_of(self, checkpoint: int, now: float) -> Manifest | None:
+    def manifest_of(self, checkpoint: CheckpointId, now: float) -> Manifest | None:
         """Return the manifest to be written for a checkpoint, or None if it is not pending any more."""
         return self.read(lambda state: state.manifest(checkpoint, now))
 
@@ -54,7 +55,7 @@ class Questions(ABC):
         """Return whether a retained checkpoint needs an object of the store."""
         return self.read(lambda state: state.checkpoints.retained.needs(key))
 
-    def waiting_for_commits(self) -> dict[str, int]:
+    def waiting_for_commits(self) -> dict[str, BatchId]:
         """Return the cuts whose commit checkpoints wait for, by query."""
         return self.read(lambda state: state.waiting_for_commits())
 

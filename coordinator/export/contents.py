@@ -6,13 +6,15 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.ids import BatchId
+
 
 @attrs.frozen
 class ExportedQuery:
     """A query of an export."""
 
     name: str
-    batch: int
+    batch: BatchId
     """The last batch whose effects belong to the checkpoint; -1: it had run none."""
     goes_on: bool
     """Whether plain Spark goes on with the next batch. If not, it begins with batch 0 and an initial state."""

@@ -11,6 +11,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.journal import JournalEntry, read_journal
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import ChandyError
+from ...storage.ids import CheckpointId
 from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
@@ -25,7 +26,7 @@ class StoredPipeline:
 
     catalog: Catalog
     clock: Callable[[], float]
-    _ids: list[int] = attrs.field(factory=list, init=False)
+    _ids: list[CheckpointId] = attrs.field(factory=list, init=False)
     _manifests: list[Manifest] = attrs.field(factory=list, init=False)
     """The manifests of the checkpoints, oldest first."""
     _trouble: str = attrs.field(default="", init=False)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.ids import CheckpointId
 from . import requests
 from .errors import CheckpointError
 from .failures import FailureCounter
@@ -148,7 +149,9 @@ class Admission:
                     return None
         return None
 
-    def reject(self, request: Request, reason: Reason, detail: str, checkpoint: int | None = None) -> None:
+    def reject(
+        self, request: Request, reason: Reason, detail: str, checkpoint: CheckpointId | None = None
+    ) -> None:
         """Answer a request with an error, and fail the pipeline if that is one failure too many."""
         error = CheckpointError(checkpoint, reason, detail)
         self._out.append(Reject(request, error))
@@ -166,7 +169,7 @@ class Admission:
         """Record that requests which wait have come closer to their turn."""
         self._moved_at = now
 
-    def completed(self, checkpoint: int, now: float) -> None:
+    def completed(self, checkpoint: CheckpointId, now: float) -> None:
         """Record that a checkpoint has completed, which was no savepoint."""
         self.failures.completed(checkpoint)
         self._last_completed_at = now

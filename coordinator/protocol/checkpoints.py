@@ -17,6 +17,7 @@ from ...state.rpc.messages import Ack, Decline
 from ...state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, SnapshotOrder
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
+from ...storage.ids import BatchId, CheckpointId
 from .admission import Admission, Load
 from .events import NotFinalized, ProgressStored, ShardsCopied
 from .instructions import (
@@ -50,7 +51,7 @@ class Checkpoints:
 
     root: str
     """URI of the pipeline's own store."""
-    next_id: int
+    next_id: CheckpointId
     required: frozenset[str]
     """Queries that the restored checkpoint has: there is no checkpoint without them."""
     queries: Queries
@@ -61,7 +62,7 @@ class Checkpoints:
     publications: Publications
     history: History
     _out: list[Instruction]
-    pending: dict[int, PendingCheckpoint] = attrs.field(factory=dict, init=False)
+    pending: dict[CheckpointId, PendingCheckpoint] = attrs.field(factory=dict, init=False)
 
     # --- reads ----------------------------------------------------------------------------------------------
 
@@ -80,9 +81,9 @@ class Checkpoints:
         pending = [one.deadline for one in self.pending.values() if one.is_awaited]
         return pending + self.publications.deadlines()
 
-    def waiting_for_commits(self) -> dict[str, int]:
+    def waiting_for_commits(self) -> dict[str, BatchId]:
         """Return the oldest cut by query that is not known to have committed."""
-        waiting: dict[str, int] = {}
+        waiting: dict[str, BatchId] = {}
         for pending in self.pending.values():
             for name, part in pending.parts.items():
                 if not pending.has_committed(name):
@@ -93,13 +94,19 @@ class Checkpoints:
         """Whether a pending checkpoint waits for a shard's snapshot, which its host has been told to take."""
         return any(pending.waits_for(query, shard) for pending in self.pending.values())
 
-    def order(self, query: str, checkpoint: int, host: str) -> SnapshotOrder | None:
+    def order(self, query: str, checkpoint: CheckpointId, host: str) -> SnapshotOrder | None:
         """Return what a host has to do for a checkpoint whose barrier a query's tasks pass; None: nothing."""
         pending = self.pending.get(checkpoint)
         return pending.parts[query].orders.get(host) if pending else None
 
     def manifest(
-        self, checkpoint: int, *, pipeline: str, generation: int, now: float, versions: dict[str, str]
+        self,
+        checkpoint: CheckpointId,
+        *,
+        pipeline: str,
+        generation: int,
+        now: float,
+        versions: dict[str, str],
     ) -> Manifest | None:
         """Return the manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
@@ -156,7 +163,7 @@ class Checkpoints:
             triggered_at=now,
             deadline=now + self.admission.timeout(request),
         )
-        self.next_id += 1
+        self.next_id = CheckpointId(self.next_id + 1)
         self.admission.moved(now)
         pending.doomed |= self.retained.being_deleted()
         self.pending[pending.id] = pending
@@ -164,7 +171,9 @@ class Checkpoints:
         self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
         self._count(lambda history: history.started(pending.id, pending.kind, now))
 
-    def cut(self, checkpoint: int, query: str, planned: int, current_batch: int | None) -> None:
+    def cut(
+        self, checkpoint: CheckpointId, query: str, planned: BatchId, current_batch: BatchId | None
+    ) -> None:
         """Fix a query's cut and place its barrier."""
         pending = self.pending.get(checkpoint)
         if pending is None or pending.phase is not CheckpointPhase.PLANNING:
@@ -177,7 +186,7 @@ class Checkpoints:
         )
         pending.cut_at(query, barrier.cut)
 
-    def planning_done(self, checkpoint: int, now: float) -> None:
+    def planning_done(self, checkpoint: CheckpointId, now: float) -> None:
         """Collect acknowledgements: the cut is chosen."""
         pending = self.pending.get(checkpoint)
         if pending is not None and pending.phase is CheckpointPhase.PLANNING:
@@ -286,13 +295,13 @@ class Checkpoints:
         where = f"state host {decline.host} on {host.machine}: " if host else ""
         self.failed(decline.checkpoint, Reason.DECLINED, where + decline.error, now)
 
-    def failed(self, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
+    def failed(self, checkpoint: CheckpointId, reason: Reason, detail: str, now: float) -> None:
         """Abort a checkpoint, unless it has ended or its manifest may be durable."""
         pending = self.pending.get(checkpoint)
         if pending is not None and pending.is_revocable:
             self._abort(pending, reason, detail, now)
 
-    def _discard_late(self, checkpoint: int) -> None:
+    def _discard_late(self, checkpoint: CheckpointId) -> None:
         """Delete what was stored for a checkpoint that has ended."""
         if 0 < checkpoint < self.next_id and not self.retained.may_exist(checkpoint):
             self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
@@ -349,7 +358,7 @@ class Checkpoints:
             self.retained.leave_undecided(event.manifest)
         self._abort(pending, event.reason, event.detail, now, discards=event.is_known)
 
-    def published(self, checkpoint: int, query: str, now: float) -> None:
+    def published(self, checkpoint: CheckpointId, query: str, now: float) -> None:
         """Take in that a query's sinks have published what a checkpoint has."""
         if (publication := self.publications.published(checkpoint, query)) is not None:
             self._answer(publication)
@@ -425,7 +434,7 @@ class Checkpoints:
         for publication in self.publications.removed(query):
             self._answer(publication)
 
-    def query_stopped(self, query: str, batch: int, now: float) -> None:
+    def query_stopped(self, query: str, batch: BatchId, now: float) -> None:
         """Abort the checkpoints whose cut a stopped query will not reach."""
         for pending in list(self.pending.values()):
             part = pending.parts.get(query)
@@ -450,7 +459,7 @@ class Checkpoints:
         for publication in self.publications.under_way.values():
             self._answer(publication)
 
-    def restored(self, checkpoint: int) -> None:
+    def restored(self, checkpoint: CheckpointId) -> None:
         """Record that the pipeline was restored from a checkpoint."""
         self._count(lambda history: history.restored(checkpoint))
 
@@ -463,7 +472,9 @@ class Checkpoints:
                 pending.doomed |= self.retained.being_deleted()
             self._out.append(discard)
 
-    def discarded(self, checkpoints: tuple[int, ...], remaining: Collection[Manifest], now: float) -> None:
+    def discarded(
+        self, checkpoints: tuple[CheckpointId, ...], remaining: Collection[Manifest], now: float
+    ) -> None:
         """Take in that dropped checkpoints are deleted, but for those that are still there."""
         self.retained.deleted(checkpoints, remaining)
         self.admission.moved(now)

@@ -11,6 +11,7 @@ import attrs
 from ...state.rpc.messages import CopyReport, CopyStep, HostHello
 from ...state.rpc.orders import OpenAhead
 from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
+from ...storage.ids import CheckpointId
 from .errors import CopyPhaseError
 from .instructions import Send
 from .query_state import QueryState, StoredCheckpoint
@@ -68,7 +69,7 @@ class ShardCopy:
     target: str
     """Id of the host that it goes to; empty in the phase ``LOST``."""
     phase: CopyPhase = CopyPhase.PLANNED
-    checkpoint: int | None = None
+    checkpoint: CheckpointId | None = None
     """The checkpoint that it goes through."""
     source: RestoreSource | None = None
     term: Term = NO_TERM
@@ -136,7 +137,7 @@ class Copies:
         copy_id = self.ids.next()
         self.under_way[copy_id] = ShardCopy(copy_id, query, shard, owner, target)
 
-    def follow(self, query: str, checkpoint: int) -> tuple[ShardId, ...]:
+    def follow(self, query: str, checkpoint: CheckpointId) -> tuple[ShardId, ...]:
         """Return the shards whose owners must keep what follows the snapshots of a checkpoint."""
         planned = self.of(query, CopyPhase.PLANNED)
         for one in planned:
@@ -144,7 +145,7 @@ class Copies:
             one.checkpoint = checkpoint
         return tuple(one.shard for one in planned)
 
-    def not_stored(self, checkpoint: int) -> None:
+    def not_stored(self, checkpoint: CheckpointId) -> None:
         """Wait for the next checkpoint: this one was aborted."""
         for one in self.under_way.values():
             if one.phase is CopyPhase.STORING and one.checkpoint == checkpoint:

@@ -14,6 +14,7 @@ import attrs
 from ...state.rpc.messages import Ack, AskBatch, BatchAnswer, HostHello, Message
 from ...state.shards import RestoreSource, ResumePoint, ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.ids import BatchId, CheckpointId
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
@@ -34,7 +35,7 @@ class QueryAdded(Event[None]):
     name: str
     query_id: str
     """Spark's id of the run; a query that went back to a checkpoint has a new one."""
-    batch: int
+    batch: BatchId
     operators: tuple[OperatorRecord, ...]
     sources: Mapping[ShardId, RestoreSource]
     """Where the state of its shards comes from; a shard that is not here starts empty."""
@@ -60,7 +61,7 @@ class QueryStopped(Event[None]):
     """A query has stopped after ``batch``: no later batch that was planned will commit now."""
 
     query: str
-    batch: int
+    batch: BatchId
 
 
 @attrs.frozen
@@ -144,11 +145,11 @@ class Tick(Event[None]):
 class CutChosen(Event[None]):
     """The newest batch of a query was looked up for a checkpoint that is being planned."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
-    planned: int
+    planned: BatchId
     """The newest batch that Spark has planned."""
-    current_batch: int | None = None
+    current_batch: BatchId | None = None
     """The newest committed batch of a query that has stopped; None while it runs."""
 
 
@@ -156,7 +157,7 @@ class CutChosen(Event[None]):
 class PlanningDone(Event[None]):
     """Every query of a checkpoint has its cut."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
 
 
 @attrs.frozen
@@ -197,7 +198,7 @@ class BatchCommitted(Event[None]):
     """A batch of a query has committed."""
 
     query: str
-    batch: int
+    batch: BatchId
 
 
 # --- participants -------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ class Acked(Event[tuple[AckResult, ...]]):
 class ProgressStored(Event[None]):
     """A query's progress at the cut is durable."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     progress: QueryRecord
     new_bytes: int
 
@@ -223,7 +224,7 @@ class ProgressStored(Event[None]):
 class ShardsCopied(Event[None]):
     """Shards that no batch had touched are durable in the checkpoint's own store."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
     handles: Mapping[ShardId, Handle]
     new_bytes: int
@@ -233,7 +234,7 @@ class ShardsCopied(Event[None]):
 class InstructionFailed(Event[None]):
     """The driver could not carry out an instruction for a checkpoint. It is too late once all have acknowledged."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     reason: Reason
     detail: str
 
@@ -252,7 +253,7 @@ class Finalized(Event[None]):
 class Published(Event[None]):
     """The sinks of a query have published everything up to a completed checkpoint."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
 
 
@@ -271,7 +272,7 @@ class NotFinalized(Event[None]):
 class Discarded(Event[None]):
     """Checkpoints that retention dropped have been deleted, or could not be."""
 
-    checkpoints: tuple[int, ...]
+    checkpoints: tuple[CheckpointId, ...]
     """The ids of all that one instruction names."""
     remaining: tuple[Manifest, ...]
     """The checkpoints among them that are still there: a reader needs them, or the store did not delete them."""
@@ -291,7 +292,7 @@ class Suspended(Event[None]):
 class PipelineRestored(Event[None]):
     """The pipeline is restored: its queries are those of a checkpoint now, and checkpoints may be triggered."""
 
-    checkpoint: int | None
+    checkpoint: CheckpointId | None
     """Id of the checkpoint; None if the pipeline starts from the beginning."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from ...storage.ids import CheckpointId
 from .reasons import Reason
 
 
@@ -20,10 +21,10 @@ class FailureCounter:
     count: int = attrs.field(default=0, init=False)
     _latest: int = attrs.field(default=-1, init=False)
     """Id of the latest completed checkpoint."""
-    _counted: set[int] = attrs.field(factory=set, init=False)
+    _counted: set[CheckpointId] = attrs.field(factory=set, init=False)
     """Checkpoints after it that have been counted."""
 
-    def failed(self, checkpoint: int | None, reason: Reason) -> bool:
+    def failed(self, checkpoint: CheckpointId | None, reason: Reason) -> bool:
         """Record a failure.
 
         Args:
@@ -45,7 +46,7 @@ class FailureCounter:
         self.count = 0
         return True
 
-    def completed(self, checkpoint: int) -> None:
+    def completed(self, checkpoint: CheckpointId) -> None:
         """Record that a checkpoint has completed. The count starts again, unless a newer one has completed already."""
         if checkpoint > self._latest:
             self._latest = checkpoint

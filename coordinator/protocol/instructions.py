@@ -8,6 +8,7 @@ from ...state.rpc.orders import Order
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from ...storage.errors import ChandyError
+from ...storage.ids import BatchId, CheckpointId
 from .errors import CheckpointError
 from .requests import Request
 from .statistics import CheckpointStatistics
@@ -17,7 +18,7 @@ from .statistics import CheckpointStatistics
 class ChooseCut:
     """Look up each query's newest batch, in this order, and report each as ``CutChosen``; then ``PlanningDone``."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     queries: tuple[str, ...]
     root: str
     is_savepoint: bool
@@ -35,9 +36,9 @@ class Send:
 class StoreProgress:
     """Store the files of a query's progress at the cut, then report ``ProgressStored``."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
-    cut: int
+    cut: BatchId
     root: str
     base: Handle | None
 
@@ -46,7 +47,7 @@ class StoreProgress:
 class CopyShards:
     """Copy the files of shards that no batch has touched since the restore, then report ``ShardsCopied``."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
     sources: tuple[tuple[ShardId, RestoreSource], ...]
     root: str
@@ -56,7 +57,7 @@ class CopyShards:
 class Finalize:
     """Write the manifest of a checkpoint that all have acknowledged; report ``Finalized`` or ``NotFinalized``."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     root: str
 
 
@@ -72,7 +73,7 @@ class ReadBack:
 class Publish:
     """Have the sinks of queries publish what a completed checkpoint has; report ``Published`` for each query."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     queries: tuple[str, ...]
 
 
@@ -105,7 +106,7 @@ class Discard:
 class DiscardAborted:
     """Delete what was written only for a checkpoint that will never complete."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
     root: str
     is_savepoint: bool
 

@@ -11,6 +11,7 @@ from ...state.rpc.messages import ShardSnapshot
 from ...state.rpc.orders import SnapshotOrder
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
+from ...storage.ids import BatchId, CheckpointId
 from .errors import CheckpointStateError
 from .reasons import Reason
 from .requests import Request
@@ -77,7 +78,7 @@ class AckResult(enum.StrEnum):
 class _Part:
     """What a checkpoint has of one query, and what it still waits for."""
 
-    cut: int
+    cut: BatchId
     wanted: set[ShardId] | None = None
     """Shards that have not acknowledged; None until the cut has committed, because only then are they known."""
     progress: QueryRecord | None = None
@@ -91,11 +92,11 @@ class _Part:
 class PendingCheckpoint:
     """A checkpoint that was triggered and has no outcome yet."""
 
-    id: int
+    id: CheckpointId
     request: Request
     root: str
     """URI of the store that it is written to."""
-    base: int | None
+    base: CheckpointId | None
     """The completed checkpoint that it is an increment to; None if it is full."""
     triggered_at: float
     deadline: float
@@ -162,7 +163,7 @@ class PendingCheckpoint:
         collected = self.entered.get(CheckpointPhase.FINALIZING, now)
         return PhaseSeconds(planned - self.triggered_at, collected - planned, now - collected)
 
-    def cut_at(self, query: str, batch: int) -> None:
+    def cut_at(self, query: str, batch: BatchId) -> None:
         """Fix a query's part of the cut."""
         self.parts[query] = _Part(batch)
 

@@ -15,6 +15,7 @@ from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep
 from ...state.rpc.orders import Settle
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.ids import CheckpointId
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
 from .instructions import GoBack, Instruction, ReplaceHost, Send, StandbysInSync
@@ -274,7 +275,7 @@ class Placement:
             )
         )
 
-    def follow(self, query: str, checkpoint: int) -> tuple[ShardId, ...]:
+    def follow(self, query: str, checkpoint: CheckpointId) -> tuple[ShardId, ...]:
         """Return the shards of a query whose owners must keep what follows their snapshots in a checkpoint."""
         if self.limits.standbys and not self._is_frozen:
             moving = {(move.query, move.shard) for move in self.moves.under_way.values()}
@@ -297,7 +298,7 @@ class Placement:
             copies.stored(stored)
         self._plan_moves()
 
-    def not_stored(self, checkpoint: int) -> None:
+    def not_stored(self, checkpoint: CheckpointId) -> None:
         """Have what was to go through a checkpoint wait for the next one: this one was aborted."""
         self.moves.not_stored(checkpoint)
         self.standbys.not_stored(checkpoint)

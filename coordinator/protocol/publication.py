@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.ids import CheckpointId
 from .requests import Request
 
 
@@ -32,7 +33,7 @@ class Publications:
 
     limit: int
     """How many checkpoints may wait for the targets of sinks."""
-    under_way: dict[int, Publication] = attrs.field(factory=dict, init=False)
+    under_way: dict[CheckpointId, Publication] = attrs.field(factory=dict, init=False)
 
     @property
     def are_full(self) -> bool:
@@ -46,7 +47,7 @@ class Publications:
         publication = self.under_way[manifest.id] = Publication(manifest, queries, deadline, request)
         return publication
 
-    def published(self, checkpoint: int, query: str) -> Publication | None:
+    def published(self, checkpoint: CheckpointId, query: str) -> Publication | None:
         """Record what one query's sinks have published; return the publication if it has ended with that."""
         publication = self.under_way.get(checkpoint)
         if publication is None or query not in publication.queries:

@@ -8,6 +8,7 @@ from ...barrier.cut import downstream_first
 from ...barrier.gate import Gate
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Manifest, OperatorRecord
+from ...storage.ids import BatchId
 from .errors import StaleQueryError
 from .shard_assignment import ShardAssignment
 
@@ -20,7 +21,7 @@ class StoredCheckpoint:
     """URI of the store that has it."""
     manifest: Manifest
 
-    def cut(self, query: str) -> int | None:
+    def cut(self, query: str) -> BatchId | None:
         """Return the cut of a query; None if the checkpoint does not have it."""
         return next((one.batch for one in self.manifest.queries if one.name == query), None)
 
@@ -45,13 +46,13 @@ class QueryState:
     gate: Gate
     operators: tuple[OperatorRecord, ...]
     """The query's operators, without handles."""
-    started_after: int
+    started_after: BatchId
     """The batch that the query was restored at; -1 if it started from the beginning."""
     restored: tuple[OperatorRecord, ...]
     """The operators as they were there, without those that did not exist then."""
     assignment: ShardAssignment
     reads: tuple[str, ...]
-    committed: int
+    committed: BatchId
     """The newest batch that is known to have committed."""
     progress: RestoreSource | None = None
     """The query's own files in the restored checkpoint, if nobody has read them since the restore."""
@@ -60,7 +61,7 @@ class QueryState:
     stored: StoredCheckpoint | None = None
     """The latest checkpoint that has completed since the query started; None if there is none yet."""
 
-    def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, int]:
+    def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, BatchId]:
         """Return where the newest stored state of a shard is, None if that is empty, and the last batch in it."""
         if self.stored is not None and (cut := self.stored.cut(self.name)) is not None:
             return self.stored.source(self.name, shard), cut
@@ -76,7 +77,7 @@ class QueryState:
         self.assignment.read(self.assignment.shards)
         self.progress = None
 
-    def operators_at(self, cut: int) -> tuple[OperatorRecord, ...]:
+    def operators_at(self, cut: BatchId) -> tuple[OperatorRecord, ...]:
         """Return the operators whose state a checkpoint with this cut has.
 
         Until a batch has run, shards hold what was restored: no state is deleted or has a new schema yet, and a new
@@ -92,7 +93,7 @@ class Queries(dict[str, QueryState]):
         """Return the query whose current run has this Spark id; None if that run is over."""
         return next((query for query in self.values() if query.query_id == query_id), None)
 
-    def get_running(self, query_id: str, batch: int | None = None) -> QueryState:
+    def get_running(self, query_id: str, batch: BatchId | None = None) -> QueryState:
         """Return the query whose current run has this Spark id.
 
         Args:

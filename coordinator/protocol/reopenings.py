@@ -28,6 +28,7 @@ import attrs
 from ...state.rpc.messages import HostHello
 from ...state.rpc.orders import EndStandby, Reopen
 from ...state.shards import CopyId, ShardId
+from ...storage.ids import BatchId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
@@ -114,7 +115,7 @@ class Reopenings(Copies):
             query = queries[one.query]
             one.term = query.assignment.raise_term(one.shard)
             # Spark begins a batch only when the one before has committed.
-            cut = max(query.committed, query.gate.passed - 1)
+            cut = max(query.committed, BatchId(query.gate.passed - 1))
             source, after = query.newest_source(one.shard)
             yield Send(
                 one.target,

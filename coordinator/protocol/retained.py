@@ -9,6 +9,7 @@ import attrs
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.retention import deletable, dropped
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from .instructions import Discard
 
 
@@ -19,14 +20,14 @@ class RetainedCheckpoints:
     limit: int
     """How many to keep; see ``retention.dropped``."""
     manifests: tuple[Manifest, ...] = ()
-    base: int | None = None
+    base: CheckpointId | None = None
     """The one that the current state grew from."""
-    _deleting: dict[tuple[int, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
+    _deleting: dict[tuple[CheckpointId, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
     """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
-    _undecided: dict[int, Manifest] = attrs.field(factory=dict, init=False)
+    _undecided: dict[CheckpointId, Manifest] = attrs.field(factory=dict, init=False)
     """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
 
-    def find(self, id: int | None) -> Manifest | None:
+    def find(self, id: CheckpointId | None) -> Manifest | None:
         """Return a checkpoint that is kept."""
         return next((manifest for manifest in self.manifests if manifest.id == id), None)
 
@@ -49,13 +50,13 @@ class RetainedCheckpoints:
             for number, handle in enumerate(operator.shards)
         }
 
-    def base_has(self, batches: Mapping[str, int]) -> bool:
+    def base_has(self, batches: Mapping[str, BatchId]) -> bool:
         """Whether the base has all batches of queries up to these; -1 stands for no batch."""
         base = self.base_manifest
         at = {query.name: query.batch for query in base.queries} if base else {}
-        return all(batch <= at.get(name, -1) for name, batch in batches.items())
+        return all(batch <= at.get(name, NO_BATCH) for name, batch in batches.items())
 
-    def base_with(self, batches: Mapping[str, int]) -> Manifest | None:
+    def base_with(self, batches: Mapping[str, BatchId]) -> Manifest | None:
         """Return the manifest of the base if it has all batches of queries up to these."""
         return self.base_manifest if self.base_has(batches) else None
 
@@ -72,11 +73,11 @@ class RetainedCheckpoints:
         """Whether a checkpoint that is kept has this object."""
         return any(key in manifest.keys() for manifest in self.manifests)  # noqa: SIM118
 
-    def may_exist(self, id: int) -> bool:
+    def may_exist(self, id: CheckpointId) -> bool:
         """Whether a checkpoint is kept, or may have completed."""
         return id in self._undecided or self.find(id) is not None
 
-    def drop(self, bases: Collection[int]) -> Discard | None:
+    def drop(self, bases: Collection[CheckpointId]) -> Discard | None:
         """Drop the checkpoints that are too many, but none that a pending one builds on.
 
         Args:
@@ -96,7 +97,7 @@ class RetainedCheckpoints:
         self._deleting[ids] = deletable(gone, kept)
         return Discard(gone, kept)
 
-    def deleted(self, ids: tuple[int, ...], remaining: Collection[Manifest]) -> None:
+    def deleted(self, ids: tuple[CheckpointId, ...], remaining: Collection[Manifest]) -> None:
         """Record that checkpoints which were dropped together are deleted, but for some that are still there.
 
         What these reference must stay. The next call of ``drop`` drops them again.

@@ -10,6 +10,7 @@ import attrs
 
 from ...state.rpc.messages import ClaimAnswer, HostHello
 from ...state.shards import FIRST_TERM, NO_TERM, RestoreSource, ResumePoint, ShardId, Term
+from ...storage.ids import BatchId
 from .errors import StateLostError
 
 STAYS: Final = 8
@@ -30,11 +31,11 @@ class _Asked:
     """A host that does not have a shard has asked for it, in some batches in a row."""
 
     host: str
-    batch: int
+    batch: BatchId
     """The latest of them."""
     times: int
 
-    def again(self, host: str, batch: int) -> _Asked:
+    def again(self, host: str, batch: BatchId) -> _Asked:
         """Return what another question makes of it."""
         in_a_row = host == self.host and batch - self.batch in (0, 1)
         return _Asked(host, batch, self.times + batch - self.batch if in_a_row else 1)
@@ -88,7 +89,7 @@ class ShardAssignment:
         self,
         host: str,
         wanted: Sequence[ShardId],
-        batch: int,
+        batch: BatchId,
         living: Mapping[str, HostHello],
         aside: Mapping[int, Term] | None = None,
         instead: Sequence[str] = (),
@@ -141,7 +142,7 @@ class ShardAssignment:
         self._terms[shard] = Term(self._terms.get(shard, NO_TERM) + 1)
         return self._terms[shard]
 
-    def needed_elsewhere(self, batch: int) -> dict[ShardId, str]:
+    def needed_elsewhere(self, batch: BatchId) -> dict[ShardId, str]:
         """Return the shards whose tasks stay beside a host that does not have them, and that host.
 
         Args:

@@ -33,6 +33,7 @@ import attrs
 from ...state.rpc.messages import HostHello
 from ...state.rpc.orders import EndStandby, Promote
 from ...state.shards import ShardId
+from ...storage.ids import BatchId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
@@ -96,7 +97,7 @@ class Standbys(Copies):
         standby.enter(CopyPhase.HANDING_OVER, until)
         standby.term = query.assignment.raise_term(standby.shard)
         # Spark begins a batch only when the one before has committed.
-        cut = max(query.committed, query.gate.passed - 1)
+        cut = max(query.committed, BatchId(query.gate.passed - 1))
         return Send(standby.target, Promote(standby.id, cut, standby.term))
 
     def ended(self, standbys: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:

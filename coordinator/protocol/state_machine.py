@@ -28,6 +28,7 @@ from ...state.rpc.messages import (
 from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.ids import BatchId, CheckpointId
 from .admission import Admission
 from .checkpoints import Checkpoints
 from .events import (
@@ -96,11 +97,11 @@ class CheckpointStateMachine:
     root: str
     """URI of the pipeline's own store."""
     limits: ProtocolLimits
-    next_id: int
+    next_id: CheckpointId
     """The id of the first checkpoint."""
     completed: tuple[Manifest, ...] = ()
     """The completed checkpoints that there are at the start, oldest first; ``checkpoints`` has them from then on."""
-    base: int | None = None
+    base: CheckpointId | None = None
     """The one of them that the state grows from at the start."""
     required: frozenset[str] = frozenset()
     """Queries that the restored checkpoint has: there is no checkpoint without them."""
@@ -263,7 +264,7 @@ class CheckpointStateMachine:
             times.append(deadline)
         return min(times, default=None)
 
-    def waiting_for_commits(self) -> dict[str, int]:
+    def waiting_for_commits(self) -> dict[str, BatchId]:
         """The oldest cut by query, or batch after which a shard moves, that is not known to have committed."""
         waiting = self.checkpoints.waiting_for_commits()
         for name, query in self.queries.items():
@@ -276,7 +277,7 @@ class CheckpointStateMachine:
         query = self.queries.running(query_id)
         return query is not None and self.placement.holds(query.name)
 
-    def manifest(self, checkpoint: int, now: float) -> Manifest | None:
+    def manifest(self, checkpoint: CheckpointId, now: float) -> Manifest | None:
         """The manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
         Raises:
@@ -319,7 +320,7 @@ class CheckpointStateMachine:
         query = self.queries.get_running(ask.query_id, ask.batch)
         self.members.check_not_dismissed(ask.host)
         # Spark begins a batch only after its predecessor has committed.
-        query.committed = max(query.committed, ask.batch - 1)
+        query.committed = max(query.committed, BatchId(ask.batch - 1))
         self._settle(now)
         if ask.batch > query.gate.passed and self.placement.holds(query.name):
             return None
@@ -329,7 +330,7 @@ class CheckpointStateMachine:
         )
         return BatchAnswer(tuple(order for order in orders if order is not None))
 
-    def _batch_committed(self, name: str, batch: int) -> None:
+    def _batch_committed(self, name: str, batch: BatchId) -> None:
         if (query := self.queries.get(name)) is not None:
             query.committed = max(query.committed, batch)
 
@@ -395,7 +396,7 @@ class CheckpointStateMachine:
         self.checkpoints.abort_all(Reason.JOB_FAILOVER, cause, now)
         self.admission.suspend(cause)
 
-    def _restored(self, checkpoint: int | None, now: float) -> None:
+    def _restored(self, checkpoint: CheckpointId | None, now: float) -> None:
         self.admission.resume(now)
         if self.closed is None:
             self.placement.thaw()

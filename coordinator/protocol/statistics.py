@@ -14,6 +14,7 @@ import attrs
 
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.html import table
+from ...storage.ids import CheckpointId
 from ...storage.times import rounded, shown, utc
 from .reasons import Reason
 from .totals import PhaseSeconds, Totals
@@ -235,7 +236,7 @@ class History:
     shard_limit: int = SHARD_RECORDS
     """How many shards' records are kept of these, newest first; the last one always keeps its own."""
     counts: Counts = attrs.field(factory=Counts, init=False)
-    _in_progress: dict[int, CheckpointStatistics] = attrs.field(factory=dict, init=False)
+    _in_progress: dict[CheckpointId, CheckpointStatistics] = attrs.field(factory=dict, init=False)
     _ended: list[CheckpointStatistics] = attrs.field(factory=list, init=False)
     _latest: dict[Status, CheckpointStatistics] = attrs.field(factory=dict, init=False)
     """The checkpoint with the highest id by outcome, however many others have ended since."""
@@ -244,14 +245,14 @@ class History:
     """Sums over all that have ended."""
     _samples: deque[_Sample] = attrs.field(init=False, factory=lambda: deque(maxlen=SAMPLES))
 
-    def started(self, checkpoint: int, kind: CheckpointKind, now: float) -> None:
+    def started(self, checkpoint: CheckpointId, kind: CheckpointKind, now: float) -> None:
         """Record that a checkpoint was triggered."""
         self._in_progress[checkpoint] = CheckpointStatistics(checkpoint, kind, now)
         self._count(triggered=1, in_progress=1)
 
     def completed(
         self,
-        checkpoint: int,
+        checkpoint: CheckpointId,
         now: float,
         *,
         size: int,
@@ -288,7 +289,7 @@ class History:
 
     def failed(
         self,
-        checkpoint: int,
+        checkpoint: CheckpointId,
         now: float,
         reason: Reason,
         *,
@@ -322,7 +323,7 @@ class History:
         self._remember(ended)
         return ended
 
-    def restored(self, checkpoint: int) -> None:
+    def restored(self, checkpoint: CheckpointId) -> None:
         """Record that the pipeline was restored from a checkpoint."""
         self._restored = checkpoint
         self._count(restored=1)

@@ -21,6 +21,7 @@ from typing import Final
 import attrs
 
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import PipelineStateLostError
 from .repetition import SAME, FailurePoint, Repetition
 from .restart import RestartTracker
@@ -161,7 +162,7 @@ class FirstCommit:
 
     query: str
     run: int
-    batch: int = -1
+    batch: BatchId = NO_BATCH
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import DamagedCheckpointError, DamagedError, ObjectMissingError
+from ...storage.ids import NO_BATCH, BatchId
 from ...storage.logs import carried, logger, named
 from ...storage.long_waits import Reminder, told_if_slow
 from ...storage.times import rounded
@@ -71,7 +72,7 @@ class Watcher(Protocol):
         """A run has ended, by itself or with an error."""
         ...
 
-    def first_commit(self, run: Run, batch: int, metrics: RecoveryMetrics) -> None:
+    def first_commit(self, run: Run, batch: BatchId, metrics: RecoveryMetrics) -> None:
         """A run has committed its first batch; its metrics are complete."""
         ...
 
@@ -186,7 +187,7 @@ class Launcher:
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
                 definition.sink.begin(name, beginning)
             self._begun.add(name)
-            query_id, batch = restored.query_id, point.batch(name) if point else -1
+            query_id, batch = restored.query_id, point.batch(name) if point else NO_BATCH
             is_read = restored.is_read
         if mirror is not None:
             mirror.publish()
@@ -374,7 +375,7 @@ class Launcher:
             directory=directory,
             checkpoint=point.manifest.id if point and not point.is_adopted else None,
             is_adopted=point is not None and point.is_adopted,
-            batch=point.batch(name) if point else -1,
+            batch=point.batch(name) if point else NO_BATCH,
             root=point.root if point else "",
             outputs=point.outputs(name) if point else (),
         )
@@ -390,7 +391,7 @@ class Launcher:
 
     # --- following ------------------------------------------------------------------------------------------
 
-    def _follow(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
+    def _follow(self, run: Run, spark: StreamingQuery, first: BatchId, metrics: RecoveryMetrics) -> None:
         """Wait for a run's first commit, and for its end."""
         error: Exception | None = None
         try:
@@ -400,7 +401,7 @@ class Launcher:
             error = raised
         self._watcher.run_ended(run, error)
 
-    def _tell_of_first_batch(self, run: Run, first: int, waited: float) -> None:
+    def _tell_of_first_batch(self, run: Run, first: BatchId, waited: float) -> None:
         """Say what the first batch of a run waits for: its shards, or its own work."""
         name = run.definition.name
         hosts, closed = self._protocol.read(
@@ -416,7 +417,9 @@ class Launcher:
             seconds=round(waited),
         )
 
-    def _await_commit(self, run: Run, spark: StreamingQuery, first: int, metrics: RecoveryMetrics) -> None:
+    def _await_commit(
+        self, run: Run, spark: StreamingQuery, first: BatchId, metrics: RecoveryMetrics
+    ) -> None:
         began, pause, reminder = time.monotonic(), _POLL_SECONDS, Reminder()
         try:
             # The longer it takes, the more seldom: each question costs the driver time that the first batch needs.

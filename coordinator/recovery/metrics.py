@@ -9,6 +9,7 @@ import attrs
 
 from ...state.rpc.messages import ShardsRestored
 from ...storage.errors import ChandyError
+from ...storage.ids import CheckpointId
 from ...storage.times import rounded, shown, utc
 from ..errors import RescaledError
 
@@ -35,7 +36,7 @@ class RecoveryMetrics:
 
     cause: str = attrs.field(repr=_first_line)
     """Why the queries were started: the failure, what was rescaled, or "start"."""
-    checkpoint: int | None
+    checkpoint: CheckpointId | None
     """The checkpoint that the state was restored from; None if it was not restored, or began empty."""
     in_place: bool
     """Whether the queries went on after their newest committed batch, and not from the checkpoint."""

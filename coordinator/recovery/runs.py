@@ -15,6 +15,7 @@ import attrs
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..channels.observer import Channels
 from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
@@ -53,7 +54,7 @@ class Run:
     """Ends when Spark's query has ended."""
     mirror: Mirror | None = None
     """The working directory, if it is on a store; None if it is ``directory`` itself."""
-    planned: int = -1
+    planned: BatchId = NO_BATCH
     """The newest batch that was seen to be planned; -1 if none was."""
 
     @property
@@ -77,7 +78,7 @@ class Run:
             log.warning("cannot read the logs of a query", query=self.definition.name, error=str(error))
             return self.directory
 
-    def newest_planned(self) -> int:
+    def newest_planned(self) -> BatchId:
         """Return the newest batch that Spark has planned; -1 if none.
 
         Raises:
@@ -87,7 +88,7 @@ class Run:
         self.planned = max(self.planned, newest)
         return newest
 
-    def newest_begun(self) -> int:
+    def newest_begun(self) -> BatchId:
         """Return the newest batch that Spark has begun; -1 if none.
 
         Spark plans a batch before it runs it, but for those of a real-time query: these are logged when they end, each
@@ -99,12 +100,12 @@ class Run:
         # What mirrors the working directory is up to date afterwards.
         return self._begun(self.newest_planned(), self.directory)
 
-    def _begun(self, planned: int, logs: Path) -> int:
+    def _begun(self, planned: BatchId, logs: Path) -> BatchId:
         if self.definition.facts.real_time_seconds is None or self.ended:
             return planned
-        return max(planned, progress.newest_committed(logs) + 1)
+        return max(planned, BatchId(progress.newest_committed(logs) + 1))
 
-    def check_directory(self) -> int:
+    def check_directory(self) -> BatchId:
         """Return the newest planned batch, once the working directory is known to have the query and its batches still.
 
         Spark takes up whatever is there: without its id and its logs, a query begins from the start, and its sink takes
@@ -128,7 +129,7 @@ class Run:
             )
         return newest
 
-    def is_committed(self, batch: int) -> bool:
+    def is_committed(self, batch: BatchId) -> bool:
         """Return whether a batch has committed; False, too, once Spark has deleted its record.
 
         Raises:
@@ -138,7 +139,7 @@ class Run:
             return self.mirror.is_committed(batch)
         return progress.is_committed(self.directory, batch)
 
-    def is_known_committed(self, batch: int) -> bool:
+    def is_known_committed(self, batch: BatchId) -> bool:
         """Return the same as ``is_committed``; False if nobody can tell now."""
         try:
             return self.is_committed(batch)
@@ -154,7 +155,7 @@ class Run:
         logs = self.logs_as_known()
         self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline)
 
-    def await_commit(self, batch: int, deadline: float) -> None:
+    def await_commit(self, batch: BatchId, deadline: float) -> None:
         """Wait until a batch has committed, the run has ended, or the time has come.
 
         Args:
@@ -170,11 +171,11 @@ class Run:
         ):
             time.sleep(_POLL_SECONDS)
 
-    def log_of(self, batch: int) -> Path:
+    def log_of(self, batch: BatchId) -> Path:
         """Return a directory whose offset log has a planned batch."""
         return self.directory if self.mirror is None else self.mirror.log_of(batch)
 
-    def files_at(self, batch: int) -> progress.Files:
+    def files_at(self, batch: BatchId) -> progress.Files:
         """Return the files that the query needs to go on with batch ``batch`` + 1, as ``progress.files_at``."""
         if self.mirror is not None and batch >= 0:
             return progress.files_at(self.mirror.files_at(batch), batch)
@@ -228,20 +229,20 @@ class Runs:
 
     # --- what the executor asks -----------------------------------------------------------------------------
 
-    def begun(self, query: str) -> int:
+    def begun(self, query: str) -> BatchId:
         """Return the newest batch that Spark has begun; -1 if none."""
         return self._current[query].newest_begun()
 
-    def current_batch(self, query: str) -> int | None:
+    def current_batch(self, query: str) -> BatchId | None:
         """Return the newest committed batch of a query that has ended; None while it runs."""
         run = self._current[query]
         return progress.newest_committed(run.logs()) if run.ended and not run.is_stopping else None
 
-    def is_committed(self, query: str, batch: int) -> bool:
+    def is_committed(self, query: str, batch: BatchId) -> bool:
         """Return whether a batch has committed."""
         return self._current[query].is_committed(batch)
 
-    def times(self, query_id: str, batch: int) -> BatchTimes:
+    def times(self, query_id: str, batch: BatchId) -> BatchTimes:
         """Return the timestamp, the watermarks and the offsets of a planned batch of the query with this Spark id.
 
         Raises:
@@ -259,7 +260,7 @@ class Runs:
         return attrs.evolve(times, offsets=read_between(directory, batch))
 
     @contextmanager
-    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+    def hold(self, query: str, batch: BatchId) -> Iterator[Mapping[str, Path]]:
         """Keep, for the length of the ``with``, the files that restore a query's progress right after a batch.
 
         They are those of its working directory and those that its sink wants kept.
@@ -281,11 +282,11 @@ class Runs:
                 **{f"{SINK}/{name}": path for name, path in kept.items()},
             }
 
-    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+    def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close off a query's output up to a cut."""
         self._current[query].definition.sink.close_epoch(checkpoint, cut)
 
-    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+    def pre_commit(self, query: str, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
         """Return what a checkpoint's manifest says of a query's transactional sinks."""
         return self._current[query].definition.sink.pre_commit(checkpoint)
 
@@ -293,7 +294,7 @@ class Runs:
         """Return what was between the queries at a checkpoint that is about to complete."""
         return self._channels.at(manifest)
 
-    def commit(self, query: str, checkpoint: int) -> None:
+    def commit(self, query: str, checkpoint: CheckpointId) -> None:
         """Begin to publish what a completed checkpoint has of a query's output."""
         self._current[query].definition.sink.commit(checkpoint)
 
@@ -304,7 +305,7 @@ class Runs:
                 run.definition.sources.completed(run.directory, record.batch)
 
 
-def _check_sole_writer(run: Run, planned: int) -> None:
+def _check_sole_writer(run: Run, planned: BatchId) -> None:
     """Check that a sink has no batch that its query has not planned: another program would have written it.
 
     Args:

@@ -25,6 +25,7 @@ from ...storage.errors import (
     FencedError,
     OperationInterruptedError,
 )
+from ...storage.ids import BatchId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, SessionEndedError
@@ -211,7 +212,7 @@ class Supervisor:
         """Report the end of a run."""
         self._events.put(_Ended(run, error, self._clock()))
 
-    def first_commit(self, run: Run, batch: int, metrics: RecoveryMetrics) -> None:
+    def first_commit(self, run: Run, batch: BatchId, metrics: RecoveryMetrics) -> None:
         """Note that a run has committed its first batch."""
         name = run.definition.name
         self._decide(on.FirstCommit(name, run.number, batch))
@@ -354,7 +355,7 @@ class Supervisor:
                 stopped.append(run)
         return stopped
 
-    def current_batches(self) -> dict[str, int]:
+    def current_batches(self) -> dict[str, BatchId]:
         """Return the newest committed batch of each query; -1 if it has none."""
         return {
             run.definition.name: progress.newest_committed(run.logs_as_known()) for run in self._runs.all()

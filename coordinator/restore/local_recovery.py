@@ -18,6 +18,7 @@ from ...state.local.changelog import admit, covers, remove, shard_folder, sweep
 from ...storage.disk.locks import FileLock, try_acquire
 from ...storage.disk.workspace import ALIVE
 from ...storage.errors import UnsafeDirectoryError
+from ...storage.ids import NO_BATCH
 from ...storage.logs import logger
 from ..query import Definition
 from ..spark.progress import newest_committed
@@ -283,7 +284,7 @@ class LocalRecovery:
     ) -> Candidate:
         """Look at what the disk has of a run; Spark is not running in its directory."""
         base = self._adoptions.base(definition.name, point)
-        restored = base.batch(definition.name) if base else -1
+        restored = base.batch(definition.name) if base else NO_BATCH
         committed = newest_committed(directory)
         shards = [(one.uid, number) for one in definition.operators for number in range(len(one.shards))]
         return Candidate(

@@ -22,6 +22,7 @@ from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRe
 from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.verification import missing_object, newest_intact, verify
 from ...storage.errors import DamagedCheckpointError, DamagedError, SchemaTooNewError, StorageError
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..errors import RestoreError
 from ..protocol.state_machine import CheckpointStateMachine
@@ -62,7 +63,7 @@ class RestorePoint:
 
     def sources(self, query: str) -> dict[ShardId, RestoreSource]:
         """Return where the shards of a query's operators come from, without those that held nothing."""
-        checkpoint = -1 if self.is_savepoint else self.manifest.id
+        checkpoint = CheckpointId(-1) if self.is_savepoint else self.manifest.id
         return {
             ShardId(operator.uid, number): RestoreSource(self.root, checkpoint, self.batch(query), handle)
             for operator in self.manifest.operators
@@ -82,9 +83,9 @@ class RestorePoint:
         """Return whether the query was there."""
         return any(record.name == query for record in self.manifest.queries)
 
-    def batch(self, query: str) -> int:
+    def batch(self, query: str) -> BatchId:
         """Return the last batch of a query that belongs to it; -1 if the query was not there."""
-        return next((q.batch for q in self.manifest.queries if q.name == query), -1)
+        return next((q.batch for q in self.manifest.queries if q.name == query), NO_BATCH)
 
     def outputs(self, query: str) -> tuple[OutputRecord, ...]:
         """Return what was to be published of a query's output."""
@@ -204,7 +205,9 @@ def find_damage(
         return None
 
 
-def _damaged(catalog: Catalog, found: DamagedError, checkpoint: int | None) -> DamagedCheckpointError:
+def _damaged(
+    catalog: Catalog, found: DamagedError, checkpoint: CheckpointId | None
+) -> DamagedCheckpointError:
     intact = newest_intact(catalog)
     return DamagedCheckpointError(
         found.store, found.key, found.expected, found.found, checkpoint, intact.id if intact else None

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from ...state.shards import ResumePoint
+from ...storage.ids import BatchId
 
 
 @attrs.frozen
@@ -25,9 +26,9 @@ class Candidate:
 
     query_id: str
     """Spark's id of its query."""
-    restored: int
+    restored: BatchId
     """The query's last batch in the checkpoint that its state grew from; -1: there was none."""
-    committed: int
+    committed: BatchId
     """The newest batch in its commit log."""
     sink_is_ahead: bool
     """Whether its sink has taken a later batch, see ``Sink.is_ahead_of``."""

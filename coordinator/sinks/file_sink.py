@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from ...storage.checkpoints.proof import FenceProof
+from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
 from ..spark.logs.compact_log import DEFAULT_INTERVAL, mended
@@ -48,7 +49,7 @@ class FileSink(Sink):
         """The directory, whose rows are visible as soon as a batch commits."""
         return (Output(local_directory(self.path)),)
 
-    def files_at(self, batch: int) -> dict[str, Path]:
+    def files_at(self, batch: BatchId) -> dict[str, Path]:
         """Return the files of the log after a batch."""
         return file_sink_log.files_at(self.path, batch)
 
@@ -145,7 +146,7 @@ class FileSink(Sink):
             "what is there stays; or leave `restore` out to go on from the latest checkpoint",
         )
 
-    def is_ahead_of(self, batch: int) -> bool:
+    def is_ahead_of(self, batch: BatchId) -> bool:
         """Return whether the log has a later batch."""
         return file_sink_log.newest(self.path) > batch
 

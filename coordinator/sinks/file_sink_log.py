@@ -17,6 +17,7 @@ from pathlib import Path
 import attrs
 
 from ...storage.checkpoints.proof import FenceProof
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import incomplete
 from ..spark.logs.compact_log import entry_number, missing_entry, names_at
 from ..spark.progress import Files
@@ -45,12 +46,13 @@ class Rollback:
     """Data files that the log names and that are nowhere: somebody else has removed them."""
 
 
-def newest(output: Path) -> int:
+def newest(output: Path) -> BatchId:
     """Return the newest batch in the log, -1 if there is none."""
-    return max((number for name in _names(output) if (number := entry_number(name)) is not None), default=-1)
+    numbers = (number for name in _names(output) if (number := entry_number(name)) is not None)
+    return BatchId(max(numbers, default=NO_BATCH))
 
 
-def files_at(output: Path, batch: int) -> Files:
+def files_at(output: Path, batch: BatchId) -> Files:
     """Return the least log files that say what the output was after ``batch``; none for batch -1.
 
     The query may be running; ``hold`` keeps the files.
@@ -130,7 +132,9 @@ def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Roll
         _undo(aside, log / name, proof)
     set_aside = _set_aside(output, keep=data, proof=proof)
     undone = {number for name in extra if (number := entry_number(name)) is not None}
-    kept = max((number for name in wanted if (number := entry_number(name)) is not None), default=-1)
+    kept = max(
+        (BatchId(number) for name in wanted if (number := entry_number(name)) is not None), default=NO_BATCH
+    )
     return Rollback(
         undone=tuple(sorted(number for number in undone if number > kept)),
         set_aside=set_aside,

@@ -11,6 +11,7 @@ import attrs
 
 from ...storage.checkpoints.manifest import OutputRecord
 from ...storage.checkpoints.proof import FenceProof
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from .guarantee import Guarantee
 from .owner import SinkOwner
 from .place import Output
@@ -38,9 +39,9 @@ class StartPoint:
     """Whether the output may be another one than the checkpoint's, and begin empty."""
     directory: Path = Path()
     """The query's working directory."""
-    checkpoint: int | None = None
+    checkpoint: CheckpointId | None = None
     """Id of the checkpoint; None if it begins without one."""
-    batch: int = -1
+    batch: BatchId = NO_BATCH
     """The query's last batch in the checkpoint."""
     root: str = ""
     """URI of the store that the checkpoint is in."""
@@ -105,7 +106,7 @@ class Sink(abc.ABC):
         """
         return
 
-    def resume(self, query: str, beginning: StartPoint, last: int) -> None:
+    def resume(self, query: str, beginning: StartPoint, last: BatchId) -> None:
         """Keep the output as it is: a query goes on behind its checkpoint. Nobody else writes into the output.
 
         Args:
@@ -127,7 +128,7 @@ class Sink(abc.ABC):
         """
         return
 
-    def files_at(self, batch: int) -> dict[str, Path]:
+    def files_at(self, batch: BatchId) -> dict[str, Path]:
         """Return the files that say what the output was after a batch, by name. The query may be running.
 
         Raises:
@@ -135,10 +136,10 @@ class Sink(abc.ABC):
         """
         return {}
 
-    def close_epoch(self, checkpoint: int, cut: int) -> None:  # noqa: B027 (Spark's own sinks have no epochs)
+    def close_epoch(self, checkpoint: CheckpointId, cut: BatchId) -> None:  # noqa: B027 (Spark's own sinks have no epochs)
         """Close off the output up to a cut. It is called in the order of the cuts, and must not take long."""
 
-    def pre_commit(self, checkpoint: int) -> tuple[OutputRecord, ...]:
+    def pre_commit(self, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
         """Return what a checkpoint's manifest must say of the output, whose epoch has been closed.
 
         Raises:
@@ -146,7 +147,7 @@ class Sink(abc.ABC):
         """
         return ()
 
-    def commit(self, checkpoint: int) -> None:  # noqa: B027 (see above)
+    def commit(self, checkpoint: CheckpointId) -> None:  # noqa: B027 (see above)
         """Begin to publish what a completed checkpoint has; the checkpoints come in the order of their ids."""
 
     def interrupt(self) -> None:  # noqa: B027 (see above)
@@ -155,7 +156,7 @@ class Sink(abc.ABC):
     def close(self) -> None:  # noqa: B027 (see above)
         """Publish what is complete, for a bounded time, and end all connections."""
 
-    def can_resume(self, directory: Path, restored: int, committed: int) -> bool:
+    def can_resume(self, directory: Path, restored: BatchId, committed: BatchId) -> bool:
         """Return whether the output since a checkpoint is there for a query that goes on behind it.
 
         Args:
@@ -166,7 +167,7 @@ class Sink(abc.ABC):
         # What was staged in it is for sinks that are gone: the query goes back to what is for them in the checkpoint.
         return not (directory / RECORDS).exists()
 
-    def is_ahead_of(self, batch: int) -> bool:
+    def is_ahead_of(self, batch: BatchId) -> bool:
         """Return whether the sink has taken a later batch.
 
         Spark passes over a batch that its file sink has, and runs no task of it. So a query may not go on behind

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.ids import BatchId
 from ..spark.logs.offset_log import offsets_at
 from ..spark.progress import newest_committed
 from .source import Source
@@ -30,7 +31,7 @@ class QuerySources:
         for source, offset in self._known(directory, batch):
             source.check(offset)
 
-    def completed(self, directory: Path, batch: int) -> None:
+    def completed(self, directory: Path, batch: BatchId) -> None:
         """Tell the sources that a completed checkpoint has the query up to a batch."""
         if batch >= 0:
             for source, offset in self._known(directory, batch):
@@ -41,7 +42,7 @@ class QuerySources:
         for source in self.sources.values():
             source.close()
 
-    def _known(self, directory: Path, batch: int) -> list[tuple[Source, str]]:
+    def _known(self, directory: Path, batch: BatchId) -> list[tuple[Source, str]]:
         if not self.sources:
             return []
         try:

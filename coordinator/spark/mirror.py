@@ -13,6 +13,7 @@ from typing import Final
 
 import attrs
 
+from ...storage.ids import BatchId
 from .hadoop_folder import HadoopFolder
 from .listing import files_below
 from .progress import METADATA
@@ -49,7 +50,7 @@ class Mirror:
         """Return whether the working directory still says which query it belongs to."""
         return self.remote.exists(METADATA)
 
-    def is_committed(self, batch: int) -> bool:
+    def is_committed(self, batch: BatchId) -> bool:
         """Return whether a batch has committed; False, too, once Spark has deleted its record."""
         return self.remote.exists(f"commits/{batch}")
 
@@ -62,11 +63,11 @@ class Mirror:
                 self._drop(log, names)
         return self.local
 
-    def log_of(self, batch: int) -> Path:
+    def log_of(self, batch: BatchId) -> Path:
         """Return the local directory, once its offset log has a planned batch and the one before, if there is one."""
         return self.local if (self.local / "offsets" / str(batch)).exists() else self.logs()
 
-    def files_at(self, batch: int) -> Path:
+    def files_at(self, batch: BatchId) -> Path:
         """Return the local directory, once it has what a query needs to go on with batch ``batch`` + 1.
 
         Raises:

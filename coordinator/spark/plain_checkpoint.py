@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import attrs
 
+from ...storage.ids import BatchId
 from ..errors import AdoptionError, WriterError
 from . import progress
 from .listing import files_below, folders_in, numbers_in
@@ -65,9 +66,9 @@ class PlainCheckpoint:
     directory: Path
     query_id: str
     """Spark's id of the query."""
-    committed: int
+    committed: BatchId
     """The newest committed batch; -1 if none is."""
-    planned: int
+    planned: BatchId
     """The newest batch in the offset log; -1 if there is none."""
     offsets: tuple[str, ...] = ()
     """Where each source stands after the newest planned batch, in the order of the plan."""
@@ -160,21 +161,21 @@ def _read(directory: Path) -> PlainCheckpoint:
     )
 
 
-def _offsets(directory: Path, batch: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _offsets(directory: Path, batch: BatchId) -> tuple[dict[str, Any], tuple[str, ...]]:
     if batch < 0:
         return {}, ()
     lines = (directory / "offsets" / str(batch)).read_text().splitlines()
     return json.loads(lines[1]), tuple(lines[2:])
 
 
-def _watermark(directory: Path, batch: int) -> int:
+def _watermark(directory: Path, batch: BatchId) -> int:
     if batch < 0:
         return 0
     lines = (directory / "commits" / str(batch)).read_text().splitlines()
     return int(json.loads(lines[1]).get("nextBatchWatermarkMs", 0))
 
 
-def _operator(directory: Path, number: int, batch: int) -> StateOperator:
+def _operator(directory: Path, number: int, batch: BatchId) -> StateOperator:
     """Read what Spark says of an operator after a batch. In older formats it says less."""
     folder = directory / "state" / str(number) / "_metadata"
     # Each start that changed something has written one, named by its first batch, and perhaps by an id behind that.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...state.operators.batch_log import newest_committed as newest_committed
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import IncompleteDirectoryError, incomplete
 from .listing import files_below, folders_in, link_or_copy, numbers_in
 from .logs.compact_log import missing_entry, names_at
@@ -23,12 +24,12 @@ Files = dict[str, Path]
 _ATTEMPTS = 5
 
 
-def newest_planned(directory: Path) -> int:
+def newest_planned(directory: Path) -> BatchId:
     """Return the newest batch in the offset log; -1 if none has been planned."""
-    return max(numbers_in(directory / "offsets"), default=-1)
+    return BatchId(max(numbers_in(directory / "offsets"), default=NO_BATCH))
 
 
-def is_committed(directory: Path, batch: int) -> bool:
+def is_committed(directory: Path, batch: BatchId) -> bool:
     """Return whether a batch has committed; False, too, once Spark has deleted its record."""
     return (directory / "commits" / str(batch)).exists()
 
@@ -41,7 +42,7 @@ def query_id(directory: Path) -> str | None:
         return None
 
 
-def files_at(directory: Path, batch: int) -> Files:
+def files_at(directory: Path, batch: BatchId) -> Files:
     """Return the files that a query needs to go on with batch ``batch`` + 1, and no others; none for batch -1.
 
     The query may be running, and Spark may delete any of the files at any moment: ``hold`` keeps them.
@@ -71,7 +72,7 @@ def files_at(directory: Path, batch: int) -> Files:
     return {name: directory / name for name in sorted(names)}
 
 
-def _source_ends(directory: Path, batch: int) -> dict[str, int]:
+def _source_ends(directory: Path, batch: BatchId) -> dict[str, int]:
     """Return for each file source, by the name of its folder, the entry of its log that a batch ends with.
 
     It may be a later one than the batch's number says. The source writes its log before the offset log, so a query that

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import attrs
 
+from ...storage.ids import BatchId
 from ..errors import incomplete
 from .listing import files_below, numbers_in
 
@@ -85,7 +86,7 @@ def choose(
 
 def state_files_at(
     directory: Path,
-    batch: int,
+    batch: BatchId,
     *,
     names: Iterable[str] | None = None,
     fetch: Callable[[list[str]], None] = lambda names: None,
@@ -131,7 +132,7 @@ def state_files_at(
     return [f"{STATE}/{name}" for name in dict.fromkeys(found + shared)]
 
 
-def _was_there(name: str, batch: int) -> bool:
+def _was_there(name: str, batch: BatchId) -> bool:
     found = _BY_BATCH.fullmatch(name.removesuffix(".crc"))
     return found is None or int(found["batch"]) <= batch
 
@@ -157,7 +158,7 @@ _Ids = dict[str, list[list[str]]]
 """The ids of the stores of each partition, by operator."""
 
 
-def _read_ids(commits: Path, batch: int) -> dict[int, _Ids]:
+def _read_ids(commits: Path, batch: BatchId) -> dict[int, _Ids]:
     """Return the ids in the commit log by state version, up to the version after ``batch``."""
     found: dict[int, _Ids] = {}
     for number in numbers_in(commits):

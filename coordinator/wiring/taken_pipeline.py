@@ -17,6 +17,7 @@ from ...storage.checkpoints.fencing import Claim, Generation
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from ...storage.errors import ChandyError, FencedError, StoreFailedError
+from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ..adopt.adopted_store import AdoptingPipeline
 from ..config import CheckpointConfig
@@ -54,7 +55,7 @@ class TakenPipeline:
     """Proves that there is no successor."""
 
     @property
-    def base(self) -> int | None:
+    def base(self) -> CheckpointId | None:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
 
@@ -86,7 +87,7 @@ class TakenPipeline:
 class FoundPipeline:
     """What a storage has."""
 
-    ids: list[int]
+    ids: list[CheckpointId]
     point: RestorePoint | None
     """The checkpoint to restore."""
     completed: tuple[Manifest, ...]
@@ -163,7 +164,7 @@ class PipelineTakeover:
         await_predecessors(catalog, claim, patience, won.silence if won else None)
         # A savepoint's id may be above all of this pipeline's.
         chosen = found.point if is_chosen(self.restore) else None
-        generation = catalog.start(claim, first_id=chosen.manifest.id + 1 if chosen else 1)
+        generation = catalog.start(claim, first_id=CheckpointId(chosen.manifest.id + 1 if chosen else 1))
         # Only what is found after the take-over is sure to be the latest.
         if catalog.list_ids() != found.ids:
             found = look(catalog, self.restore)

@@ -14,6 +14,7 @@ from typing import Final
 
 import attrs
 
+from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import CopyGivenUpError
 from ..rpc.messages import Control, CopyReport, CopyStep, Forward, HandOver, ShardStandby
@@ -30,7 +31,7 @@ _log = logger(__name__)
 _THREADS: Final = {"move": 2, "promote": 4, "reopen": 4, "follow": 1}
 """How many there are of each kind. A batch waits for promotions, so these do not wait for shards that are restored."""
 
-Batches = Iterable[tuple[int, dict[bytes, Value]]]
+Batches = Iterable[tuple[BatchId, dict[bytes, Value]]]
 
 
 @attrs.define(eq=False)
@@ -40,7 +41,7 @@ class _Arrival:
     order: OpenAhead
     key: ShardKey
     shard: Shard
-    after: int
+    after: BatchId
     """The last batch that it has."""
     is_standby: bool = False
     """Whether the owner forwards what tasks stage. Changed under the lock."""
@@ -251,14 +252,14 @@ class Arrivals:
         arrival.shard.replay(self._counted(arrival, self._ask(arrival).batches))
 
     def _ask(
-        self, arrival: _Arrival, cut: int | None = None, standby: ShardStandby | None = None
+        self, arrival: _Arrival, cut: BatchId | None = None, standby: ShardStandby | None = None
     ) -> HandedOver:
         order = arrival.order
         request = HandOver(order.query_id, order.shard, order.owner_term, arrival.after, cut, standby)
         return self._peers.hand_over(order.owner, request)
 
     @staticmethod
-    def _counted(arrival: _Arrival, batches: Batches) -> Iterator[tuple[int, dict[bytes, Value]]]:
+    def _counted(arrival: _Arrival, batches: Batches) -> Iterator[tuple[BatchId, dict[bytes, Value]]]:
         for batch, entries in batches:
             yield batch, entries
             arrival.after = batch

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from ...storage.ids import BatchId
 from ..rpc.messages import AskBatch, BatchAnswer
 
 
@@ -18,7 +19,7 @@ class BatchAnswers:
         self._lock = threading.Lock()
         self._newest: dict[str, tuple[int, Future[BatchAnswer]]] = {}
 
-    def get(self, query_id: str, batch: int) -> BatchAnswer:
+    def get(self, query_id: str, batch: BatchId) -> BatchAnswer:
         """Return the answer for a batch. The first task asks for it, and the others wait.
 
         Raises:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import CannotGoBackError, ShardRefusedError
 
-NOTHING: Final = -1
 """The position of a shard that no batch has been applied to."""
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class StagedChanges(Generic[T]):
     """What one attempt at a batch has changed."""
 
-    batch: int
+    batch: BatchId
     changes: T | None
     """None: the batch left the shard as it was."""
 
@@ -38,30 +38,31 @@ class ShardBatches(Generic[T]):
         apply: makes the changes of a committed batch part of the state. If it raises, the batch stays staged.
     """
 
-    def __init__(self, shard: str, position: int, apply: Callable[[int, T], None]) -> None:
+    def __init__(self, shard: str, position: BatchId, apply: Callable[[BatchId, T], None]) -> None:
         self._shard = shard
         self._apply = apply
         self.position = position
         """The last batch whose changes are part of the state."""
-        self.begun: int | None = None
+        self.begun: BatchId | None = None
         """The batch that has begun most recently."""
         self.staged: StagedChanges[T] | None = None
 
-    def begin(self, batch: int) -> None:
+    def begin(self, batch: BatchId) -> None:
         """Begin a batch. Spark runs it only after every earlier one has committed.
 
         Raises:
             CannotGoBackError: the state before the batch is gone.
             ShardRefusedError: an earlier batch has begun and committed, but no attempt at it has staged its changes.
         """
-        latest = max(self.position, NOTHING if self.begun is None else self.begun)
+        latest = max(self.position, NO_BATCH if self.begun is None else self.begun)
         if batch < latest or batch == self.position:
             raise CannotGoBackError(self._shard, batch, latest)
-        self._promote(batch - 1)
-        self._check_applied(batch - 1)
+        before = BatchId(batch - 1)
+        self._promote(before)
+        self._check_applied(before)
         self.begun = batch
 
-    def check_current(self, batch: int) -> None:
+    def check_current(self, batch: BatchId) -> None:
         """Check that an attempt at a batch may stage its changes.
 
         Raises:
@@ -70,11 +71,11 @@ class ShardBatches(Generic[T]):
         if batch == self.position:
             # A snapshot has applied it, so it has committed. An attempt that is still running may have read the
             # result, and would add to it.
-            raise _stale(self._shard, batch, batch + 1)
+            raise _stale(self._shard, batch, BatchId(batch + 1))
         if batch != self.begun:
             raise _stale(self._shard, batch, self.begun)
 
-    def stage(self, batch: int, changes: T | None) -> None:
+    def stage(self, batch: BatchId, changes: T | None) -> None:
         """Stage the changes of an attempt in place of those of an earlier attempt at the same batch.
 
         Raises:
@@ -83,7 +84,7 @@ class ShardBatches(Generic[T]):
         self.check_current(batch)
         self.staged = StagedChanges(batch, changes)
 
-    def cut(self, batch: int) -> None:
+    def cut(self, batch: BatchId) -> None:
         """Make the state exactly that after a batch, which has committed.
 
         Raises:
@@ -100,7 +101,7 @@ class ShardBatches(Generic[T]):
                 "this checkpoint cannot complete, the next one can",
             )
 
-    def seal(self, batch: int) -> None:
+    def seal(self, batch: BatchId) -> None:
         """Make the state exactly that after a batch, which has committed, for the host that the shard moves to.
 
         Raises:
@@ -115,11 +116,11 @@ class ShardBatches(Generic[T]):
             )
         self.cut(batch)
 
-    def take_over(self, position: int) -> None:
+    def take_over(self, position: BatchId) -> None:
         """Stand where another host has sealed the shard, all of whose batches were replayed here."""
         self.position = position
 
-    def follow(self, batch: int, position: int, changes: T | None) -> None:
+    def follow(self, batch: BatchId, position: BatchId, changes: T | None) -> None:
         """Stage what the owner of the shard, whose standby this is, has staged. Its batches begin here with it.
 
         Args:
@@ -142,13 +143,13 @@ class ShardBatches(Generic[T]):
             )
         self.stage(batch, changes)
 
-    def join(self, position: int, staged: StagedChanges[T] | None) -> None:
+    def join(self, position: BatchId, staged: StagedChanges[T] | None) -> None:
         """Stand where the owner of the shard stands, whose standby this becomes; its batches were replayed here."""
         self.position = position
         self.staged = staged
         self.begun = None if staged is None else staged.batch
 
-    def reopen(self, staged: StagedChanges[T] | None, begun: int) -> None:
+    def reopen(self, staged: StagedChanges[T] | None, begun: BatchId) -> None:
         """Stand where a lost owner stood, whose batches that had committed were replayed here.
 
         Args:
@@ -159,7 +160,7 @@ class ShardBatches(Generic[T]):
         self.staged = staged
         self.begun = begun if begun > self.position else None
 
-    def promote(self, cut: int) -> None:
+    def promote(self, cut: BatchId) -> None:
         """Become the shard whose standby this is.
 
         Args:
@@ -167,18 +168,18 @@ class ShardBatches(Generic[T]):
         """
         self._promote(cut)
 
-    def replay(self, batch: int, changes: T | None) -> None:
+    def replay(self, batch: BatchId, changes: T | None) -> None:
         """Apply a batch that has committed in an earlier life of the shard."""
         self.staged = StagedChanges(batch, changes)
         self._promote(batch)
 
-    def reached(self, upto: int) -> int:
+    def reached(self, upto: BatchId) -> BatchId:
         """Return the last batch up to ``upto`` that has been applied or staged."""
         if self.staged is None or self.staged.batch > upto:
             return min(self.position, upto)
         return self.staged.batch
 
-    def _promote(self, upto: int) -> None:
+    def _promote(self, upto: BatchId) -> None:
         """Apply the staged batch if it is not after ``upto``, which has committed."""
         staged = self.staged
         if staged is None or staged.batch > upto:
@@ -189,13 +190,13 @@ class ShardBatches(Generic[T]):
         # Last: whoever sees the new position without the lock sees all of the new state.
         self.position = staged.batch
 
-    def _check_applied(self, upto: int) -> None:
+    def _check_applied(self, upto: BatchId) -> None:
         """Refuse to pass over a batch up to ``upto``, which has committed, that has begun here and staged nothing."""
         if self.begun is not None and self.position < self.begun <= upto:
-            raise _not_applied(self._shard, self.begun, upto + 1)
+            raise _not_applied(self._shard, self.begun, BatchId(upto + 1))
 
 
-def check_together(reached: Mapping[str, int], upto: int) -> None:
+def check_together(reached: Mapping[str, BatchId], upto: BatchId) -> None:
     """Check that the shards of one operator have the same batches up to ``upto``, which has committed.
 
     Args:
@@ -205,13 +206,13 @@ def check_together(reached: Mapping[str, int], upto: int) -> None:
     Raises:
         ShardRefusedError: a shard lacks a batch that another has. No task of the batch has begun on it.
     """
-    newest = max(reached.values(), default=NOTHING)
+    newest = max(reached.values(), default=NO_BATCH)
     for shard, batch in reached.items():
         if batch < newest:
-            raise _not_applied(shard, newest, upto + 1)
+            raise _not_applied(shard, newest, BatchId(upto + 1))
 
 
-def _stale(shard: str, batch: int, current: int | None) -> ShardRefusedError:
+def _stale(shard: str, batch: BatchId, current: BatchId | None) -> ShardRefusedError:
     return ShardRefusedError(
         f"shard {shard} has kept nothing of an attempt that Spark has given up",
         f"changes of batch {current}",
@@ -219,7 +220,7 @@ def _stale(shard: str, batch: int, current: int | None) -> ShardRefusedError:
     )
 
 
-def _not_applied(shard: str, batch: int, following: int) -> ShardRefusedError:
+def _not_applied(shard: str, batch: BatchId, following: BatchId) -> ShardRefusedError:
     return ShardRefusedError(
         f"batch {batch} has committed, but its task on shard {shard} has not finished",
         f"every task of batch {batch} to finish before batch {following} begins",

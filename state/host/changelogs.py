@@ -15,6 +15,7 @@ import attrs
 from ...storage.disk.directories import size_and_age
 from ...storage.disk.locks import try_acquire
 from ...storage.disk.workspace import ALIVE, Workspace, workspaces
+from ...storage.ids import BatchId
 from ..errors import ChangelogBrokenError
 from ..local.changelog import Changelog, shard_folder
 from .shard_key import ShardKey
@@ -95,7 +96,7 @@ class HostChangelogs:
             folder.parent.mkdir(exist_ok=True)
         return Changelog(folder)
 
-    def of_lost(self, host: str, key: ShardKey, batch: int) -> Path:
+    def of_lost(self, host: str, key: ShardKey, batch: BatchId) -> Path:
         """Return the folder of the changelog that a lost host has left of a shard, once its process has ended.
 
         Args:

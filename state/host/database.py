@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import ShardClosedError, ShardUnreadableError
 from ..rpc.metrics import OperatorMetrics
-from .batches import NOTHING
 from .cache import Value
 from .changes import POSITION_KEY
 from .memory import Memory
@@ -47,7 +47,7 @@ class ShardDatabase:
         stored = self.get(POSITION_KEY)
         self.empty = stored is None
         """Whether RocksDB holds nothing and need not be asked."""
-        self.position = NOTHING if stored is None else int(stored)
+        self.position = NO_BATCH if stored is None else BatchId(int(stored))
         """The last batch that had changed anything when the database was opened."""
         self.metrics = OperatorMetrics()
         """Keys and seconds of reads and writes. Slightly inexact: threads add to it without a lock."""
@@ -90,7 +90,7 @@ class ShardDatabase:
         with self._explained():
             entries.status()
 
-    def write(self, entries: Mapping[bytes, Value], batch: int) -> None:
+    def write(self, entries: Mapping[bytes, Value], batch: BatchId) -> None:
         """Write the changes of batches up to ``batch``; None deletes a key.
 
         Raises:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import attrs
 
+from ...storage.ids import NO_BATCH, BatchId
 from .cache import Value, weight
 
 ORDERED: Final = b"\x02"
@@ -42,7 +43,7 @@ class Layer:
     """Changes by key, None deletes; the last change of a key is kept."""
 
     entries: dict[bytes, Value] = attrs.field(factory=dict)
-    batch: int = -1
+    batch: BatchId = NO_BATCH
     """The last batch in it."""
     size: int = 0
     """Bytes of memory in use, at most: changes of a key that had changed before are counted again."""
@@ -51,7 +52,7 @@ class Layer:
     _ordered: list[bytes] = attrs.field(factory=list)
     _sorted: bool = True
 
-    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
+    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: BatchId) -> None:
         """Add the changes of a batch. ``ordered`` are the keys that begin with ``ORDERED``.
 
         The layer keeps ``entries``, which nobody may change afterwards.
@@ -103,7 +104,7 @@ class Layers:
         """Make ``size`` exact."""
         self.stack[0].measure()
 
-    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: int) -> None:
+    def add(self, entries: dict[bytes, Value], ordered: Sequence[bytes], batch: BatchId) -> None:
         """Add the changes of a batch."""
         self.stack[0].add(entries, ordered, batch)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import ShardBrokenError, ShardClosedError
 from ..rpc.metrics import OperatorMetrics
@@ -133,7 +134,7 @@ class Levels:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def add(self, batch: int, changes: Changes) -> None:
+    def add(self, batch: BatchId, changes: Changes) -> None:
         """Add the changes of a batch that has committed. Afterwards nobody may change them."""
         with self._lock:
             self.check()

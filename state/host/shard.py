@@ -7,13 +7,14 @@ import threading
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import ShardRefusedError
 from ..local.changelog import Changelog
 from ..rpc.messages import ShardStandby
 from ..rpc.metrics import OperatorMetrics
 from ..rpc.wire import HandedOver
 from ..shards import FIRST_TERM
-from .batches import NOTHING, ShardBatches, StagedChanges
+from .batches import ShardBatches, StagedChanges
 from .cache import MISSING, Value, lookup
 from .changes import Changes
 from .levels import Levels
@@ -39,7 +40,7 @@ class Shard:
         name: str,
         directory: Path,
         memory: Memory,
-        position: int = NOTHING,
+        position: BatchId = NO_BATCH,
         changelog: Changelog | None = None,
     ) -> None:
         """Open a shard in a directory, which may be missing, empty, or hold the files of a snapshot.
@@ -66,18 +67,18 @@ class Shard:
         self._tail: Tail | None = None
         self._follows = False
         """Whether it is a standby: what commits is added to its state later, because no task reads it."""
-        self._committed: tuple[int, Changes] | None = None
+        self._committed: tuple[BatchId, Changes] | None = None
         """A standby's last committed batch, until it is added to the state."""
         self._lock = threading.Lock()
         self._batches = ShardBatches(name, max(position, self.levels.changed_by), self._apply)
 
     @property
-    def position(self) -> int:
+    def position(self) -> BatchId:
         """The last batch whose changes are part of the state."""
         return self._batches.position
 
     @property
-    def changed_by(self) -> int:
+    def changed_by(self) -> BatchId:
         """The last batch up to the position that changed anything."""
         return self.levels.changed_by
 
@@ -91,14 +92,14 @@ class Shard:
         """Bytes of its state in memory outside of RocksDB: used lately, or not written yet."""
         return self.levels.hot + self.levels.unwritten
 
-    def reached(self, upto: int) -> int:
+    def reached(self, upto: BatchId) -> BatchId:
         """Return the last batch up to ``upto`` that has run to its end here."""
         with self._lock:
             return self._batches.reached(upto)
 
     # --- a batch --------------------------------------------------------------------------------------------
 
-    def begin(self, batch: int) -> None:
+    def begin(self, batch: BatchId) -> None:
         """Make the shard ready for a batch. Spark runs it only after every earlier one has committed.
 
         Raises:
@@ -123,7 +124,7 @@ class Shard:
         """
         return self.levels.scan(start, stop)
 
-    def read(self, keys: Sequence[bytes], committed: int) -> list[Value]:
+    def read(self, keys: Sequence[bytes], committed: BatchId) -> list[Value]:
         """Return the values of keys after the last batch up to ``committed``, which has committed."""
         while True:
             with self._lock:
@@ -136,7 +137,7 @@ class Shard:
         changed = lookup(keys, [staged.changes.entries])
         return [old if new is MISSING else new for old, new in zip(values, changed, strict=True)]
 
-    def stage(self, batch: int, changes: Changes | None = None) -> int:
+    def stage(self, batch: BatchId, changes: Changes | None = None) -> BatchId:
         """Stage all changes of an attempt at a batch, in place of those of an earlier attempt; return the position.
 
         Raises:
@@ -151,7 +152,7 @@ class Shard:
             self._batches.stage(batch, changes or None)
             return self._batches.position
 
-    def replay(self, batches: Iterable[tuple[int, dict[bytes, Value]]]) -> None:
+    def replay(self, batches: Iterable[tuple[BatchId, dict[bytes, Value]]]) -> None:
         """Apply the changes of batches that had committed before this shard was opened, in their order."""
         for batch, entries in batches:
             with self._lock:
@@ -160,9 +161,9 @@ class Shard:
 
     def reopen(
         self,
-        batches: Iterable[tuple[int, dict[bytes, Value]]],
-        staged: tuple[int, dict[bytes, Value]] | None,
-        begun: int,
+        batches: Iterable[tuple[BatchId, dict[bytes, Value]]],
+        staged: tuple[BatchId, dict[bytes, Value]] | None,
+        begun: BatchId,
     ) -> None:
         """Become the shard of a lost host, whose changelog says what had committed and what was staged there.
 
@@ -192,7 +193,7 @@ class Shard:
 
     # --- a snapshot -----------------------------------------------------------------------------------------
 
-    def snapshot(self, directory: Path, cut: int, *, follow: bool = False) -> Snapshot:
+    def snapshot(self, directory: Path, cut: BatchId, *, follow: bool = False) -> Snapshot:
         """Fix the state after batch ``cut``, which has committed. Nothing is written yet.
 
         Args:
@@ -214,7 +215,7 @@ class Shard:
                 self._changelog.cut()
             return taken
 
-    def durable(self, cut: int) -> None:
+    def durable(self, cut: BatchId) -> None:
         """Drop what the changelog has up to batch ``cut``: a completed checkpoint contains it."""
         with self._lock:
             if self._changelog is not None:
@@ -222,7 +223,9 @@ class Shard:
 
     # --- a move ---------------------------------------------------------------------------------------------
 
-    def hand_over(self, after: int, cut: int | None, standby: ShardStandby | None = None) -> HandedOver:
+    def hand_over(
+        self, after: BatchId, cut: BatchId | None, standby: ShardStandby | None = None
+    ) -> HandedOver:
         """Return the batches after one that have been applied since a snapshot with ``follow``.
 
         Args:
@@ -261,7 +264,7 @@ class Shard:
             entries = dict(staged.changes.entries) if staged.changes else {}
             return HandedOver(self._batches.position, [*batches, (staged.batch, entries)], staged.batch)
 
-    def take_over(self, batches: Iterable[tuple[int, dict[bytes, Value]]], position: int) -> None:
+    def take_over(self, batches: Iterable[tuple[BatchId, dict[bytes, Value]]], position: BatchId) -> None:
         """Apply what the owner has handed over, and stand where it stands."""
         self.replay(batches)
         with self._lock:
@@ -284,7 +287,7 @@ class Shard:
             self._follows = True
             self._batches.join(found.position, staged)
 
-    def follow(self, batch: int, position: int, changes: Changes | None = None) -> None:
+    def follow(self, batch: BatchId, position: BatchId, changes: Changes | None = None) -> None:
         """Stage what the owner, whose standby this is, has staged. ``catch_up`` does what may be done later.
 
         Args:
@@ -310,7 +313,7 @@ class Shard:
             staged.changes.keep_table()
         self._memory.balance()
 
-    def promote(self, cut: int) -> None:
+    def promote(self, cut: BatchId) -> None:
         """Become the shard whose standby this is; ``cut`` is the newest batch that is known to have committed."""
         with self._lock:
             self.levels.check()
@@ -324,7 +327,7 @@ class Shard:
             if self.standby is not None and self.standby.copy_id == number:
                 self.standby = None
 
-    def _apply(self, batch: int, changes: Changes) -> None:
+    def _apply(self, batch: BatchId, changes: Changes) -> None:
         if self._follows:
             self._committed = batch, changes
             return

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.manifest import Handle
+from ...storage.ids import CheckpointId
 from ..rpc.messages import ShardSnapshot
 from ..rpc.orders import SnapshotOrder
 from ..shards import RestoreSource
@@ -63,7 +64,7 @@ class SnapshotBases:
         stored = self._stored.get(shard)
         return stored[next(reversed(stored))] if stored and order.is_savepoint else None
 
-    def complete(self, checkpoint: int) -> None:
+    def complete(self, checkpoint: CheckpointId) -> None:
         """Drop the bases that a completed checkpoint replaces."""
         for stored in self._stored.values():
             if (completed := stored.get(checkpoint)) is not None:
@@ -73,7 +74,7 @@ class SnapshotBases:
                 for number in replaced:
                     del stored[number]
 
-    def abort(self, checkpoint: int) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """Drop the snapshots of an aborted checkpoint, whose files are deleted."""
         for stored in self._stored.values():
             stored.pop(checkpoint, None)
@@ -83,7 +84,7 @@ class SnapshotBases:
         for shard in shards:
             self._stored.pop(shard, None)
 
-    def _add(self, shard: ShardKey, checkpoint: int, base: StoredBase) -> None:
+    def _add(self, shard: ShardKey, checkpoint: CheckpointId, base: StoredBase) -> None:
         stored = self._stored.setdefault(shard, OrderedDict())
         stored[checkpoint] = base
         if len(stored) > _KEPT:

@@ -16,6 +16,7 @@ import attrs
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
+from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
 from ...storage.store import Store
 from ..rpc.messages import Ack, Control, Decline, ShardSnapshot
@@ -171,7 +172,7 @@ class SnapshotManager:
             self._hashes[key].update({(file.name, file.size): file.sha256 for file in source.handle.files})
             self._bases.add_restored(key, source)
 
-    def abort(self, checkpoint: int) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """Give up the orders of a checkpoint, also those that are still to come, and delete their files."""
         with self._lock:
             self._orders.abort(checkpoint)
@@ -183,7 +184,7 @@ class SnapshotManager:
             # Uploads that have not begun fail without their files, so the task ends soon.
             task.give_up()
 
-    def complete(self, checkpoint: int) -> list[tuple[ShardKey, int]]:
+    def complete(self, checkpoint: CheckpointId) -> list[tuple[ShardKey, BatchId]]:
         """Drop the bases that a completed checkpoint replaces; return the shards in it, each with its cut."""
         with self._lock:
             self._bases.complete(checkpoint)

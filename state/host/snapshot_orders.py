@@ -8,6 +8,7 @@ from typing import Final
 
 import attrs
 
+from ...storage.ids import BatchId, CheckpointId
 from ..rpc.orders import SnapshotOrder
 from .shard_key import ShardKey
 
@@ -90,7 +91,7 @@ class SnapshotOrders:
                 self._orders.popitem(last=False)
         return self._orders[key]
 
-    def abort(self, checkpoint: int) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """Abort the orders of a checkpoint, also those that are still to come."""
         self._aborted[checkpoint] = None
         if len(self._aborted) > _KEPT:
@@ -98,9 +99,9 @@ class SnapshotOrders:
         for accepted in self._of(checkpoint):
             accepted.abort()
 
-    def included(self, checkpoint: int) -> list[tuple[ShardKey, int]]:
+    def included(self, checkpoint: CheckpointId) -> list[tuple[ShardKey, BatchId]]:
         """Return the shards of this host that are part of a checkpoint, each with its cut."""
         return [(shard, found.order.cut) for found in self._of(checkpoint) for shard in found.shards]
 
-    def _of(self, checkpoint: int) -> list[AcceptedOrder]:
+    def _of(self, checkpoint: CheckpointId) -> list[AcceptedOrder]:
         return [accepted for (number, _), accepted in self._orders.items() if number == checkpoint]

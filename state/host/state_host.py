@@ -16,6 +16,7 @@ from ...storage.backends.open import open_store
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.restore import restore_files
 from ...storage.errors import ChandyError
+from ...storage.ids import NO_BATCH, BatchId
 from ...storage.logs import logger
 from ...storage.store import Store
 from ..errors import ChangelogBrokenError, CopyGivenUpError, ShardMissingError, ShardRefusedError
@@ -54,7 +55,7 @@ from ..shards import FIRST_TERM, RestoreSource, ResumePoint
 from .arrivals import Arrivals
 from .batch_answers import BatchAnswers
 from .batch_metrics import RecentBatches
-from .batches import NOTHING, check_together
+from .batches import check_together
 from .changelogs import HostChangelogs, RunChangelogs
 from .changes import Changes
 from .forwarding import Forwarding
@@ -144,12 +145,12 @@ class StateHost:
             self._snapshots.accept(order)
         acquired = self._table.acquire(task.query_id, task.uid, task.shards)
         shards = {ShardKey(task.query_id, task.uid, shard): found for shard, found in acquired.here.items()}
-        opened, before = self._table.opened(task.query_id, task.uid), task.batch - 1
+        opened, before = self._table.opened(task.query_id, task.uid), BatchId(task.batch - 1)
         check_together({shard.name: shard.reached(before) for shard in opened}, before)
         self._snapshots.snapshot_ahead(answer.orders, shards)
         for found in shards.values():
             found.begin(task.batch)
-        fresh = [key.shard for key, found in shards.items() if found.position == NOTHING]
+        fresh = [key.shard for key, found in shards.items() if found.position == NO_BATCH]
         terms = {key.shard: found.term for key, found in shards.items() if found.term > FIRST_TERM}
         return Begun(acquired.elsewhere, answer.times, tuple(fresh), terms)
 
@@ -342,7 +343,7 @@ class StateHost:
                 self._restore_files(key, source, directory, tally)
             begun = time.monotonic()
             shard = Shard(
-                str(key), directory, self._memory, NOTHING if source is None else source.batch, changelog
+                str(key), directory, self._memory, NO_BATCH if source is None else source.batch, changelog
             )
             try:
                 if source is not None and shard.changed_by > source.batch:
@@ -403,5 +404,5 @@ class StateHost:
         shutil.rmtree(lost, ignore_errors=True)
 
 
-def _without_changelogs(key: ShardKey, batch: int) -> ChangelogBrokenError:
+def _without_changelogs(key: ShardKey, batch: BatchId) -> ChangelogBrokenError:
     return ChangelogBrokenError(str(key), batch, "that this state host keeps no changelogs")

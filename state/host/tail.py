@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ...storage.ids import BatchId
 from ..errors import ShardRefusedError
 from .cache import Value, weight
 
@@ -19,9 +20,9 @@ class Tail:
         self._shard = shard
         self._limit = limit
         self._size = 0
-        self._batches: list[tuple[int, dict[bytes, Value]]] = []
+        self._batches: list[tuple[BatchId, dict[bytes, Value]]] = []
 
-    def add(self, batch: int, entries: Mapping[bytes, Value]) -> None:
+    def add(self, batch: BatchId, entries: Mapping[bytes, Value]) -> None:
         """Add the changes of a batch that has committed."""
         self._size += weight(entries)
         if self._size > self._limit:
@@ -30,7 +31,7 @@ class Tail:
             # A copy: the level that the changes go to grows.
             self._batches.append((batch, dict(entries)))
 
-    def after(self, batch: int) -> list[tuple[int, dict[bytes, Value]]]:
+    def after(self, batch: BatchId) -> list[tuple[BatchId, dict[bytes, Value]]]:
         """Return the batches after one, in their order, with their changes.
 
         Raises:

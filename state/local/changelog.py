@@ -32,6 +32,7 @@ import pyarrow as pa
 import xxhash
 
 from ...storage.disk.directories import private_directory
+from ...storage.ids import NO_BATCH, BatchId
 from ...storage.logs import logger
 from ..errors import ChangelogBrokenError
 from ..format.arrow import BYTES
@@ -110,7 +111,7 @@ def runs(root: Path) -> Iterator[tuple[Path, Path]]:
 
 @attrs.define
 class _Segment:
-    newest: int = -1
+    newest: BatchId = NO_BATCH
     """The newest batch in the segment."""
     size: int = 0
     """Bytes."""
@@ -119,7 +120,7 @@ class _Segment:
 @attrs.frozen
 class _Record:
     path: Path
-    batch: int
+    batch: BatchId
     start: int
     """Offset of the changes in the file."""
     length: int
@@ -157,12 +158,12 @@ class Changelog:
             for path in _segments(folder):
                 own = self._next()
                 own.hardlink_to(path)
-                newest = max((record.batch for record in _records(own)), default=-1)
+                newest = max((record.batch for record in _records(own)), default=NO_BATCH)
                 self._segments[own] = _Segment(newest, own.stat().st_size)
         except OSError as error:
             self._end(str(error))
 
-    def append(self, batch: int, columns: Columns | None = None) -> None:
+    def append(self, batch: BatchId, columns: Columns | None = None) -> None:
         """Write the changes of an attempt at a batch, which replace those of an earlier attempt."""
         if self._ended:
             return
@@ -190,7 +191,7 @@ class Changelog:
         if self._ended and not self._closed:
             self._begin()
 
-    def forget(self, upto: int) -> None:
+    def forget(self, upto: BatchId) -> None:
         """Delete the segments that end at ``upto`` or before: a completed checkpoint contains their batches."""
         growing = None if self._growing is None else self._growing[0]
         for path, segment in list(self._segments.items()):
@@ -228,7 +229,7 @@ class Changelog:
         return self._folder / f"{self._number}.log"
 
 
-def covers(folder: Path, after: int, upto: int) -> bool:
+def covers(folder: Path, after: BatchId, upto: BatchId) -> bool:
     """Return whether a changelog has all batches after ``after`` up to ``upto``. It reads only the records' heads."""
     try:
         found = _latest(folder)
@@ -237,7 +238,7 @@ def covers(folder: Path, after: int, upto: int) -> bool:
     return found.keys() >= set(range(after + 1, upto + 1))
 
 
-def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[bytes, Value]]]:
+def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[BatchId, dict[bytes, Value]]]:
     """Yield the batches that lead to a resume point with their changes, in order.
 
     Raises:
@@ -245,7 +246,7 @@ def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[by
     """
     try:
         records = _latest(folder)
-        for batch in range(resume_point.after + 1, resume_point.batch + 1):
+        for batch in map(BatchId, range(resume_point.after + 1, resume_point.batch + 1)):
             if batch not in records:
                 raise ChangelogBrokenError(str(folder), batch, "no record")
             yield batch, _read(records[batch])
@@ -253,7 +254,7 @@ def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[int, dict[by
         raise ChangelogBrokenError(str(folder), resume_point.batch, str(error)) from error
 
 
-def newest(folder: Path, cut: int) -> tuple[int, dict[bytes, Value]] | None:
+def newest(folder: Path, cut: BatchId) -> tuple[BatchId, dict[bytes, Value]] | None:
     """Return the newest batch of a changelog with its changes; None if it is not after ``cut``.
 
     Raises:
@@ -264,10 +265,10 @@ def newest(folder: Path, cut: int) -> tuple[int, dict[bytes, Value]] | None:
         batch = max(records, default=cut)
         return (batch, _read(records[batch])) if batch > cut else None
     except OSError as error:
-        raise ChangelogBrokenError(str(folder), cut + 1, str(error)) from error
+        raise ChangelogBrokenError(str(folder), BatchId(cut + 1), str(error)) from error
 
 
-def _latest(folder: Path) -> dict[int, _Record]:
+def _latest(folder: Path) -> dict[BatchId, _Record]:
     """Return the last record of each batch of a changelog: it counts."""
     return {record.batch: record for path in _segments(folder) for record in _records(path)}
 
@@ -310,7 +311,7 @@ def _encoded(columns: Columns | None) -> pa.Buffer | bytes:
     return pa.record_batch([columns.keys, columns.values], schema=_SCHEMA).serialize()
 
 
-def _digest(batch: int, changes: pa.Buffer | bytes) -> bytes:
+def _digest(batch: BatchId, changes: pa.Buffer | bytes) -> bytes:
     found = xxhash.xxh3_128(struct.pack("<4sqq", _MAGIC, batch, len(changes)))
     found.update(changes)
     return found.digest()

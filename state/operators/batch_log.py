@@ -13,11 +13,12 @@ from typing import Any
 
 import attrs
 
+from ...storage.ids import NO_BATCH, BatchId
 from ..errors import UnreadableFileError
 from ..rpc.messages import BatchTimes
 
 
-def batch_times(directory: Path, batch: int, *, single_watermark: bool = False) -> BatchTimes:
+def batch_times(directory: Path, batch: BatchId, *, single_watermark: bool = False) -> BatchTimes:
     """Return the times of a planned batch; every call returns the same.
 
     The watermark of batch N is the greatest event time up to batch N-1, minus the delay. In batch N, Spark treats rows
@@ -46,7 +47,7 @@ def batch_times(directory: Path, batch: int, *, single_watermark: bool = False) 
     )
 
 
-def watermark_after(directory: Path, batch: int) -> int:
+def watermark_after(directory: Path, batch: BatchId) -> int:
     """Return the watermark of the batch that follows a committed batch.
 
     Raises:
@@ -58,13 +59,13 @@ def watermark_after(directory: Path, batch: int) -> int:
     return found.number("nextBatchWatermarkMs")
 
 
-def newest_committed(directory: Path) -> int:
+def newest_committed(directory: Path) -> BatchId:
     """Return the newest batch in the commit log, -1 if none has committed."""
     try:
         names = [path.name for path in (directory / "commits").iterdir()]
     except FileNotFoundError:
-        return -1
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
+        return NO_BATCH
+    return max((BatchId(int(name)) for name in names if name.isdecimal()), default=NO_BATCH)
 
 
 @attrs.frozen

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from ...storage.ids import NO_BATCH, BatchId
 from ..pyspark_versions import SupportsTriggerAvailableNow, stream_reader
 from ..source_names import named
 from .batch_log import batch_times, newest_committed, watermark_after
@@ -64,7 +65,7 @@ class TickTarget:
             return None
 
 
-def is_due(target: TickTarget, newest: int, idle_ms: float) -> bool:
+def is_due(target: TickTarget, newest: BatchId, idle_ms: float) -> bool:
     """Return whether another batch must run even if there is no data.
 
     Args:
@@ -90,7 +91,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._target = target
         self._clock = clock
-        self._newest = -1
+        self._newest = NO_BATCH
         self._since = clock()
         self._looked = False
 

@@ -22,6 +22,7 @@ from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.pins import Pins
 from ...storage.errors import ObjectMissingError
+from ...storage.ids import CheckpointId
 from ...storage.store import Store
 from ..errors import NoSuchStateError
 from ..pyspark_versions import SupportsTriggerAvailableNow
@@ -52,10 +53,10 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._ids: list[int] = []
-        self._newest: int | None = None
+        self._ids: list[CheckpointId] = []
+        self._newest: CheckpointId | None = None
         self._looked_at = -_LOOK_SECONDS
-        self._until: int | None = None
+        self._until: CheckpointId | None = None
         self._released: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,7 +140,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _pins(self) -> Pins:
         return Pins(self._store, self._feed.reader)
 
-    def _latest(self) -> int | None:
+    def _latest(self) -> CheckpointId | None:
         """Return the newest checkpoint, or the one at which a query that takes what is there ends."""
         if self._until is not None:
             return self._until
@@ -148,7 +149,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._look()
         return self._newest
 
-    def _look(self) -> int | None:
+    def _look(self) -> CheckpointId | None:
         catalog = Catalog(self._store)
         # A manifest is large, and mostly there is no new one.
         if (ids := catalog.list_ids()) != self._ids:
@@ -157,7 +158,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._newest = None if latest is None else latest.id
         return self._newest
 
-    def _located(self, checkpoint: int, completed_at: float | None) -> Located:
+    def _located(self, checkpoint: CheckpointId, completed_at: float | None) -> Located:
         store = self._store
         try:
             manifest = Catalog(store).read(checkpoint)
@@ -171,7 +172,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         uid = self._feed.changes.state.operator
         return next((len(one.shards) for one in manifest.operators if one.uid == uid), 0)
 
-    def _lost(self, checkpoint: int, completed_at: float | None, now: float | None) -> NoSuchStateError:
+    def _lost(
+        self, checkpoint: CheckpointId, completed_at: float | None, now: float | None
+    ) -> NoSuchStateError:
         return NoSuchStateError(
             f"reader {self._feed.reader!r} cannot go on in {self._feed.root}",
             f"checkpoint {checkpoint}, whose state it has read or was reading",

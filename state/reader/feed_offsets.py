@@ -12,14 +12,16 @@ from typing import Any, Self
 
 import attrs
 
+from ...storage.ids import CheckpointId
+
 
 @attrs.frozen
 class FeedOffset:
     """How far a stream has been read."""
 
-    at: int | None = None
+    at: CheckpointId | None = None
     """The checkpoint whose state has been read; None before the first one is read as a whole."""
-    to: int | None = None
+    to: CheckpointId | None = None
     """The first checkpoint, of which only a part has been read; None: there is none such."""
     shards: int = 0
     """How many shards of it have been read."""
@@ -27,7 +29,7 @@ class FeedOffset:
     """When the checkpoint was completed: another one may get its id, if the storage is emptied or put back."""
 
     @property
-    def needed(self) -> int | None:
+    def needed(self) -> CheckpointId | None:
         """The checkpoint that must still be there; None before anything was read."""
         return self.to if self.at is None else self.at
 
@@ -62,9 +64,9 @@ def in_place(completed_at: float | None, now: float | None, there: Sequence[int]
 class Span:
     """What one batch reads."""
 
-    old: int | None
+    old: CheckpointId | None
     """The older checkpoint; None: there is none."""
-    new: int
+    new: CheckpointId
     """The newer one."""
     first: int = 0
     """The first shard to read, if there is no older checkpoint."""
@@ -88,7 +90,7 @@ def span_of(start: FeedOffset, end: FeedOffset) -> Span | None:
 
 
 def next_offset(
-    start: FeedOffset, target: int, completed_at: float, shards: int, at_once: int | None
+    start: FeedOffset, target: CheckpointId, completed_at: float, shards: int, at_once: int | None
 ) -> FeedOffset:
     """Return how far the next batch reads.
 

@@ -13,6 +13,7 @@ import attrs
 
 from ...storage.checkpoints.manifest import Handle
 from ...storage.errors import FailureCode
+from ...storage.ids import BatchId, CheckpointId
 from ..shards import FIRST_TERM, NO_TERM, CopyId, RestoreSource, ResumePoint, ShardId, Term
 from .addresses import PortRange
 from .orders import SnapshotOrder
@@ -76,7 +77,7 @@ class BeginTask:
 
     query_id: str
     """Spark's id of the query. A query that went back to a checkpoint has a new one."""
-    batch: int
+    batch: BatchId
     uid: str
     shards: tuple[int, ...]
     terms: dict[int, Term] = attrs.field(factory=dict)
@@ -134,7 +135,7 @@ class TaskFailure(Message[None]):
     """A processor raised. The coordinator is told so that the user sees the traceback once."""
 
     query_id: str
-    batch: int
+    batch: BatchId
     uid: str
     key: str
     """The key as text, or the method that was called; empty if neither is known."""
@@ -151,7 +152,7 @@ class ReadValues:
     uid: str
     keys: tuple[str, ...]
     """In hexadecimal."""
-    committed: int
+    committed: BatchId
     """The last batch that is known to have committed."""
 
 
@@ -256,7 +257,7 @@ class AskBatch(Message[BatchAnswer]):
 
     host: str
     query_id: str
-    batch: int
+    batch: BatchId
 
 
 @attrs.frozen
@@ -343,7 +344,7 @@ class Ack(Message[None]):
     """The snapshots of all shards that an order named are durable."""
 
     host: str
-    checkpoint: int
+    checkpoint: CheckpointId
     query_id: str
     snapshots: tuple[ShardSnapshot, ...]
 
@@ -353,7 +354,7 @@ class Decline(Message[None]):
     """A host cannot carry out a snapshot order."""
 
     host: str
-    checkpoint: int
+    checkpoint: CheckpointId
     query_id: str
     error: str
 
@@ -414,9 +415,9 @@ class HandOver:
     shard: ShardId
     term: Term
     """The term of the owner, which refuses any other."""
-    after: int
+    after: BatchId
     """The last batch that is known already."""
-    cut: int | None = None
+    cut: BatchId | None = None
     """The batch after which the owner serves the shard no more; None if it goes on."""
     standby: ShardStandby | None = None
     """The host that gets, from now on, what tasks stage on the shard; None if no host does."""
@@ -427,7 +428,7 @@ class Forwarded:
     """What a standby needs to know of what a task has staged on its shard."""
 
     copy_id: CopyId
-    position: int
+    position: BatchId
     """The last batch that was part of the owner's state."""
 
 
@@ -437,7 +438,7 @@ class Forward:
 
     query_id: str
     uid: str
-    batch: int
+    batch: BatchId
     shards: dict[int, Forwarded]
     rows: int
     """How many come. If its sender is killed, a stream ends early, and that looks like its end."""

@@ -10,6 +10,8 @@ from typing import Self
 import attrs
 import pyarrow as pa
 
+from ...storage.ids import BatchId
+
 
 @attrs.define
 class OperatorMetrics:
@@ -102,7 +104,7 @@ class OperatorMetrics:
 class BatchMetrics:
     """What an operator did in one batch: sums over its tasks, whose seconds add up."""
 
-    batch: int
+    batch: BatchId
     tasks: OperatorMetrics = attrs.field(factory=OperatorMetrics)
     """What the tasks themselves have measured."""
     shards: int = 0

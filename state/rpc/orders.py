@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from ...storage.ids import BatchId, CheckpointId
 from ..shards import CopyId, RestoreSource, ShardId, Term
 
 
@@ -17,15 +18,15 @@ class SnapshotOrder:
     An order may come with the answer for a batch, by itself, or both. It is carried out once.
     """
 
-    checkpoint: int
+    checkpoint: CheckpointId
     query: str
     query_id: str
-    cut: int
+    cut: BatchId
     shards: tuple[ShardId, ...]
     """The shards to snapshot, all on this host. Never empty."""
     root: str
     """URI of the store to write to: the pipeline's own or the savepoint's."""
-    base: int | None
+    base: CheckpointId | None
     """The completed checkpoint whose files need not be uploaded again. None: upload all."""
     triggered_at: float
     """Seconds since 1970, the driver's clock."""
@@ -42,15 +43,15 @@ class SnapshotOrder:
 class CompleteOrder:
     """A checkpoint has completed."""
 
-    checkpoint: int
+    checkpoint: CheckpointId
 
 
 @attrs.frozen
 class AbortOrder:
     """A checkpoint was aborted: delete its snapshots."""
 
-    checkpoint: int
-    latest: int | None
+    checkpoint: CheckpointId
+    latest: CheckpointId | None
     """The latest completed checkpoint."""
 
 
@@ -82,7 +83,7 @@ class TakeOver:
     """Take the rest of a shard over from its owner, which is between two batches."""
 
     copy_id: CopyId
-    cut: int
+    cut: BatchId
     """The batch after which the shard moves. It has committed, and the next one waits."""
     term: Term
     """The term in which the shard would be served here."""
@@ -93,7 +94,7 @@ class Promote:
     """The owner of a shard is gone: its standby here is to be the shard from now on."""
 
     copy_id: CopyId
-    cut: int
+    cut: BatchId
     """The newest batch that is known to have committed. What is staged after it stays staged."""
     term: Term
     """The term in which the shard would be served here."""
@@ -108,13 +109,13 @@ class Reopen:
     shard: ShardId
     source: RestoreSource | None
     """The checkpoint; None: the shard was empty."""
-    after: int
+    after: BatchId
     """The last batch in it."""
     lost: str
     """Id of the lost host."""
-    cut: int
+    cut: BatchId
     """The newest batch that is known to have committed. What is staged after it stays staged."""
-    begun: int
+    begun: BatchId
     """The newest batch that has begun."""
     term: Term
     """The term in which the shard would be served here."""

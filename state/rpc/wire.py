@@ -27,6 +27,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from ...storage.ids import BatchId
 from ..format.arrow import BYTES
 from ..format.columns import Columns
 from .access import Entries, ShardColumn
@@ -76,11 +77,11 @@ def runs(shards: ShardColumn) -> Iterator[tuple[int, int, int]]:
 class HandedOver:
     """What a host has of a shard that another one does not have yet."""
 
-    position: int
+    position: BatchId
     """The last batch that the state contains."""
-    batches: list[tuple[int, dict[bytes, bytes | None]]]
+    batches: list[tuple[BatchId, dict[bytes, bytes | None]]]
     """The batches after the one that was asked for, with their changes, in their order."""
-    staged: int | None = None
+    staged: BatchId | None = None
     """The batch, the last one, that is only staged. None: only applied ones are asked for, or nothing is staged."""
 
     def pack(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -96,7 +97,8 @@ class HandedOver:
         """Return what ``pack`` packed. Batches without changes are left out."""
         staged = schema.metadata.get(STAGED)
         batches = list(unpack_batches(rows))
-        return cls(int(schema.metadata[POSITION]), batches, None if staged is None else int(staged))
+        position = BatchId(int(schema.metadata[POSITION]))
+        return cls(position, batches, None if staged is None else BatchId(int(staged)))
 
 
 @attrs.frozen(eq=False)
@@ -135,9 +137,9 @@ def pack_batches(batches: Iterable[tuple[int, Mapping[bytes, bytes | None]]]) ->
         yield from _pack(batch, Columns.of(entries), BATCHES)
 
 
-def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[bytes, bytes | None]]]:
+def unpack_batches(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[BatchId, dict[bytes, bytes | None]]]:
     """Yield the batches that ``pack_batches`` packed. One without changes is left out."""
-    known: tuple[int, dict[bytes, bytes | None]] | None = None
+    known: tuple[BatchId, dict[bytes, bytes | None]] | None = None
     for some in rows:
         batch = some.column(0)[0].as_py()
         entries = Columns(some.column(1), some.column(2)).entries()

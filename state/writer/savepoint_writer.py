@@ -29,6 +29,7 @@ from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, discard_savepoint
 from ...storage.checkpoints.snapshots import StoredSnapshot
 from ...storage.codec import from_json as from_canonical_json
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.keys import validate_name
 from ...storage.store import Store
 from ..aggregation.windowing import has_ends
@@ -41,7 +42,6 @@ from ..format.packing import Packing
 from ..format.rows import check_columns
 from ..format.schema import Schemas, bare, from_json, plain_strings, to_json
 from ..format.values import StateName
-from ..host.batches import NOTHING
 from ..operators import shard_ranges
 from ..operators.dataframe import quoted
 from ..operators.partitioning import default_tasks
@@ -55,7 +55,7 @@ Mode = Literal["overwrite", "merge"]
 Kind = Literal["value", "list", "map"]
 
 EXPIRES_AT: Final = "expires_at"
-_FIRST: Final = 1
+_FIRST: Final = CheckpointId(1)
 """Id of a savepoint that comes from no checkpoint, and its generation."""
 
 
@@ -342,9 +342,9 @@ class SavepointWriter:
             found[row.shard] = from_canonical_json(StoredSnapshot, row.stored.encode())
         return found
 
-    def _batch(self, query: str) -> int:
+    def _batch(self, query: str) -> BatchId:
         queries = self._base.manifest.queries if self._base else ()
-        return next((one.batch for one in queries if one.name == query), NOTHING)
+        return next((one.batch for one in queries if one.name == query), NO_BATCH)
 
     # --- checks ---------------------------------------------------------------------------------------------
 

@@ -19,12 +19,12 @@ from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
 from ...storage.codec import to_json
 from ...storage.disk.scratch import scratch_directory
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ..errors import StateTypeError
 from ..format import keyspace
 from ..format.keys import KeyCodec
 from ..format.packing import expiry_of
 from ..format.schema import from_json
-from ..host.batches import NOTHING
 from ..host.cache import Value
 from ..host.database import ShardDatabase
 from ..host.memory import Memory
@@ -77,9 +77,9 @@ class ShardFiles:
     """URI of the store that they are in; empty if there are none."""
     target: str
     """URI of the store to write to."""
-    checkpoint: int
+    checkpoint: CheckpointId
     """Id of the checkpoint to write."""
-    batch: int
+    batch: BatchId
     """The position of shards that have held nothing until now."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -121,7 +121,7 @@ class ShardFiles:
         """Whether a shard for which there are no rows is right as it is."""
         if handle is None:
             # All shards of an operator must have come to the same batch, also those that hold nothing.
-            return self.batch == NOTHING
+            return self.batch == NO_BATCH
         return all(state.keeps_other_keys for state in self.states)
 
     def _store(self, shard: int, handle: Handle | None, files: Mapping[str, Path]) -> StoredSnapshot:
@@ -147,7 +147,7 @@ class ShardFiles:
 class _ShardWriter:
     """Changes the database of one shard."""
 
-    def __init__(self, database: ShardDatabase, operator: str, codec: KeyCodec, batch: int) -> None:
+    def __init__(self, database: ShardDatabase, operator: str, codec: KeyCodec, batch: BatchId) -> None:
         self._database = database
         self._operator = operator
         self._codec = codec

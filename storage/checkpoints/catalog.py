@@ -20,6 +20,7 @@ from ..errors import (
     StorageError,
     StorageReplacedError,
 )
+from ..ids import FIRST_CHECKPOINT, CheckpointId
 from ..logs import logger
 from ..store import Store
 from .fencing import Claim, DriverRecord, Generation, LeaseRecord, begin, is_outdated, voided_by
@@ -46,7 +47,7 @@ _log = logger(__name__)
 class CatalogEntry:
     """A checkpoint's manifest as it is found in a store, readable or not."""
 
-    id: int
+    id: CheckpointId
     manifest: Manifest | None = None
     """None if it cannot be read."""
     problem: DamagedError | SchemaTooNewError | None = None
@@ -73,11 +74,11 @@ class Catalog:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def list_ids(self) -> list[int]:
+    def list_ids(self) -> list[CheckpointId]:
         """Return the ids of all manifests, ascending, including void ones."""
         return _ids(self.store.list(CHECKPOINTS))
 
-    def read(self, checkpoint: int) -> Manifest:
+    def read(self, checkpoint: CheckpointId) -> Manifest:
         """Return a checkpoint's manifest.
 
         Raises:
@@ -119,7 +120,7 @@ class Catalog:
         twice: ids only grow, and if both lists are equal, nothing happened between them. Otherwise only what has come
         since is read, so that this ends although checkpoints complete faster than all of them can be read.
         """
-        known: dict[int, CatalogEntry] = {}
+        known: dict[CheckpointId, CatalogEntry] = {}
         ids = self.list_ids()
         while True:
             missing: ObjectMissingError | None = None
@@ -157,7 +158,7 @@ class Catalog:
         """Like ``completed``, without the checkpoints whose manifest cannot be read."""
         return [entry.completed for entry in self.entries() if entry.completed]
 
-    def _entry(self, checkpoint: int) -> CatalogEntry:
+    def _entry(self, checkpoint: CheckpointId) -> CatalogEntry:
         try:
             return CatalogEntry(checkpoint, self.read(checkpoint))
         except (DamagedError, SchemaTooNewError) as error:
@@ -211,14 +212,14 @@ class Catalog:
 
     # --- committing -----------------------------------------------------------------------------------------
 
-    def take_over(self, owner: str, now: float, first_id: int = 1) -> Generation:
+    def take_over(self, owner: str, now: float, first_id: CheckpointId = FIRST_CHECKPOINT) -> Generation:
         """Claim and start a generation at once, which waits for nobody: for those who write into no sink.
 
         The arguments and errors are those of ``claim`` and ``start``.
         """
         return self.start(self.claim(owner, now), first_id)
 
-    def start(self, claim: Claim, first_id: int = 1) -> Generation:
+    def start(self, claim: Claim, first_id: CheckpointId = FIRST_CHECKPOINT) -> Generation:
         """Begin the generation of a claim, and return its start record.
 
         Args:
@@ -245,7 +246,7 @@ class Catalog:
         self._prune(claim.generation, keys.intersection(map(trigger_key, touched.difference(committed))))
         return generation
 
-    def _counts(self, checkpoint: int, started: Sequence[Generation]) -> bool:
+    def _counts(self, checkpoint: CheckpointId, started: Sequence[Generation]) -> bool:
         """Whether a manifest of a lower generation counts, after the claim that fences them all."""
         if started and checkpoint in (started[-1].counted or ()):
             return True
@@ -443,7 +444,7 @@ class Catalog:
         return True
 
 
-def _ids(keys: Iterable[str]) -> list[int]:
+def _ids(keys: Iterable[str]) -> list[CheckpointId]:
     return sorted(
         checkpoint for key in keys if (checkpoint := checkpoint_of(key)) and key == manifest_key(checkpoint)
     )

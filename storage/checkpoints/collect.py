@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 
 from ..errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
+from ..ids import CheckpointId
 from ..store import ObjectStat, Store
 from .catalog import Catalog
 from .layout import (
@@ -124,7 +125,7 @@ def discard(
     return Deleted(keys, remaining, failed)
 
 
-def discard_aborted(store: Store, checkpoint: int, proof: FenceProof) -> frozenset[str]:
+def discard_aborted(store: Store, checkpoint: CheckpointId, proof: FenceProof) -> frozenset[str]:
     """Delete what was written only for a checkpoint that will never complete, and return the keys.
 
     The records that the id was used stay, and so does what completed checkpoints reference. Shared files stay, too:

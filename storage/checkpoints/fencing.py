@@ -33,6 +33,8 @@ from typing import Final
 
 import attrs
 
+from ..ids import CheckpointId
+
 KEPT: Final = 5
 """The newest generations, whose records are kept. One would be enough for a store whose lists are of one moment; on a
 local disk, a list may miss a record that is made and one that is deleted while it is read."""
@@ -93,7 +95,7 @@ class Generation:
     generation: int
     predecessors_end: int
     """Highest id of a checkpoint that lower generations committed; 0 if there is none."""
-    next_id: int
+    next_id: CheckpointId
     """The first checkpoint id that this generation may use."""
     created_at: float
     """Seconds since 1970 by the coordinator's clock."""
@@ -103,7 +105,7 @@ class Generation:
     """Ids of the checkpoints of lower generations that count: all others are void. None in the first version's records:
     those above ``predecessors_end`` are void, and so are those that an earlier record makes void."""
 
-    def voids(self, generation: int, checkpoint: int) -> bool:
+    def voids(self, generation: int, checkpoint: CheckpointId) -> bool:
         """Whether it makes the manifest with this id void that this generation committed."""
         if generation >= self.generation:
             return False
@@ -112,7 +114,7 @@ class Generation:
         return checkpoint not in self.counted
 
 
-def voided_by(generation: int, checkpoint: int, started: Iterable[Generation]) -> Generation | None:
+def voided_by(generation: int, checkpoint: CheckpointId, started: Iterable[Generation]) -> Generation | None:
     """Return the lowest generation that makes a manifest void; None if the manifest counts.
 
     Args:
@@ -130,7 +132,7 @@ def begin(
     counted: Collection[int],
     touched: Collection[int],
     started: Collection[Generation],
-    first_id: int,
+    first_id: CheckpointId,
 ) -> Generation:
     """Decide the start record of a generation.
 
@@ -147,7 +149,7 @@ def begin(
     return Generation(
         claim.generation,
         max(committed, default=0),
-        max(used) + 1,
+        CheckpointId(max(used) + 1),
         claim.created_at,
         claim.owner,
         tuple(sorted(counted)),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import uuid
 
+from ..ids import BatchId, CheckpointId
+
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints/"
 GENERATIONS = "generations/"
@@ -80,7 +82,7 @@ def replicated_by(name: str) -> str | None:
     return pipeline if found else None
 
 
-def pin_key(reader: str, checkpoint: int) -> str:
+def pin_key(reader: str, checkpoint: CheckpointId) -> str:
     """Key of the record that a reader needs a checkpoint."""
     return f"{PINS}{reader}/{checkpoint}.json"
 
@@ -91,22 +93,22 @@ def pin_of(key: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def manifest_key(checkpoint: int) -> str:
+def manifest_key(checkpoint: CheckpointId) -> str:
     """Key of a checkpoint's manifest."""
     return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"
 
 
-def trigger_key(checkpoint: int) -> str:
+def trigger_key(checkpoint: CheckpointId) -> str:
     """Key of the record that this id was used, with the checkpoint's kind. It is created before anything else."""
     return f"{CHECKPOINTS}{checkpoint}/trigger"
 
 
-def savepoint_key(checkpoint: int) -> str:
+def savepoint_key(checkpoint: CheckpointId) -> str:
     """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"
 
 
-def pack_key(checkpoint: int, writer: str) -> str:
+def pack_key(checkpoint: CheckpointId, writer: str) -> str:
     """Key of the object into which ``writer`` packs its small files of a checkpoint."""
     return f"{CHECKPOINTS}{checkpoint}/{writer}{PACK}"
 
@@ -126,7 +128,7 @@ def staged_folder(query: str) -> str:
     return f"{STAGED}{query}/"
 
 
-def staged_name(batch: int, partition: int, number: int, suffix: str) -> str:
+def staged_name(batch: BatchId, partition: int, number: int, suffix: str) -> str:
     """Return a new name for a file that a task has staged.
 
     Another attempt at the task may run at the same time, so that no two may share a name.
@@ -162,10 +164,10 @@ def started_by(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def checkpoint_of(key: str) -> int | None:
+def checkpoint_of(key: str) -> CheckpointId | None:
     """Return the checkpoint whose folder has this key; None if it is another object."""
     match = _CHECKPOINT.match(key)
-    return int(match[1]) if match else None
+    return CheckpointId(int(match[1])) if match else None
 
 
 def is_file(key: str) -> bool:

@@ -8,6 +8,7 @@ import attrs
 
 from ..backends.open import open_store, pipeline_uri
 from ..errors import NothingHereError, ObjectMissingError, StorageError
+from ..ids import CheckpointId
 from ..store import Store
 from ..uri import join_uri
 from .catalog import Catalog
@@ -111,7 +112,7 @@ def savepoint(uri: str) -> Located | None:
         return None
 
 
-def savepoints(store: Store) -> dict[int, str]:
+def savepoints(store: Store) -> dict[CheckpointId, str]:
     """Return the URIs of the savepoints that a pipeline wrote, by id. Nobody has checked that they are still there.
 
     A storage may have been copied or moved since. Savepoints that are in it were copied with it.
@@ -121,7 +122,7 @@ def savepoints(store: Store) -> dict[int, str]:
     return {id: _place(store, id, store.read(savepoint_key(id)).decode(errors="replace")) for id in ids}
 
 
-def _place(store: Store, checkpoint: int, recorded: str) -> str:
+def _place(store: Store, checkpoint: CheckpointId, recorded: str) -> str:
     """Return where a savepoint is now that was written to the URI ``recorded``."""
     folder, _, name = recorded.partition("?")[0].rpartition("/")
     own = join_uri(store.uri, SAVEPOINTS, name)
@@ -172,7 +173,7 @@ def find(catalog: Catalog, checkpoint: str | int) -> Located:
     if _is_uri(checkpoint):
         return _savepoint_at(str(checkpoint))
     if checkpoint != LATEST:
-        return _by_id(catalog, int(checkpoint))
+        return _by_id(catalog, CheckpointId(int(checkpoint)))
     latest = catalog.latest()
     if latest is None:
         raise NothingHereError(
@@ -198,7 +199,7 @@ def _savepoint_at(uri: str) -> Located:
     return found
 
 
-def _by_id(catalog: Catalog, checkpoint: int) -> Located:
+def _by_id(catalog: Catalog, checkpoint: CheckpointId) -> Located:
     store = catalog.store
     try:
         manifest = catalog.read(checkpoint)
@@ -219,7 +220,7 @@ def _by_id(catalog: Catalog, checkpoint: int) -> Located:
     return Located(manifest, store)
 
 
-def _savepoint_by_id(store: Store, checkpoint: int) -> Located | None:
+def _savepoint_by_id(store: Store, checkpoint: CheckpointId) -> Located | None:
     """Return the savepoint that a pipeline wrote under an id; another one may have taken its place since."""
     try:
         recorded = store.read(savepoint_key(checkpoint)).decode()
@@ -229,7 +230,7 @@ def _savepoint_by_id(store: Store, checkpoint: int) -> Located | None:
     return found if found and found.manifest.id == checkpoint else None
 
 
-def _no_checkpoint(catalog: Catalog, checkpoint: int) -> NothingHereError:
+def _no_checkpoint(catalog: Catalog, checkpoint: CheckpointId) -> NothingHereError:
     there = ", ".join(str(entry.id) for entry in catalog.entries() if not entry.voided_by)
     return NothingHereError(
         f"there is no checkpoint {checkpoint} in {catalog.store.uri}",

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import enum
 from functools import cached_property
+from typing import Any, Final
 
 import attrs
+
+from ..ids import NO_BATCH, BatchId, CheckpointId
 
 SCHEMA_VERSION = 4
 """The newest manifest schema that this version of Chandy writes and reads."""
 
-_COUNT = attrs.validators.ge(0)
-_COUNT_IF_KNOWN = attrs.validators.optional(_COUNT)
+# The type of attrs' validators would make an int of each id.
+_COUNT: Final[Any] = attrs.validators.ge(0)
+_COUNT_IF_KNOWN: Final[Any] = attrs.validators.optional(_COUNT)
+_BATCH: Final[Any] = attrs.validators.ge(NO_BATCH)
 
 
 class CheckpointKind(enum.StrEnum):
@@ -96,7 +101,7 @@ class OperatorRecord:
 class EpochRecord:
     """Output that a checkpoint has closed off and that was not known to be published at its cut."""
 
-    id: int = attrs.field(validator=_COUNT)
+    id: CheckpointId = attrs.field(validator=_COUNT)
     """The checkpoint that closed it. Ids ascend, also across restores."""
     rows: int = attrs.field(validator=_COUNT)
     staged: Handle = Handle()
@@ -113,7 +118,7 @@ class OutputRecord:
     """Uid of the sink."""
     epochs: tuple[EpochRecord, ...]
     """What is still to be published, oldest first."""
-    published: int | None = attrs.field(default=None, validator=_COUNT_IF_KNOWN)
+    published: CheckpointId | None = attrs.field(default=None, validator=_COUNT_IF_KNOWN)
     """The newest epoch that was known to be published at the cut; None: none ever was."""
 
 
@@ -122,7 +127,7 @@ class QueryRecord:
     """A query at the cut."""
 
     name: str
-    batch: int = attrs.field(validator=attrs.validators.ge(-1))
+    batch: BatchId = attrs.field(validator=_BATCH)
     """The last batch whose effects belong to the checkpoint; -1 if there is none."""
     files: Handle
     """The files of the working checkpoint directory, and under ``sink/`` what a sink wants kept."""
@@ -189,7 +194,7 @@ class ChannelRecord:
 class Manifest:
     """A completed checkpoint."""
 
-    id: int = attrs.field(validator=_COUNT)
+    id: CheckpointId = attrs.field(validator=_COUNT)
     kind: CheckpointKind
     pipeline: str
     generation: int = attrs.field(validator=_COUNT)

@@ -15,6 +15,7 @@ import attrs
 
 from ..codec import to_json
 from ..errors import ObjectMissingError
+from ..ids import CheckpointId
 from ..keys import validate_name
 from ..store import Store
 from .catalog import Catalog
@@ -42,7 +43,7 @@ class Pins:
     def __attrs_post_init__(self) -> None:
         validate_name("reader", self.reader)
 
-    def hold(self, checkpoint: int, now: float) -> Manifest:
+    def hold(self, checkpoint: CheckpointId, now: float) -> Manifest:
         """Keep a checkpoint until it is released, and return its manifest.
 
         Args:
@@ -60,7 +61,7 @@ class Pins:
             self.store.delete(pin_key(self.reader, checkpoint))
             raise
 
-    def release_before(self, checkpoint: int) -> None:
+    def release_before(self, checkpoint: CheckpointId) -> None:
         """Release all checkpoints below an id.
 
         Raises:
@@ -68,11 +69,11 @@ class Pins:
         """
         self.store.delete_all([pin_key(self.reader, id) for id in self.held() if id < checkpoint])
 
-    def held(self) -> tuple[int, ...]:
+    def held(self) -> tuple[CheckpointId, ...]:
         """Return the ids of the checkpoints that this reader keeps, ascending."""
         return pins(self.store).get(self.reader, ())
 
-    def release(self) -> tuple[int, ...]:
+    def release(self) -> tuple[CheckpointId, ...]:
         """Release all checkpoints, because the reader never comes back, and return their ids.
 
         Raises:
@@ -83,14 +84,14 @@ class Pins:
         return held
 
 
-def pins(store: Store) -> dict[str, tuple[int, ...]]:
+def pins(store: Store) -> dict[str, tuple[CheckpointId, ...]]:
     """Return the ids of the checkpoints that each reader keeps, ascending, by the name of the reader."""
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[CheckpointId, ...]] = {}
     for reader, checkpoint in sorted(filter(None, map(pin_of, store.list(PINS)))):
-        found[reader] = (*found.get(reader, ()), checkpoint)
+        found[reader] = (*found.get(reader, ()), CheckpointId(checkpoint))
     return found
 
 
-def pinned(store: Store) -> frozenset[int]:
+def pinned(store: Store) -> frozenset[CheckpointId]:
     """Return the ids of the checkpoints that any reader keeps."""
     return frozenset(id for held in pins(store).values() for id in held)

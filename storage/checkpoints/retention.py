@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from ..ids import CheckpointId
 from .manifest import Manifest
 
 
 def dropped(
-    verified: Iterable[int],
+    verified: Iterable[CheckpointId],
     retained: int,
-    in_use_bases: Collection[int] = (),
-    unverified: Iterable[int] = (),
-) -> tuple[int, ...]:
+    in_use_bases: Collection[CheckpointId] = (),
+    unverified: Iterable[CheckpointId] = (),
+) -> tuple[CheckpointId, ...]:
     """Return the ids of the completed checkpoints to drop, ascending.
 
     The ``retained`` newest verified ones are kept, and those that a pending checkpoint builds on. An unverified one

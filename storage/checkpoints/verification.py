@@ -11,6 +11,7 @@ from functools import partial
 import attrs
 
 from ..errors import DamagedError, ObjectMissingError
+from ..ids import CheckpointId
 from ..store import Store
 from .catalog import Catalog
 from .files import CHUNK
@@ -84,10 +85,10 @@ def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) ->
     return [_report(users, found) for users in places]
 
 
-def damaged_objects(reports: Mapping[int, Report]) -> list[DamagedObject]:
+def damaged_objects(reports: Mapping[CheckpointId, Report]) -> list[DamagedObject]:
     """Return the damaged objects in the reports of checkpoints, which are given by id. Sorted by key."""
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    needed_by: defaultdict[str, set[int]] = defaultdict(set)
+    needed_by: defaultdict[str, set[CheckpointId]] = defaultdict(set)
     for checkpoint, report in reports.items():
         for problem in report.problems:
             found[problem.key][problem.found] = None

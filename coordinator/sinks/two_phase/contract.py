@@ -24,6 +24,7 @@ import attrs
 from ....storage.checkpoints.layout import staged_name
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
+from ....storage.ids import BatchId
 from ....storage.uri import is_same_store
 from ..guarantee import Guarantee
 from ..place import OutputTarget
@@ -116,7 +117,7 @@ class WriteContext:
             suffix: what the name ends with: letters, digits and dots.
             number: of the object among those of the task.
         """
-        return staged_name(self.batch, self.partition, number, suffix)
+        return staged_name(BatchId(self.batch), self.partition, number, suffix)
 
 
 @attrs.frozen

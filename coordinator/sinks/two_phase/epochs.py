@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import attrs
 
 from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
+from ....storage.ids import BatchId, CheckpointId
 from .contract import Staged
 
 
@@ -19,9 +20,9 @@ from .contract import Staged
 class ClosedEpoch:
     """The batches between two cuts."""
 
-    id: int
+    id: CheckpointId
     """The checkpoint that closed it."""
-    last: int
+    last: BatchId
     """Its last batch."""
     staged: tuple[Staged, ...]
     """What was written of its batches, in their order."""
@@ -38,34 +39,34 @@ class EpochLog:
 
     sinks: tuple[str, ...]
     """The uids of the sinks."""
-    _open: dict[int, tuple[Staged, ...]] = attrs.field(factory=dict, init=False)
+    _open: dict[BatchId, tuple[Staged, ...]] = attrs.field(factory=dict, init=False)
     """What is staged of each batch that no cut has closed off."""
-    _resumed: set[int] = attrs.field(factory=set, init=False)
+    _resumed: set[BatchId] = attrs.field(factory=set, init=False)
     """The open batches that an earlier run has written. Its cuts may have closed them off."""
     _closed: list[ClosedEpoch] = attrs.field(factory=list, init=False)
     """Epochs that some sink has not published, oldest first."""
-    _published: dict[str, int | None] = attrs.field(factory=dict, init=False)
+    _published: dict[str, CheckpointId | None] = attrs.field(factory=dict, init=False)
     """The newest epoch that each sink is known to have published."""
 
-    def stage(self, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+    def stage(self, batch: BatchId, staged: Sequence[Staged]) -> tuple[Staged, ...]:
         """Record what was written of a batch; return what this replaces, if the batch ran before."""
         replaced = self._open.get(batch, ())
         self._open[batch] = tuple(staged)
         return replaced
 
-    def resume(self, staged: Mapping[int, Sequence[Staged]]) -> None:
+    def resume(self, staged: Mapping[BatchId, Sequence[Staged]]) -> None:
         """Record what an earlier run has written, by batch."""
         self._open.update((batch, tuple(found)) for batch, found in staged.items())
         self._resumed.update(staged)
 
-    def close(self, checkpoint: int, cut: int) -> None:
+    def close(self, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close the epoch of a checkpoint. One without rows and notes leaves nothing to publish."""
         batches = sorted(batch for batch in self._open if batch <= cut)
         staged = tuple(one for batch in batches for one in self._open.pop(batch))
         if any(one.rows or one.note for one in staged):
             self._closed.append(ClosedEpoch(checkpoint, cut, staged))
 
-    def unpublished(self, sink: str, checkpoint: int) -> list[ClosedEpoch]:
+    def unpublished(self, sink: str, checkpoint: CheckpointId) -> list[ClosedEpoch]:
         """Return the epochs up to a checkpoint's that a sink is not known to have published, oldest first."""
         published = self._published.get(sink)
         return [
@@ -74,11 +75,11 @@ class EpochLog:
             if epoch.id <= checkpoint and (published is None or epoch.id > published)
         ]
 
-    def newest_published(self, sink: str) -> int | None:
+    def newest_published(self, sink: str) -> CheckpointId | None:
         """Return the newest epoch that a sink is known to have published; None: none."""
         return self._published.get(sink)
 
-    def published(self, sink: str, epoch: int | None) -> None:
+    def published(self, sink: str, epoch: CheckpointId | None) -> None:
         """Record the newest epoch that a sink has published."""
         self._published[sink] = epoch
         self._closed = [
@@ -87,11 +88,11 @@ class EpochLog:
             if any((done := self._published.get(uid)) is None or one.id > done for uid in self.sinks)
         ]
 
-    def is_published(self, checkpoint: int) -> bool:
+    def is_published(self, checkpoint: CheckpointId) -> bool:
         """Return whether all sinks have published everything up to a checkpoint."""
         return not any(epoch.id <= checkpoint for epoch in self._closed)
 
-    def go_back(self, checkpoint: int | None) -> list[Staged]:
+    def go_back(self, checkpoint: CheckpointId | None) -> list[Staged]:
         """Forget what comes after a checkpoint. None: forget everything.
 
         Returns:
@@ -120,8 +121,8 @@ class EpochsToPublish:
 class Ahead:
     """The target has what the checkpoint does not have."""
 
-    position: int
-    common: int | None = None
+    position: CheckpointId
+    common: CheckpointId | None = None
     """The newest epoch that both surely have; None: none."""
 
 
@@ -129,14 +130,14 @@ class Ahead:
 class LostOutput:
     """The target lacks what it had when the checkpoint was taken."""
 
-    expected: int
-    position: int | None
+    expected: CheckpointId
+    position: CheckpointId | None
     epochs: tuple[EpochRecord, ...]
     """What the checkpoint can still publish."""
 
 
 def where_to_begin(
-    record: OutputRecord | None, checkpoint: int | None, position: int | None
+    record: OutputRecord | None, checkpoint: CheckpointId | None, position: CheckpointId | None
 ) -> EpochsToPublish | Ahead | LostOutput:
     """Compare a checkpoint with what a target has.
 

@@ -17,6 +17,7 @@ import attrs
 from ....storage.checkpoints.manifest import OutputRecord
 from ....storage.checkpoints.proof import FenceProof
 from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
+from ....storage.ids import CheckpointId
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from ...errors import ConfigError
@@ -71,7 +72,7 @@ class Publisher:
         self._proof = proof
         self._on_failure = on_failure
         self._committer: Committer | None = None
-        self._known: int | None = None
+        self._known: CheckpointId | None = None
         """The newest epoch that the target was seen to have."""
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         # Held while the target is acted on: batches and epochs come from different threads.
@@ -85,7 +86,7 @@ class Publisher:
         """Whether the target may get again what it has: it is upserted by key."""
         return self._sink.publish == "batch"
 
-    def begin(self, seconds: float, restored: OutputRecord | None = None) -> int | None:
+    def begin(self, seconds: float, restored: OutputRecord | None = None) -> CheckpointId | None:
         """Connect, shut out earlier lives, and return the newest epoch that the target has.
 
         Args:
@@ -98,17 +99,18 @@ class Publisher:
         """
         self._fence = attrs.evolve(self._fence, restored=restored)
         with self._typed():
-            self._known = self._patiently(lambda committer: committer.position, seconds)
+            position = self._patiently(lambda committer: committer.position, seconds)
+            self._known = None if position is None else CheckpointId(position)
         return self._known
 
-    def check_rewind(self, epoch: int | None, seconds: float) -> None:
+    def check_rewind(self, epoch: CheckpointId | None, seconds: float) -> None:
         """Check that ``rewind`` would take back what was published after an epoch; nothing is changed.
 
         Args and raises as ``rewind``.
         """
         self._asked(lambda committer: committer.check_rewind(epoch), seconds)
 
-    def rewind(self, epoch: int | None, seconds: float) -> int | None:
+    def rewind(self, epoch: CheckpointId | None, seconds: float) -> CheckpointId | None:
         """Take back what was published after an epoch, and return the newest that the target still has.
 
         Args:
@@ -121,14 +123,14 @@ class Publisher:
         """
         return self._moved(lambda committer: committer.rewind(epoch), seconds)
 
-    def check_bring_back(self, epoch: int, seconds: float) -> None:
+    def check_bring_back(self, epoch: CheckpointId, seconds: float) -> None:
         """Check that ``bring_back`` would publish up to an epoch; nothing is changed.
 
         Args and raises as ``bring_back``.
         """
         self._asked(lambda committer: committer.check_bring_back(epoch), seconds)
 
-    def bring_back(self, epoch: int, seconds: float) -> int | None:
+    def bring_back(self, epoch: CheckpointId, seconds: float) -> CheckpointId | None:
         """Publish again what was taken back, up to an epoch, and return the newest that the target has then.
 
         Args:
@@ -144,7 +146,7 @@ class Publisher:
         with self._typed():
             self._patiently(check, seconds)
 
-    def _moved(self, move: Callable[[Committer], None], seconds: float) -> int | None:
+    def _moved(self, move: Callable[[Committer], None], seconds: float) -> CheckpointId | None:
         def act(committer: Committer) -> None:
             # An attempt without an answer may have done it.
             self._known = None
@@ -161,7 +163,7 @@ class Publisher:
         self._disconnect()
         return self.begin(seconds, self._fence.restored)
 
-    def accept_loss(self, position: int | None) -> None:
+    def accept_loss(self, position: CheckpointId | None) -> None:
         """Go on although the target has lost what was published after a position."""
         self._known = position
 
@@ -262,7 +264,7 @@ class Publisher:
         if is_new:
             taken = round(time.monotonic() - began, 3)
             log.info("published", sink=self._fence.writer, epoch=epoch.id, rows=epoch.rows, seconds=taken)
-        self._known = epoch.id
+        self._known = CheckpointId(epoch.id)
 
     def _patiently(
         self,

@@ -20,6 +20,7 @@ from ....storage.checkpoints.layout import staged_folder
 from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from ....storage.checkpoints.proof import FenceProof
 from ....storage.errors import ChandyError, StorageError
+from ....storage.ids import BatchId, CheckpointId
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
 from ...errors import WriterError
@@ -62,8 +63,8 @@ class TransactionalSink(Sink):
         proof: FenceProof,
         *,
         policy: OutputPolicy,
-        first_epoch: int,
-        on_published: Callable[[int], None],
+        first_epoch: CheckpointId,
+        on_published: Callable[[CheckpointId], None],
         on_failure: Callable[[ChandyError], None],
     ) -> None:
         """Make it. Nothing is connected before ``begin`` or ``resume``.
@@ -98,15 +99,15 @@ class TransactionalSink(Sink):
         self._finished = TaskResults()
         self._next_epoch = first_epoch
         """An id above those of all closed epochs."""
-        self._notes: dict[tuple[str, int], str] = {}
+        self._notes: dict[tuple[str, CheckpointId], str] = {}
         """What the pre-commits have returned, by sink and epoch."""
         self._directory: Path | None = None
         """The working directory of the current run."""
         self._run = 0
         self._is_begun = False
-        self._cuts: dict[int, int] = {}
+        self._cuts: dict[CheckpointId, BatchId] = {}
         """The cuts in the current run of checkpoints that have no outcome yet."""
-        self._waiting: dict[int, None] = {}
+        self._waiting: dict[CheckpointId, None] = {}
         """Completed checkpoints that are being published."""
         self._changed = threading.Condition()
         # Held while a sink prepares an epoch, which may take long.
@@ -165,9 +166,9 @@ class TransactionalSink(Sink):
         limits = {uid: sink.check(schema) or Limits() for uid, sink in self._sinks.items()}
         self._writing = attrs.evolve(self._writing, limits=limits)
         if made_of is None:
-            writer.foreachBatch(self.take)
+            writer.foreachBatch(lambda rows, batch: self.take(rows, BatchId(batch)))
         else:
-            writer.foreachBatch(lambda given, batch: self.take(made_of(given), batch))
+            writer.foreachBatch(lambda given, batch: self.take(made_of(given), BatchId(batch)))
         _attached.add(writer)
 
     def check_mode(self, mode: str) -> None:
@@ -187,7 +188,7 @@ class TransactionalSink(Sink):
 
     # --- a batch --------------------------------------------------------------------------------------------
 
-    def take(self, rows: DataFrame, batch: int) -> None:
+    def take(self, rows: DataFrame, batch: BatchId) -> None:
         """Write a batch, as the query's ``foreachBatch`` function."""
         with self._changed:
             run, directory = self._run, self._directory
@@ -207,7 +208,7 @@ class TransactionalSink(Sink):
             raise
         self._forget(replaced)
 
-    def _publish_at_once(self, run: int, batch: int, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
+    def _publish_at_once(self, run: int, batch: BatchId, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
         """Publish a batch by the sinks that do not wait for checkpoints; return what the others have to publish."""
         if not self._at_once:
             return staged
@@ -226,7 +227,7 @@ class TransactionalSink(Sink):
         with self._changed:
             return self._changed.wait_for(lambda: self._run != run, seconds)
 
-    def _written(self, rows: DataFrame, run: int, batch: int) -> tuple[Staged, ...]:
+    def _written(self, rows: DataFrame, run: int, batch: BatchId) -> tuple[Staged, ...]:
         """Have the tasks write a batch. If it fails, forget what those have written that have ended well.
 
         Raises:
@@ -244,7 +245,7 @@ class TransactionalSink(Sink):
                 raise BatchInterruptedError(self._fence.query, batch) from None
             raise
 
-    def _check_current(self, run: int, batch: int) -> None:
+    def _check_current(self, run: int, batch: BatchId) -> None:
         if self._has_ended(run):
             raise BatchInterruptedError(self._fence.query, batch)
 
@@ -269,18 +270,18 @@ class TransactionalSink(Sink):
     # --- a checkpoint ---------------------------------------------------------------------------------------
 
     @override
-    def close_epoch(self, checkpoint: int, cut: int) -> None:
+    def close_epoch(self, checkpoint: CheckpointId, cut: BatchId) -> None:
         with self._changed:
             self._log.close(checkpoint, cut)
-            self._next_epoch = max(self._next_epoch, checkpoint + 1)
+            self._next_epoch = max(self._next_epoch, CheckpointId(checkpoint + 1))
             self._cuts[checkpoint] = cut
 
     @override
-    def pre_commit(self, checkpoint: int) -> tuple[OutputRecord, ...]:
+    def pre_commit(self, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
         with self._preparing:
             return tuple(self._output(uid, checkpoint) for uid in self._sinks)
 
-    def _output(self, uid: str, checkpoint: int) -> OutputRecord:
+    def _output(self, uid: str, checkpoint: CheckpointId) -> OutputRecord:
         with self._changed:
             epochs = self._log.unpublished(uid, checkpoint)
             published = self._log.newest_published(uid)
@@ -300,7 +301,7 @@ class TransactionalSink(Sink):
         return EpochRecord(epoch.id, epoch.rows, Handle(files), note)
 
     @override
-    def commit(self, checkpoint: int) -> None:
+    def commit(self, checkpoint: CheckpointId) -> None:
         with self._changed:
             self._waiting[checkpoint] = None
             self._drop_records(checkpoint)
@@ -312,7 +313,7 @@ class TransactionalSink(Sink):
                 epochs, partial(self._published, uid, closed[-1].id if closed else None)
             )
 
-    def _drop_records(self, checkpoint: int) -> None:
+    def _drop_records(self, checkpoint: CheckpointId) -> None:
         """Forget the batches of a completed checkpoint: no run is resumed that has them ahead of it."""
         cut = self._cuts.get(checkpoint)
         self._cuts = {other: batch for other, batch in self._cuts.items() if other > checkpoint}
@@ -320,7 +321,7 @@ class TransactionalSink(Sink):
             with contextlib.suppress(OSError):
                 staging.drop_records(self._directory, cut)
 
-    def _published(self, uid: str, epoch: int | None) -> None:
+    def _published(self, uid: str, epoch: CheckpointId | None) -> None:
         """Record that a sink has published everything up to an epoch."""
         with self._changed:
             if epoch is not None:
@@ -335,7 +336,7 @@ class TransactionalSink(Sink):
         for checkpoint in done:
             self._on_published(checkpoint)
 
-    def _is_over(self, uid: str, epoch: int) -> bool:
+    def _is_over(self, uid: str, epoch: CheckpointId) -> bool:
         published = self._log.newest_published(uid)
         return published is not None and epoch <= published
 
@@ -350,7 +351,7 @@ class TransactionalSink(Sink):
         self._forget(forgotten)
 
     @override
-    def resume(self, query: str, beginning: StartPoint, last: int) -> None:
+    def resume(self, query: str, beginning: StartPoint, last: BatchId) -> None:
         self._begin_once(beginning)
         staged = staging.read_records(beginning.directory, beginning.batch, last)
         assert staged is not None, "only a run that has all its records is resumed"
@@ -373,14 +374,14 @@ class TransactionalSink(Sink):
         self._changed.notify_all()
 
     @override
-    def can_resume(self, directory: Path, restored: int, committed: int) -> bool:
+    def can_resume(self, directory: Path, restored: BatchId, committed: BatchId) -> bool:
         staged = staging.read_records(directory, restored, committed)
         if staged is None or not self._are_there(staged):
             return False
         # Nobody knows whether the sink that publishes batches has published those: it may have waited for checkpoints.
         return not (self._at_once and any(one.files for found in staged.values() for one in found))
 
-    def _are_there(self, staged: Mapping[int, Iterable[Staged]]) -> bool:
+    def _are_there(self, staged: Mapping[BatchId, Iterable[Staged]]) -> bool:
         """Whether the store still has what was staged: a garbage collection may have come in between."""
         store = open_store(self._fence.store)
         files = [file for found in staged.values() for one in found for file in one.files]

@@ -18,6 +18,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from ....state.operators.dataframe import Mapped
 from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
+from ....storage.ids import BatchId
 from ..sink import RECORDS
 from .contract import Staged, WriteContext
 from .task_results import Attempt
@@ -36,7 +37,7 @@ class _Record:
 
 
 def write_batch(
-    rows: DataFrame, sink: Writing, store: str, folder: str, batch: int, attempt: Attempt
+    rows: DataFrame, sink: Writing, store: str, folder: str, batch: BatchId, attempt: Attempt
 ) -> tuple[Staged, ...]:
     """Run a batch: its tasks write their rows. Return what each partition has written, without empty ones.
 
@@ -65,7 +66,7 @@ def _write_partition(
     sink: Writing,
     store: str,
     folder: str,
-    batch: int,
+    batch: BatchId,
     add: Callable[[bytes], None],
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
@@ -81,7 +82,7 @@ def _write_partition(
 # --- records ------------------------------------------------------------------------------------------------
 
 
-def write_record(directory: Path, batch: int, staged: Sequence[Staged]) -> None:
+def write_record(directory: Path, batch: BatchId, staged: Sequence[Staged]) -> None:
     """Keep what was written of a batch in the query's working directory, instead of what was kept before."""
     path = _path(directory, batch)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,10 +91,10 @@ def write_record(directory: Path, batch: int, staged: Sequence[Staged]) -> None:
     new.replace(path)
 
 
-def read_records(directory: Path, after: int, last: int) -> dict[int, tuple[Staged, ...]] | None:
+def read_records(directory: Path, after: BatchId, last: BatchId) -> dict[BatchId, tuple[Staged, ...]] | None:
     """Return what was written of the batches after one, up to a last one; None if a record is missing or damaged."""
     found = {}
-    for batch in range(after + 1, last + 1):
+    for batch in map(BatchId, range(after + 1, last + 1)):
         try:
             found[batch] = from_json(_Record, _path(directory, batch).read_bytes()).staged
         except (FileNotFoundError, CodecError):
@@ -101,7 +102,7 @@ def read_records(directory: Path, after: int, last: int) -> dict[int, tuple[Stag
     return found
 
 
-def drop_records(directory: Path, up_to: int) -> None:
+def drop_records(directory: Path, up_to: BatchId) -> None:
     """Forget the batches that a completed checkpoint has."""
     folder = directory / RECORDS
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -109,5 +110,5 @@ def drop_records(directory: Path, up_to: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def _path(directory: Path, batch: int) -> Path:
+def _path(directory: Path, batch: BatchId) -> Path:
     return directory / RECORDS / f"{batch}.json"

@@ -13,6 +13,7 @@ from ....storage.backends.open import open_store
 from ....storage.checkpoints.catalog import Catalog
 from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
 from ....storage.errors import DamagedError, FencedError, ObjectMissingError
+from ....storage.ids import CheckpointId
 from ....storage.logs import logger
 from ..sink import StartPoint
 from .contract import Epoch, Fence
@@ -37,12 +38,12 @@ class SinkTakeover:
     """The identity of the publisher; its ``sink`` does not matter."""
     policy: OutputPolicy
     """What the user allows."""
-    first_epoch: int
+    first_epoch: CheckpointId
     """The least id that this life gives to a checkpoint."""
     may_take_back: bool = True
     """Whether nobody has read in this life what a target would take back."""
 
-    def run(self, beginning: StartPoint) -> dict[str, int | None]:
+    def run(self, beginning: StartPoint) -> dict[str, CheckpointId | None]:
         """Bring each target to the checkpoint, and return the newest epoch that it has then, by sink.
 
         Raises:
@@ -59,7 +60,7 @@ class SinkTakeover:
             self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])
         return {uid: epochs[-1].id if epochs else positions[uid] for uid, epochs in left.items()}
 
-    def _begun(self, publisher: Publisher, record: OutputRecord | None) -> int | None:
+    def _begun(self, publisher: Publisher, record: OutputRecord | None) -> CheckpointId | None:
         try:
             return publisher.begin(_BEGIN_SECONDS, record)
         except FencedError as error:
@@ -77,7 +78,11 @@ class SinkTakeover:
                 log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
 
     def _decide(
-        self, uid: str, record: OutputRecord | None, positions: dict[str, int | None], beginning: StartPoint
+        self,
+        uid: str,
+        record: OutputRecord | None,
+        positions: dict[str, CheckpointId | None],
+        beginning: StartPoint,
     ) -> Callable[[], tuple[EpochRecord, ...]]:
         """Return the step that brings a target to the checkpoint, and returns what is left to publish then.
 
@@ -102,10 +107,10 @@ class SinkTakeover:
 
     def _moved(
         self,
-        move: Callable[[], int | None],
+        move: Callable[[], CheckpointId | None],
         uid: str,
         record: OutputRecord | None,
-        positions: dict[str, int | None],
+        positions: dict[str, CheckpointId | None],
         beginning: StartPoint,
     ) -> tuple[EpochRecord, ...]:
         # A sink may have no check of its own.
@@ -114,7 +119,7 @@ class SinkTakeover:
         return self._left(uid, record, positions[uid], beginning)
 
     def _left(
-        self, uid: str, record: OutputRecord | None, position: int | None, beginning: StartPoint
+        self, uid: str, record: OutputRecord | None, position: CheckpointId | None, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Return what is left to publish, if the target stays where it is.
 
@@ -135,7 +140,7 @@ class SinkTakeover:
                 return epochs
 
     def _anew(
-        self, uid: str, record: OutputRecord | None, published: int, beginning: StartPoint
+        self, uid: str, record: OutputRecord | None, published: CheckpointId, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Begin without a checkpoint, although a target has output."""
         if published < self.first_epoch:
@@ -150,7 +155,7 @@ class SinkTakeover:
         )
 
     def _repeat(
-        self, uid: str, record: OutputRecord | None, published: int, beginning: StartPoint
+        self, uid: str, record: OutputRecord | None, published: CheckpointId, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Accept that a target gets again what it has from after the checkpoint, if the user or the sink does."""
         may_repeat = self.policy.allow_repeated_output or self.publishers[uid].may_repeat
@@ -186,7 +191,9 @@ class SinkTakeover:
             "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
         )
 
-    def _lost(self, uid: str, expected: int, found: int | None, beginning: StartPoint) -> OutputLostError:
+    def _lost(
+        self, uid: str, expected: CheckpointId, found: int | None, beginning: StartPoint
+    ) -> OutputLostError:
         return OutputLostError(
             f"query {self.fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
             f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",

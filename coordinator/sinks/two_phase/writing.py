@@ -53,13 +53,13 @@ class Writing:
 
 
 def _checked(
-    batches: Iterator[pa.RecordBatch], checks: Sequence[tuple[TwoPhaseSink, _Check]], number: int
+    batches: Iterator[pa.RecordBatch], checks: Sequence[tuple[TwoPhaseSink, _Check]], batch: int
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    for batch in batches:
-        rows = in_utc(pa.Table.from_batches([batch]))
+    for some in batches:
+        rows = in_utc(pa.Table.from_batches([some]))
         for sink, check in checks:
             if (found := check(rows)) is not None:
-                raise refused(sink, number, found)
-        yield batch
+                raise refused(sink, batch, found)
+        yield some

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyspark
 
 from ....state.pyspark_versions import LOG_VERSIONS
+from ....storage.ids import BatchId
 from ...errors import RestoreError
 from ..listing import numbers_in
 from .offset_log import offsets_at, version_of
@@ -48,7 +49,7 @@ def check_sources(query: str, directory: Path, sources: Sequence[str]) -> None:
     """
     if (newest := max(numbers_in(directory / "offsets"), default=-1)) < 0:
         return
-    logged = offsets_at(directory, newest)
+    logged = offsets_at(directory, BatchId(newest))
     if len(logged) != len(sources) and not any(one.is_named for one in logged):
         raise RestoreError(
             f"query {query!r} cannot go on where it stood",

@@ -9,6 +9,8 @@ from typing import Final
 
 import attrs
 
+from ....storage.ids import BatchId
+
 _NOTHING: Final = "-"
 """What the log has of a source that has given nothing yet."""
 _LONGEST: Final = 20_000
@@ -52,7 +54,7 @@ def offsets_in(entry: str) -> tuple[LoggedOffset, ...]:
     return tuple(found)
 
 
-def read_between(directory: Path, batch: int) -> str:
+def read_between(directory: Path, batch: BatchId) -> str:
     """Return from where to where the sources of a planned batch are read.
 
     Args:
@@ -65,7 +67,7 @@ def read_between(directory: Path, batch: int) -> str:
     """
     try:
         end = offsets_at(directory, batch)
-        begin = offsets_at(directory, batch - 1) if batch else ()
+        begin = offsets_at(directory, BatchId(batch - 1)) if batch else ()
     except OSError:
         return ""
     before = {one.source: one.offset for one in begin}
@@ -79,7 +81,7 @@ def log_end(offset: str | None) -> int | None:
     return int(found[1]) if found else None
 
 
-def offsets_at(directory: Path, batch: int) -> tuple[LoggedOffset, ...]:
+def offsets_at(directory: Path, batch: BatchId) -> tuple[LoggedOffset, ...]:
     """Return where the sources of a query stood after a batch, from its working checkpoint directory.
 
     Raises:

@@ -21,6 +21,7 @@ ALLOWED = {
     "storage.checkpoints.manifest",
     "storage.checkpoints.retention",
     "storage.html",
+    "storage.ids",
     "storage.times",
 }
 """Of Chandy, besides the package itself."""

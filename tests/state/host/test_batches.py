@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chandy.state.errors import CannotGoBackError, ShardRefusedError
-from chandy.state.host.batches import NOTHING, ShardBatches, check_together
+from chandy.state.host.batches import ShardBatches, check_together
+from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
 
@@ -14,7 +15,7 @@ from ...effort import examples
 class Applied:
     """A shard whose state is the list of what was applied to it."""
 
-    def __init__(self, position: int = NOTHING) -> None:
+    def __init__(self, position: int = NO_BATCH) -> None:
         self.applied: list[tuple[int, str]] = []
         self.batches: ShardBatches[str] = ShardBatches("op/0", position, self.apply)
 
@@ -30,7 +31,7 @@ def shard() -> Applied:
 def test_a_batch_is_applied_when_the_next_one_begins(shard: Applied) -> None:
     shard.batches.begin(0)
     shard.batches.stage(0, "a")
-    assert (shard.applied, shard.batches.position) == ([], NOTHING)
+    assert (shard.applied, shard.batches.position) == ([], NO_BATCH)
     shard.batches.begin(1)
     assert (shard.applied, shard.batches.position) == ([(0, "a")], 0)
 
@@ -58,12 +59,12 @@ def test_a_batch_stays_staged_if_it_cannot_be_applied() -> None:
     def refuse(batch: int, changes: str) -> None:
         raise Closed
 
-    batches: ShardBatches[str] = ShardBatches("op/0", NOTHING, refuse)
+    batches: ShardBatches[str] = ShardBatches("op/0", NO_BATCH, refuse)
     batches.begin(0)
     batches.stage(0, "a")
     with pytest.raises(Closed):
         batches.begin(1)
-    assert (batches.position, batches.begun, batches.reached(0)) == (NOTHING, 0, 0)
+    assert (batches.position, batches.begun, batches.reached(0)) == (NO_BATCH, 0, 0)
 
 
 def test_the_position_moves_after_the_changes_are_applied() -> None:
@@ -124,7 +125,7 @@ def test_a_cut_applies_what_is_staged_up_to_it_and_nothing_later(shard: Applied)
 
 def test_a_batch_that_has_begun_and_committed_must_have_been_staged(shard: Applied) -> None:
     shard.batches.begin(0)
-    shard.batches.cut(NOTHING)
+    shard.batches.cut(NO_BATCH)
     for going_on in (lambda: shard.batches.begin(1), lambda: shard.batches.cut(0)):
         with pytest.raises(ShardRefusedError, match=r"batch 0 has committed, .* before batch 1 begins"):
             going_on()
@@ -141,7 +142,7 @@ def test_batches_are_replayed_in_order(shard: Applied) -> None:
 
 
 def test_a_shard_has_reached_what_it_has_applied_or_staged(shard: Applied) -> None:
-    assert shard.batches.reached(7) == NOTHING
+    assert shard.batches.reached(7) == NO_BATCH
     shard.batches.begin(2)
     shard.batches.stage(2, "a")
     shard.batches.begin(5)

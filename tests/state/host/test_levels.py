@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chandy.state.errors import ShardBrokenError, ShardClosedError
-from chandy.state.host.batches import NOTHING
 from chandy.state.host.cache import Value
 from chandy.state.host.changes import Changes
 from chandy.state.host.levels import Levels
 from chandy.state.host.memory import Memory
+from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
 
@@ -43,7 +43,7 @@ def test_a_key_has_the_value_of_the_highest_level_that_knows_it(levels: Levels, 
 
 
 def test_what_has_changed_the_state_last_is_known_after_reopening(levels: Levels, tmp_path: Path) -> None:
-    assert levels.changed_by == NOTHING
+    assert levels.changed_by == NO_BATCH
     levels.add(3, changes({b"a": b"3"}))
     assert levels.changed_by == 3
     files = levels.snapshot(tmp_path / "snapshot")

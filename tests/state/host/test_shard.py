@@ -21,11 +21,11 @@ from chandy.state.errors import (
     ShardRefusedError,
 )
 from chandy.state.format.columns import Columns
-from chandy.state.host.batches import NOTHING
 from chandy.state.host.changes import POSITION_KEY, Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_snapshot import Snapshot, snapshot_files
+from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
 from ...waiting import DEADLINE
@@ -397,7 +397,7 @@ def test_taking_a_snapshot_writes_nothing_and_the_batches_behind_it_do_not_wait(
     # The later one first: it has to write the earlier one, too, or that one's state would be gone.
     for snapshot, value in [(second, b"1"), (first, b"0")]:
         assert {path.parent for path in snapshot.files().values()} == {snapshot.directory}
-        copy = restored(snapshot.directory, tmp_path / f"copy-{value!r}", memory, NOTHING)
+        copy = restored(snapshot.directory, tmp_path / f"copy-{value!r}", memory, NO_BATCH)
         assert (copy.position, copy.fetch([b"a"])) == (int(value), [value])
         copy.close()
     assert shard.fetch([b"a"]) == [b"2"]
@@ -415,7 +415,7 @@ def test_a_snapshot_that_is_given_up_costs_no_write_of_its_own(
     assert not (tmp_path / "given-up").exists()
     with pytest.raises(CancelledError):
         given_up.files()
-    copy = restored(tmp_path / "cut", tmp_path / "copy", memory, NOTHING)
+    copy = restored(tmp_path / "cut", tmp_path / "copy", memory, NO_BATCH)
     assert (copy.position, copy.fetch([b"a", b"b"])) == (1, [b"1", b"0"])
     copy.close()
 
@@ -476,7 +476,7 @@ def test_snapshots_that_are_written_while_batches_run_hold_their_cuts(
                 shard.levels.rotate()
         for batch, taken, written in pending:
             written.result(DEADLINE)
-            copy = restored(taken.directory, tmp_path / f"copy-{batch}", memory, NOTHING)
+            copy = restored(taken.directory, tmp_path / f"copy-{batch}", memory, NO_BATCH)
             assert (copy.position, set(copy.fetch(keys))) == (batch, {b"%d" % batch})
             copy.destroy()
 

@@ -25,7 +25,6 @@ from chandy.state.errors import (
     ShardRefusedError,
 )
 from chandy.state.host import restoring
-from chandy.state.host.batches import NOTHING
 from chandy.state.host.changelogs import RunChangelogs
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
@@ -43,6 +42,7 @@ from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.errors import ChandyError, DamagedError, FailureCode, ObjectMissingError, StoreFailedError
+from chandy.storage.ids import NO_BATCH
 from chandy.storage.store import Store
 
 from ...waiting import DEADLINE, eventually
@@ -816,7 +816,7 @@ def test_an_order_that_has_ended_takes_no_snapshot(setup: Setup) -> None:
     for _ in range(2):
         with pytest.raises(CancelledError):
             task.take(accepted.shards[0], shard).result()
-    assert shard.position == NOTHING
+    assert shard.position == NO_BATCH
 
 
 def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> None:

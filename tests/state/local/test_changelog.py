@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from chandy.state.errors import ChangelogBrokenError, ShardRefusedError
 from chandy.state.format.columns import Columns
-from chandy.state.host.batches import NOTHING
 from chandy.state.host.cache import Value
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.local.changelog import Changelog, admit, covers, read, remove, shard_folder, sweep
 from chandy.state.shards import ResumePoint
+from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
 
@@ -302,7 +302,7 @@ class KilledShard(RuleBasedStateMachine):
         """By batch the state after it."""
         self.begun = False
         self.staged: dict[bytes, bytes] | None = None
-        self.base: tuple[int, Path | None] = (NOTHING, None)
+        self.base: tuple[int, Path | None] = (NO_BATCH, None)
         """The checkpoint to go back to: its cut, and its files."""
         self.taken: tuple[int, Path] | None = None
         self.inherited = 0
