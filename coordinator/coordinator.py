@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from ..state.reader.largest import KeySize
+    from .connectors.kafka.schema_registry import SchemaRegistry
     from .replication.formats import Format
     from .replication.replica import Replica
 
@@ -246,6 +247,7 @@ class CheckpointCoordinator(KeyedOperators):
         format: Format | None = None,
         before: bool = False,
         shards_per_batch: int | None = None,
+        registry: SchemaRegistry | None = None,
     ) -> Replica:
         """Keep a copy of a state in another system, which follows this pipeline from checkpoint to checkpoint.
 
@@ -265,10 +267,11 @@ class CheckpointCoordinator(KeyedOperators):
                 "upsert" for Kafka, "table" for a sink that upserts, and else "changes".
             before: whether "debezium" and "changes" have the value before, too.
             shards_per_batch: how many shards are copied at a time at first; None: all.
+            registry: Kafka's messages are in Avro, and their schemas in this registry. None: messages are in JSON.
 
         Raises:
             PipelineNameError: there is no such operator or state, or the name is taken.
-            ReplicaError: the sink cannot hold a copy of the state.
+            ReplicaError: the sink cannot hold a copy of the state, or has one in another form.
             ChandyError: the sink cannot be used; a subclass says which.
         """
         # Only a driver that replicates loads what reads state.
@@ -294,6 +297,7 @@ class CheckpointCoordinator(KeyedOperators):
                 format=format,
                 before=before,
                 shards_per_batch=shards_per_batch,
+                registry=registry,
             )
             return self._replicas[name]
 

@@ -27,6 +27,7 @@ from .coordinator import Statistics as Statistics
 from .coordinator import check_environment as check_environment
 from .coordinator.connectors.data_source.sink import DataSourceSink as DataSourceSink
 from .coordinator.connectors.files.sink import FilesSink as FilesSink
+from .coordinator.connectors.kafka.schema_registry import SchemaRegistry as SchemaRegistry
 from .coordinator.connectors.kafka.sink import KafkaSink as KafkaSink
 from .coordinator.connectors.postgres.sink import PostgresSink as PostgresSink
 from .coordinator.connectors.tables.delta import DeltaSink as DeltaSink

@@ -3,8 +3,8 @@
 | format | rows |
 |---|---|
 | ``table`` | the columns of the key and the value, and ``_deleted``: for an upsert and delete by key |
-| ``upsert`` | ``key`` and ``value`` in JSON, null of a deletion: for a compacted topic, as Flink's and Kafka Streams' |
-| ``debezium`` | ``key`` and ``value`` in JSON: an envelope, and after a deletion a tombstone |
+| ``upsert`` | ``key`` and ``value``, null of a deletion: for a compacted topic, as Flink's and Kafka Streams' |
+| ``debezium`` | ``key`` and ``value``: an envelope, and after a deletion a tombstone |
 | ``changes`` | the columns of ``state.reader.changes``: for a log of all changes |
 
 The envelope is that of Debezium (https://debezium.io/documentation/reference/stable/connectors/postgresql.html,
@@ -32,18 +32,20 @@ from ...state.reader.changes import (
     UPDATE,
 )
 from ..errors import ArgumentError
+from .encodings import KEY, VALUE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Format = Literal["table", "upsert", "debezium", "changes"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+MESSAGES: Final[tuple[Format, ...]] = ("upsert", "debezium")
+"""The formats of messages: structs ``key`` and ``value``, which an encoding makes text or bytes."""
 
 DELETED: Final = "_deleted"
 """The column of a table's rows that marks deletions."""
 
 _OPS: Final = {READ: "r", INSERT: "c", UPDATE: "u", DELETE: "d"}
-_ALL_FIELDS: Final = {"ignoreNullFields": "false"}
 
 
 @attrs.frozen
@@ -66,7 +68,7 @@ class ChangedRows:
     """The columns of the value."""
 
     def written_as(self, wanted: Format, origin: Origin) -> DataFrame:
-        """Return the rows in a format."""
+        """Return the rows in a format; those of messages are still to be encoded."""
         return _WRITERS[wanted](self, origin)
 
 
@@ -90,13 +92,13 @@ def _table(changes: ChangedRows, origin: Origin) -> DataFrame:
 
 
 def _upsert(changes: ChangedRows, origin: Origin) -> DataFrame:
-    value = F.when(~_is_deleted(), _json(changes.value))
-    return changes.rows.select(_json(changes.key).alias("key"), value.alias("value"))
+    return changes.rows.select(_key(changes), _after(changes).alias(VALUE))
 
 
 def _debezium(changes: ChangedRows, origin: Origin) -> DataFrame:
-    after = F.when(~_is_deleted(), F.struct(*_columns(changes.value)))
+    after = _after(changes)
     has_before = BEFORE in changes.rows.columns
+    nothing = F.lit(None).cast(changes.rows.select(after.alias(VALUE)).schema[VALUE].dataType)
     op = F.lit(None).cast("string")
     for change, letter in _OPS.items():
         op = F.when(F.col(CHANGE) == change, letter).otherwise(op)
@@ -110,20 +112,17 @@ def _debezium(changes: ChangedRows, origin: Origin) -> DataFrame:
         F.when(F.col(CHANGE) == READ, "true").otherwise("false").alias("snapshot"),
         _milliseconds().alias("ts_ms"),
     )
-    envelope = F.to_json(
-        F.struct(
-            (F.col(BEFORE) if has_before else F.lit(None).cast("string")).alias("before"),
-            after.alias("after"),
-            source.alias("source"),
-            op.alias("op"),
-            _milliseconds().alias("ts_ms"),
-            F.struct(F.col(CHECKPOINT).cast("string").alias("id")).alias("transaction"),
-        ),
-        _ALL_FIELDS,
+    envelope = F.struct(
+        (F.col(BEFORE) if has_before else nothing).alias("before"),
+        after.alias("after"),
+        source.alias("source"),
+        op.alias("op"),
+        _milliseconds().alias("ts_ms"),
+        F.struct(F.col(CHECKPOINT).cast("string").alias("id")).alias("transaction"),
     )
-    tombstone = F.lit(None).cast("string")
+    tombstone = F.lit(None)
     values = F.when(_is_deleted(), F.array(envelope, tombstone)).otherwise(F.array(envelope))
-    return changes.rows.select(_json(changes.key).alias("key"), F.explode(values).alias("value"))
+    return changes.rows.select(_key(changes), F.explode(values).alias(VALUE))
 
 
 def _changes(changes: ChangedRows, origin: Origin) -> DataFrame:
@@ -147,8 +146,12 @@ def _milliseconds() -> Column:
     return F.unix_millis(F.col(COMPLETED_AT))
 
 
-def _json(names: tuple[str, ...]) -> Column:
-    return F.to_json(F.struct(*_columns(names)), _ALL_FIELDS)
+def _key(changes: ChangedRows) -> Column:
+    return F.struct(*_columns(changes.key)).alias(KEY)
+
+
+def _after(changes: ChangedRows) -> Column:
+    return F.when(~_is_deleted(), F.struct(*_columns(changes.value)))
 
 
 def _columns(names: Iterable[str]) -> list[Column]:

@@ -12,15 +12,21 @@ from ...state.format.keyspace import LETTERS
 from ...state.reader.aggregate_results import finished
 from ...state.reader.reading import stream_declared
 from ...state.reader.stored import StoredState
+from ...storage.backends.open import open_store
 from ...storage.checkpoints.layout import replica_pipeline
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.keys import validate_name
+from ...storage.uri import join_uri
 from ..config import CheckpointConfig
+from ..connectors.kafka.schema_registry import SchemaRegistry
 from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration
 from ..errors import ArgumentError, PipelineNameError, ReplicaError
 from ..sinks.two_phase.contract import TwoPhaseSink
-from .formats import DELETED, ChangedRows, Format, Origin, check_format
+from .avro import namespace
+from .contents import Contents, keep
+from .encodings import Avro, Encoding, Json
+from .formats import DELETED, MESSAGES, ChangedRows, Format, Origin, check_format
 from .replica import Replica
 
 if TYPE_CHECKING:
@@ -125,13 +131,14 @@ class Replicating:
         format: Format | None,
         before: bool,
         shards_per_batch: int | None,
+        registry: SchemaRegistry | None,
     ) -> Replica:
         """Start a replica.
 
         Args:
             operator: what is to be replicated, as the running program has it.
             aggregates: what the operator computes; None if it computes no aggregates.
-            state, to, name, format, before, shards_per_batch: as for ``CheckpointCoordinator.replicate``.
+            state, to, name, format, before, shards_per_batch, registry: as for ``CheckpointCoordinator.replicate``.
 
         Raises:
             ChandyError: as there.
@@ -139,6 +146,8 @@ class Replicating:
         validate_name("replica", name)
         wanted = _format(format, to)
         replicated = Replicated.of(self.pipeline, operator, state, aggregates)
+        origin = Origin(self.pipeline, operator.uid, replicated.state)
+        encoding = _encoding(registry, wanted, to, origin)
         changes = replicated.changes(
             self.spark,
             self.uri,
@@ -149,9 +158,13 @@ class Replicating:
         )
         if wanted == "table":
             _check_tables(to, changes.key)
-        rows = changes.written_as(wanted, Origin(self.pipeline, operator.uid, replicated.state))
+        rows, key_schema = changes.written_as(wanted, origin), None
+        if wanted in MESSAGES:
+            messages = encoding.encoded(rows)
+            rows, key_schema = messages.rows, messages.key_schema
         # No two queries of a session may have one name.
         unique = replica_pipeline(self.pipeline, name)
+        keep(open_store(join_uri(self.storage, unique)), name, Contents(wanted, key_schema))
         pipeline = self.coordinators(
             self.spark,
             pipeline=unique,
@@ -207,6 +220,27 @@ def _format(wanted: Format | None, sinks: Sequence[TwoPhaseSink]) -> Format:
             "replicate to each of them under a name of its own",
         )
     return fitting.pop()
+
+
+def _encoding(
+    registry: SchemaRegistry | None, format: Format, sinks: Sequence[TwoPhaseSink], origin: Origin
+) -> Encoding:
+    """Return how messages are encoded: in Avro if there is a registry.
+
+    Raises:
+        ArgumentError: a registry is given, and there are no messages, or their topic is not known.
+    """
+    if registry is None:
+        return Json()
+    topics = [getattr(sink, "topic", None) for sink in sinks]
+    if format not in MESSAGES or len(topics) != 1 or not isinstance(topics[0], str):
+        raise ArgumentError(
+            "a schema registry cannot be used here",
+            f"one KafkaSink with its topic, and a format of {', '.join(map(repr, MESSAGES))}",
+            f"format {format!r} and {', '.join(type(sink).__name__ for sink in sinks) or 'no sink'}",
+            "leave out the registry, or replicate to each topic under a name of its own",
+        )
+    return Avro(registry, topics[0], namespace(origin.pipeline, origin.operator, origin.state))
 
 
 def _fitting(sink: TwoPhaseSink) -> Format:

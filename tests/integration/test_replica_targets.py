@@ -9,10 +9,13 @@ from typing import Any
 
 import attrs
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, TwoPhaseSink
+from chandy import KafkaSink, PostgresSink, Replica, ReplicaError, SchemaRegistry, TwoPhaseSink
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.errors import PipelineNameError
 
@@ -21,6 +24,8 @@ from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
 from ..coordinator.connectors.postgres_server import PostgresServer
 from ..coordinator.connectors.postgres_server import postgres as postgres
+from ..coordinator.connectors.registry_server import Registry
+from ..coordinator.connectors.registry_server import schema_registry as schema_registry
 from ..waiting import DEADLINE
 from .support import PLANS_IN_PYTHON, Make
 
@@ -238,6 +243,73 @@ def test_topics_are_the_state_for_readers_of_upserts_and_of_debezium(counted: Co
     )
     assert of_b[0]["source"]["checkpoint"] == first
     assert isinstance(update["ts_ms"], int)
+
+
+def test_topics_in_avro_are_the_state_for_readers_of_the_registry(
+    counted: Counted, kafka: Broker, schema_registry: Registry
+) -> None:
+    plain, wrapped = new_topic(kafka), new_topic(kafka)
+    known = SchemaRegistry(url=schema_registry.url)
+    sinks = [KafkaSink(bootstrap_servers=kafka.servers, topic=topic) for topic in (plain, wrapped)]
+
+    def replicate() -> list[Replica]:
+        return [
+            counted.replicate(sinks[0], "in-avro", registry=known),
+            counted.replicate(sinks[1], "wrapped-in-avro", registry=known, format="debezium", before=True),
+        ]
+
+    counted.begin()
+    replicas = replicate()
+    first = counted.give(a=1, b=0)
+    for replica in replicas:
+        replica.catch_up(WAIT)
+    # What a later life writes has the same schemas.
+    counted.coordinator.stop()
+    counted.begin()
+    replicas = replicate()
+    second = counted.give(a=-1, b=2, c=3)
+    for replica in replicas:
+        replica.catch_up(WAIT)
+
+    # A reader that knows the registry and nothing of Chandy.
+    decode = AvroDeserializer(SchemaRegistryClient({"url": schema_registry.url}))
+
+    def records(topic: str) -> list[tuple[Any, Any]]:
+        return [
+            (
+                decode(one.key, SerializationContext(topic, MessageField.KEY)),
+                decode(one.value, SerializationContext(topic, MessageField.VALUE)),
+            )
+            for one in read(kafka.servers, topic)
+        ]
+
+    upserts = [(key["k"], value) for key, value in records(plain)]
+    table = {key: value for key, value in dict(upserts).items() if value is not None}
+    assert table == {"b": {"n": 2, "last": "ü2"}, "c": {"n": 1, "last": "ü3"}}
+    assert [value for key, value in upserts if key == "a"] == [{"n": 1, "last": "ü1"}, None]
+
+    by_key: dict[str, list[Any]] = {}
+    for key, value in records(wrapped):
+        by_key.setdefault(key["k"], []).append(value)
+    assert [value and value["op"] for value in by_key["a"]] == ["r", "d", None]
+    deletion, update = by_key["a"][1], by_key["b"][1]
+    assert (deletion["before"], deletion["after"]) == ({"n": 1, "last": "ü1"}, None)
+    assert (update["before"], update["after"]) == ({"n": 1, "last": None}, {"n": 2, "last": "ü2"})
+    assert (update["op"], update["transaction"], by_key["b"][0]["source"]["checkpoint"]) == (
+        "u",
+        {"id": str(second)},
+        first,
+    )
+    for topic, versions in ((plain, [1]), (wrapped, [1])):
+        assert schema_registry.ask(f"/subjects/{topic}-key/versions") == versions
+        assert schema_registry.ask(f"/subjects/{topic}-value/versions") == versions
+
+    # JSON would not replace what the topic has.
+    replicas[0].stop()
+    with pytest.raises(ReplicaError, match="'upsert' with keys in Avro"):
+        counted.replicate(sinks[0], "in-avro")
+    with pytest.raises(ReplicaError, match="'debezium'"):
+        counted.replicate(sinks[0], "in-avro", format="debezium", registry=known)
 
 
 def test_a_sink_that_cannot_be_a_copy_is_refused(counted: Counted, postgres: PostgresServer) -> None:

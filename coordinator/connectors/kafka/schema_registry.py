@@ -1,0 +1,129 @@
+"""A registry of the schemas of Kafka's messages, which gives each schema an id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+import attrs
+
+from ...durations import Duration, seconds
+from ...error_texts import without_secrets
+from ...errors import ConfigError, SetupError
+from ...fields import filled, instance, positive_duration, refuse
+from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+
+_RESERVED: Final = frozenset({"url", "timeout"})
+_RETRIES: Final = {"max.retries": 2, "retries.wait.ms": 200, "retries.max.wait.ms": 1000}
+"""The registry is asked when a replica starts, while somebody waits."""
+_NOT_FOUND: Final = 404
+_BUSY: Final = (408, 429)
+_SERVER_ERROR: Final = 500
+
+
+def _not_reserved(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, Mapping):
+        refuse(
+            owner, field.name, type(value).__name__, "a dict of settings of confluent-kafka's registry client"
+        )
+    # Their values may be secret.
+    if taken := sorted(_RESERVED & set(value)):
+        raise ConfigError(
+            f"invalid {type(owner).__name__}.options",
+            "settings that have no field of their own",
+            ", ".join(taken),
+            "set the field",
+        )
+
+
+def _without_user(url: object) -> str:
+    return repr(without_secrets(str(url), {}))
+
+
+@attrs.frozen(kw_only=True)
+class SchemaRegistry:
+    """A schema registry that answers as Confluent's does: Confluent's own, Apicurio, Karapace, Redpanda and others.
+
+    It needs packages: ``pip install 'chandy[avro]'``.
+    """
+
+    url: str = attrs.field(validator=filled, repr=_without_user)
+    """Where it is, such as ``http://registry:8081``."""
+    register: bool = attrs.field(default=True, validator=instance(bool))
+    """Whether schemas that it lacks are registered. False: they must be there, as where people review schemas."""
+    options: Mapping[str, Any] = attrs.field(factory=dict, validator=_not_reserved, repr=False)
+    """Settings of confluent-kafka's ``SchemaRegistryClient``, as ``basic.auth.user.info``. Logs do not show them."""
+    timeout: Duration = attrs.field(default="10 s", validator=positive_duration)
+    """How long to wait for an answer. The registry is asked three times at most."""
+
+    @property
+    def name(self) -> str:
+        """The registry, for messages."""
+        return f"the schema registry at {without_secrets(self.url, {})}"
+
+    def id_of(self, subject: str, schema: str) -> int:
+        """Return the id of an Avro schema, which begins each message that has it.
+
+        Args:
+            subject: the name under which the registry keeps the versions of the schema.
+            schema: the schema, in JSON.
+
+        Raises:
+            OutputError: the registry refuses the schema, or whoever asks; or lacks a schema that must be there.
+            TargetUnavailableError: the registry does not answer.
+            ConfigError: an option is unknown or wrong.
+            SetupError: a package is missing.
+        """
+        library = _library()
+        wanted = library.Schema(schema, "AVRO")
+        try:
+            client = library.SchemaRegistryClient(
+                _RETRIES | dict(self.options) | {"url": self.url, "timeout": seconds(self.timeout)}
+            )
+        except (TypeError, ValueError) as error:
+            found = without_secrets(str(error), self.options)
+            raise ConfigError(
+                "invalid SchemaRegistry", "a URL and settings that the registry's client accepts", found
+            ) from None
+        try:
+            with client:
+                if self.register:
+                    return int(client.register_schema(subject, wanted))
+                return int(client.lookup_schema(subject, wanted).schema_id)
+        except library.SchemaRegistryError as error:
+            raise self._refused(subject, schema, error.http_status_code, error.error_message) from None
+        except Exception as error:  # noqa: BLE001 (the client passes on whatever its HTTP library raises)
+            reason = without_secrets(f"{type(error).__name__}: {error}", self.options)
+            raise TargetUnavailableError(self.name, reason) from None
+
+    def _refused(self, subject: str, schema: str, status: int, text: str) -> Exception:
+        if status >= _SERVER_ERROR or status in _BUSY:
+            return TargetUnavailableError(self.name, f"HTTP {status}: {text}")
+        if status == _NOT_FOUND and not self.register:
+            return OutputError(
+                f"{self.name} lacks a schema",
+                f"a version of subject {subject!r} that is {schema}",
+                text,
+                "register it, or set SchemaRegistry(register=True)",
+            )
+        return OutputError(
+            f"{self.name} refuses the schema of subject {subject!r}",
+            "one that fits the versions before, from a user who may register it",
+            f"HTTP {status}: {text}",
+            "see the compatibility that the registry demands of the subject, or publish to a new topic",
+        )
+
+
+def _library() -> ModuleType:
+    try:
+        import confluent_kafka.schema_registry as library
+    except ImportError as error:
+        raise SetupError(
+            "a schema registry cannot be asked",
+            "the packages confluent-kafka[schemaregistry] and fastavro",
+            f"one that cannot be imported ({error})",
+            "install them: pip install 'chandy[avro]'",
+        ) from None
+    module: ModuleType = library
+    return module

@@ -1,0 +1,61 @@
+"""What the messages of a replica look like: the same in all its lives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.codec import from_json_of_any_version, to_json
+from ...storage.errors import ObjectMissingError
+from ...storage.store import Store
+from ..errors import ReplicaError
+
+_KEY: Final = "replica.json"
+"""Key of the record in the storage of the replica's pipeline."""
+
+
+@attrs.frozen
+class Contents:
+    """What a target has of a replica. Other contents would not replace it, key by key."""
+
+    format: str
+    key_schema: int | None
+    """Id of the schema that keys in Avro begin with; None: keys are not in Avro."""
+
+    def __str__(self) -> str:
+        encoding = "" if self.key_schema is None else f" with keys in Avro of schema {self.key_schema}"
+        return f"{self.format!r}{encoding}"
+
+
+def keep(store: Store, name: str, contents: Contents) -> None:
+    """Record what a replica writes, or check that it is what its target has.
+
+    Args:
+        store: of the replica's pipeline.
+        name: of the replica.
+        contents: what this life would write.
+
+    Raises:
+        ReplicaError: the target has other contents.
+        ChandyError: the store does not answer, or the record is damaged.
+    """
+    try:
+        found = from_json_of_any_version(Contents, store.read(_KEY))
+    except ObjectMissingError:
+        found = None
+    if found == contents:
+        return
+    # Nothing is published before a checkpoint is complete.
+    if Catalog(store).list_ids():
+        # Versions of Chandy that kept no record had no Avro.
+        found = found or Contents(contents.format, None)
+        if found != contents:
+            raise ReplicaError(
+                f"replica {name!r} cannot go on in another form",
+                f"format {found}, which its target has",
+                f"format {contents}",
+                "replicate under another name to an empty target; if the registry has lost its schemas, restore them",
+            )
+    store.write(_KEY, to_json(contents))
