@@ -159,6 +159,7 @@ def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a
     assert not left_over(runtime)
 
 
+@pytest.mark.kills
 @pytest.mark.compat
 def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
     spark: SparkSession, tmp_path: Path, local: Path
@@ -223,6 +224,7 @@ def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
 # --- tasks -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills
 def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:

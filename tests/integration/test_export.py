@@ -336,6 +336,7 @@ def kept(rows: DataFrame, state: DataFrame | None = None) -> DataFrame:
 
 
 @pytest.mark.compat
+@pytest.mark.in_turn(1)
 def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     make: Make, spark: SparkSession, settings: dict[str, str], given: Input, tmp_path: Path
 ) -> None:
@@ -376,6 +377,7 @@ def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     assert last_told(spark, tmp_path / "new") == last_told(spark, tmp_path / "expected")
 
 
+@pytest.mark.in_turn(1)
 def test_a_source_with_a_long_log_reads_on_from_the_checkpoint(
     make: Make, spark: SparkSession, given: Input, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from chandy.state.local.processes import started_at
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals, pids
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 AT_ONCE = FixedDelay("0 s", attempts=5)
 

@@ -125,6 +125,7 @@ def two_operators(coordinator: CheckpointCoordinator, rows: DataFrame) -> DataFr
     )
 
 
+@pytest.mark.kills
 def test_a_rescaled_pipeline_survives_its_hosts_and_its_driver(spark: SparkSession, tmp_path: Path) -> None:
     with PipelineTester(spark, tmp_path / "tested", "k string, v long", two_operators) as pipeline:
         assert [(row.n, row.most) for row in pipeline.batch([("a", 1)])] == [(1, 41)]

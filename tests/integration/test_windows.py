@@ -181,6 +181,7 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     assert all(end > newest - timedelta(seconds=7) for row in stored for end in row.window_end)
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("kind", sampled([*UNDISTURBED], 1))
 def test_killed_hosts_and_restarts_change_no_window(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     moments = chance("windows under kills", kind)

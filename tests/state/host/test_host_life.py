@@ -29,7 +29,7 @@ from chandy.storage.checkpoints.layout import is_shared
 
 from ...waiting import DEADLINE, eventually
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.kills]
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
