@@ -342,3 +342,11 @@ def test_no_test_module_is_a_library_of_another_one() -> None:
         if name in tests - {path.stem}
     }
     assert found == {}
+
+
+def test_one_module_of_the_tests_knows_the_private_parts_of_a_coordinator() -> None:
+    root = Path(__file__).parent
+    # A stand-in may have parts of such names itself.
+    reach = re.compile(r"(?<!self)\._(?:executor|supervisor|runs)\b")
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if reach.search(path.read_text())}
+    assert found - {Path(__file__).name} == {"insides.py"}

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from chandy.coordinator import CheckpointCoordinator
 from chandy.state.rpc.messages import HostHello
 
+from .. import insides
 from ..coordinator.channels.listed_files import listed, local
 from ..integration.drivers import Output, add_file, answer, chained
 from ..waiting import DEADLINE, eventually
@@ -56,7 +57,7 @@ class Stream:
 
     def hosts(self) -> list[HostHello]:
         """The state hosts that own shards."""
-        owners = self.coordinator._executor.protocol.read(
+        owners = insides.protocol(self.coordinator).read(
             lambda state: [
                 state.members.hosts[host]
                 for host in state.queries["chained"].assignment.owners()
@@ -67,6 +68,6 @@ class Stream:
 
     def machines(self) -> set[str]:
         """The machines that have a state host, with shards or without."""
-        return self.coordinator._executor.protocol.read(
+        return insides.protocol(self.coordinator).read(
             lambda state: {hello.machine for hello in state.members.hosts.values()}
         )

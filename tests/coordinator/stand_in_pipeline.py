@@ -19,6 +19,7 @@ from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFact
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .stand_ins import Spark
 
@@ -173,7 +174,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
 
 def commit(pipeline: Pipeline, batch: int) -> None:
     """Let Spark have committed a batch of the only query."""
-    (run,) = pipeline.coordinator._supervisor._runs.all()
+    (run,) = insides.runs(pipeline.coordinator)
     for log in ("offsets", "commits"):
         (run.directory / log).mkdir(exist_ok=True)
         (run.directory / log / str(batch)).write_text("v1\n{}")

@@ -43,6 +43,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.long_waits import Reminder
 
+from .. import insides
 from ..builders import make_manifest
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline, Run, cluster, commit, made, stored
@@ -113,7 +114,7 @@ def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not
 ) -> None:
     fenced = FencedError("file:///store", 1, 2, "another driver")
     pipeline.start("q")
-    pipeline.runs[0].on_stop = lambda: pipeline.coordinator._supervisor._fail_for_good(fenced)
+    pipeline.runs[0].on_stop = lambda: insides.supervisor(pipeline.coordinator)._fail_for_good(fenced)
     with pytest.raises(PipelineFailedError, match="another driver"):
         pipeline.coordinator.stop(savepoint="last")
     assert [run.isActive for run in pipeline.runs] == [False]
@@ -123,13 +124,13 @@ def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not
 
 def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off(pipeline: Pipeline) -> None:
     pipeline.start("q")
-    (run,) = pipeline.coordinator._supervisor._runs.all()
+    (run,) = insides.runs(pipeline.coordinator)
     (run.directory / "offsets").mkdir(exist_ok=True)
     (run.directory / "offsets" / "0").touch()
     # Its cut is the batch that is planned, and never commits.
     pending = pipeline.coordinator.checkpoint()
     eventually(
-        lambda: pipeline.coordinator._executor.protocol.read(lambda p: p.waiting_for_commits()) == {"q": 0}
+        lambda: insides.protocol(pipeline.coordinator).read(lambda p: p.waiting_for_commits()) == {"q": 0}
     )
     taken = pipeline.coordinator.stop(savepoint="last", timeout="0 s")
     error = pending.exception(DEADLINE)
@@ -200,7 +201,7 @@ def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
         answer.set_exception(CheckpointError(1, Reason.IO_EXCEPTION, error))
     pipeline.start("q")
     commit(pipeline, 0)
-    monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, is_final: answer)
+    monkeypatch.setattr(insides.executor(pipeline.coordinator), "request", lambda kind, is_final: answer)
     assert pipeline.coordinator.stop(timeout="0 s") is None
     assert pipeline.closed == 1
     (line,) = [line for line in lines(caplog) if "no last checkpoint" in line]
@@ -223,13 +224,13 @@ def test_after_a_stop_without_its_last_checkpoint_the_next_start_resumes(
     commit(pipeline, 0)
     if fails:
         answer: Future[Checkpoint] = Future()
-        monkeypatch.setattr(pipeline.coordinator._executor, "request", lambda kind, is_final: answer)
+        monkeypatch.setattr(insides.executor(pipeline.coordinator), "request", lambda kind, is_final: answer)
     taken = pipeline.coordinator.stop(timeout="0 s" if fails else "1 min", checkpoint=fails)
     assert taken is None
     following = pipeline.coordinator = made(cluster(), tmp_path)
     query = pipeline.start("q")
     (recovery,) = following.recoveries
-    (run,) = following._supervisor._runs.all()
+    (run,) = insides.runs(following)
     assert (recovery.in_place, newest_committed(run.directory)) == ((True, 0) if fails else (False, -1))
     query.stop()
     following.stop(checkpoint=False)
@@ -244,11 +245,11 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
     pipeline.start("q")
     commit(pipeline, 0)
     successor = Catalog(LocalStore(tmp_path / "store" / "p")).take_over("another driver", 1.0)
-    pipeline.coordinator._supervisor.fenced(
+    insides.supervisor(pipeline.coordinator).fenced(
         FencedError("s", successor.generation - 1, successor.generation, "another driver")
     )
     eventually(
-        lambda: pipeline.coordinator._executor.protocol.read(lambda state: state.closed) is Reason.FENCED
+        lambda: insides.protocol(pipeline.coordinator).read(lambda state: state.closed) is Reason.FENCED
     )
     assert pipeline.coordinator.stop() is None
     assert stored(tmp_path) == []
@@ -341,7 +342,7 @@ def test_a_driver_that_listens_says_how_its_pipeline_is(
         writer: Any = SimpleNamespace(_df=None)
         coordinator.start(writer, name="q")
         assert ready(coordinator) == (200, "ready\n")
-        coordinator._supervisor.output_failed(SetupError("it cannot go on", "anything", "a bad end"))
+        insides.supervisor(coordinator).output_failed(SetupError("it cannot go on", "anything", "a bad end"))
         eventually(lambda: ready(coordinator)[0] == 503)
         assert "the pipeline has failed for good: it cannot go on" in ready(coordinator)[1]
         assert "query 'q' does not run" in ready(coordinator)[1]
@@ -567,7 +568,7 @@ def test_a_first_batch_that_takes_long_is_told_and_a_query_without_data_is_not(
     pipeline.start("q")
     assert reminded.wait(DEADLINE)
     assert not any("waiting for" in line for line in lines(caplog))
-    (run,) = pipeline.coordinator._supervisor._runs.all()
+    (run,) = insides.runs(pipeline.coordinator)
     (run.directory / "offsets").mkdir()
     (run.directory / "offsets" / "0").touch()
     eventually(lambda: any("waiting for" in line for line in lines(caplog)))
@@ -582,7 +583,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
     pipeline.start("q")
     (tmp_path / "file").touch()
     failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
-    pipeline.coordinator._executor.protocol.handle(Closed(Reason.COORDINATOR_SUSPENDED))
+    insides.protocol(pipeline.coordinator).handle(Closed(Reason.COORDINATOR_SUSPENDED))
     refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
     assert isinstance(refused, CheckpointError)
     assert isinstance(failed, CheckpointError)
@@ -615,7 +616,7 @@ def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
 
 def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Pipeline) -> None:
     told = pipeline.coordinator._operators.endpoint.cache
-    assert pipeline.coordinator._supervisor._launcher._cache.files == FileCache(Path(told)).files
+    assert insides.supervisor(pipeline.coordinator)._launcher._cache.files == FileCache(Path(told)).files
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from chandy.coordinator.errors import ArgumentError, SetupError
 from chandy.coordinator.supervised_run import Exit
 from chandy.storage.errors import FencedError
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline, commit, stored
 from .stand_in_pipeline import pipeline as pipeline
@@ -71,7 +72,7 @@ def test_the_exit_code_says_whether_to_start_again(
     pipeline: Pipeline, error: SetupError | FencedError, ending: int
 ) -> None:
     query = pipeline.start("q")
-    thread = meanwhile(lambda: pipeline.coordinator._supervisor._fail_for_good(error))
+    thread = meanwhile(lambda: insides.supervisor(pipeline.coordinator)._fail_for_good(error))
     assert pipeline.coordinator.run() == ending
     thread.join(DEADLINE)
     assert type(query.exception()) is type(error)

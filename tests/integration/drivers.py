@@ -30,6 +30,7 @@ from chandy.coordinator.protocol.statistics import Status
 from chandy.coordinator.sinks.file_sink_log import newest
 from chandy.coordinator.spark.progress import newest_committed
 
+from .. import insides
 from ..spark_settings import LOCAL
 from ..waiting import pause
 
@@ -170,7 +171,7 @@ def files_sunk(coordinator: CheckpointCoordinator, out: Path) -> int:
     Not by the number of its newest batch: of a query that is killed between its source's log and the offset log, the
     next life plans one batch for two entries of the source's log.
     """
-    run = coordinator._supervisor._runs.get("chained")
+    run = insides.run(coordinator, "chained")
     if run is None:
         return 0
     try:
@@ -207,7 +208,7 @@ def session(master: str, folder: Path) -> SparkSession:
 
 def batches_committed(coordinator: CheckpointCoordinator) -> int:
     """How many batches the query has committed. Its sink has each a moment before."""
-    run = coordinator._supervisor._runs.get("chained")
+    run = insides.run(coordinator, "chained")
     return 0 if run is None else newest_committed(run.directory) + 1
 
 

@@ -84,3 +84,8 @@ def last_totals(output: DataFrame) -> dict[str, tuple[int, int]]:
     """The last row of each key in the output of ``Totals``, whose counts grow."""
     rows = output.groupBy("k").agg(F.max("n"), F.max("total")).collect()
     return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def in_place(coordinator: CheckpointCoordinator) -> list[bool]:
+    """Return of each recovery whether the state hosts lived on."""
+    return [recovery.in_place for recovery in coordinator.recoveries]

@@ -28,11 +28,11 @@ from chandy.coordinator.errors import AdoptionError, SinkTakenError
 from chandy.coordinator.spark import progress
 from chandy.storage.checkpoints.verification import verify
 
+from .. import insides
 from ..effort import sampled
 from ..waiting import eventually
-from .crashes import crash, in_place
 from .native_state import PROVIDERS, STREAMING
-from .support import Events, Make
+from .support import Events, Make, in_place
 from .untouched import check_untouched, contents
 
 pytestmark = pytest.mark.spark
@@ -241,8 +241,7 @@ def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, mak
     assert f"Batch {newest} was planned" in str(coordinator.adoption(str(stopped.old)))
     stopped.add(2)
     stopped.run(coordinator)
-    run = coordinator._supervisor._runs.get("q")
-    assert run is not None
+    run = insides.run(coordinator, "q")
     assert (run.directory / "offsets" / str(newest)).read_text() == planned
     coordinator.stop()
     stopped.check()
@@ -292,8 +291,8 @@ def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make:
     stopped.add(2)
     coordinator = make()
     stopped.run(coordinator)
-    stood = progress.newest_committed(coordinator._supervisor._runs.all()[0].directory)
-    crash(coordinator)
+    stood = progress.newest_committed(insides.runs(coordinator)[0].directory)
+    insides.crash(coordinator)
     stopped.add(2)
     after = make()
     query = stopped.run(after)

@@ -23,11 +23,11 @@ from chandy.coordinator.errors import AdoptionError
 from chandy.coordinator.spark import progress
 from chandy.state import read_state
 
+from .. import insides
 from ..effort import chance, rounds
 from ..waiting import DEADLINE
-from .crashes import crash, in_place
 from .pyspark_cases import CASES, FILES, HOUR, ROCKSDB, Case, Feed, on_pyspark
-from .support import TOTALS, Events, Make, Totals, last_totals
+from .support import TOTALS, Events, Make, Totals, in_place, last_totals
 from .untouched import check_untouched, contents
 
 pytestmark = pytest.mark.spark
@@ -272,7 +272,7 @@ def test_a_killed_driver_resumes_its_shards_behind_what_they_have_adopted(
     events.add(2)
     coordinator = make()
     pair.adopt(coordinator)
-    crash(coordinator)
+    insides.crash(coordinator)
     events.add(2)
     after = make()
     pair.adopt(after)

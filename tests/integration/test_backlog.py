@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .support import Make
 
@@ -66,7 +67,7 @@ def test_a_pipeline_that_is_behind_takes_fewer_checkpoints_and_one_at_once_when_
     coordinator.start(spark.readStream.format("pile").load().writeStream.format("noop"), name="rows")
 
     def interval() -> float | None:
-        return coordinator._executor.protocol.read(lambda state: state.admission.schedule.current)
+        return insides.protocol(coordinator).read(lambda state: state.admission.schedule.current)
 
     eventually(lambda: interval() == 3600)
     # One by hand, and no periodic one: its turn comes in an hour.

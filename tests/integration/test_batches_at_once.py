@@ -24,6 +24,7 @@ from tests.coordinator.connectors.postgres_server import PostgresServer
 from tests.coordinator.connectors.postgres_server import postgres as postgres
 from tests.waiting import DEADLINE, eventually
 
+from .. import insides
 from ..effort import sampled
 from .support import GOES_BACK, RESUMES, TOTALS, Events, Make, Totals
 
@@ -107,7 +108,7 @@ def test_going_back_comes_to_the_same_totals(
     coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
-    coordinator._supervisor.state_lost("made to")
+    insides.supervisor(coordinator).state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) >= 2)
     events.add()
     query.processAllAvailable()
@@ -133,8 +134,7 @@ def test_a_batch_waits_for_its_target_and_a_stop_does_not(
     table.server.kill()
     try:
         events.add()
-        run = coordinator._supervisor._runs.get("totals")
-        assert run is not None
+        run = insides.run(coordinator, "totals")
         eventually(lambda: (run.directory / "offsets" / "1").exists(), "the next batch to be planned")
     finally:
         table.server.start()

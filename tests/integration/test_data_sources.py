@@ -31,6 +31,7 @@ from tests.coordinator.connectors import file_source
 from tests.coordinator.connectors.file_source import ArrowFileSource, FileSource, calls, files, mark, rows
 from tests.waiting import DEADLINE, eventually
 
+from .. import insides
 from . import drivers
 from .driver_process import driver
 from .driver_runs import runtime as runtime
@@ -165,7 +166,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     query.processAllAvailable()
     behind = files(out) - before
     assert behind
-    coordinator._supervisor.state_lost("made to")
+    insides.supervisor(coordinator).state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) >= 2)
     query.processAllAvailable()
     second = coordinator.checkpoint().result(DEADLINE)

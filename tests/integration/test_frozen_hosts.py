@@ -16,6 +16,7 @@ from chandy.coordinator import CheckpointCoordinator, CheckpointError, FixedDela
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.state.local.processes import started_at
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals, pids
 
@@ -75,7 +76,7 @@ def test_a_host_that_dies_in_a_stop_ends_its_savepoint_and_the_pipeline_goes_on(
     coordinator = make(restart=AT_ONCE)
     query = start(coordinator, spark, events, out)
     query.processAllAvailable()
-    stop = coordinator._supervisor.stop_gracefully
+    stop = insides.supervisor(coordinator).stop_gracefully
 
     def stop_and_lose_the_host(*given: Any) -> Any:
         stopped = stop(*given)
@@ -84,7 +85,7 @@ def test_a_host_that_dies_in_a_stop_ends_its_savepoint_and_the_pipeline_goes_on(
         return stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator._supervisor, "stop_gracefully", stop_and_lose_the_host)
+        patch.setattr(insides.supervisor(coordinator), "stop_gracefully", stop_and_lose_the_host)
         with pytest.raises(CheckpointError) as caught:
             coordinator.stop(savepoint=str(tmp_path / "savepoint"))
     assert caught.value.reason is Reason.JOB_FAILOVER

@@ -21,9 +21,9 @@ from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
 from chandy.storage.disk.directories import runtime_directory
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
-from .crashes import crash, in_place
-from .support import TOTALS, Events, Make, Totals
+from .support import TOTALS, Events, Make, Totals, in_place
 
 pytestmark = pytest.mark.spark
 # Workers do not have the tests' modules: what the tests define travels by value.
@@ -132,7 +132,7 @@ def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
 
 
 def ids(coordinator: CheckpointCoordinator) -> set[str]:
-    return {run.query_id for run in coordinator._supervisor._runs.all()}
+    return {run.query_id for run in insides.runs(coordinator)}
 
 
 def changelogs(coordinator: CheckpointCoordinator) -> list[Path]:
@@ -143,7 +143,7 @@ def changelogs(coordinator: CheckpointCoordinator) -> list[Path]:
 def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make, pipeline: Pipeline) -> None:
     first = make()
     taken = pipeline.live(first)
-    crash(first)
+    insides.crash(first)
 
     second = make()
     queries = pipeline.start(second)
@@ -174,7 +174,7 @@ def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
     taken = pipeline.live(first)
     failed: Future[Checkpoint] = Future()
     failed.set_exception(CheckpointError(taken.id + 1, Reason.IO_EXCEPTION, "the store is full"))
-    monkeypatch.setattr(first._executor, "request", lambda kind, is_final: failed)
+    monkeypatch.setattr(insides.executor(first), "request", lambda kind, is_final: failed)
     assert first.stop() is None
 
     second = make()
@@ -193,7 +193,7 @@ def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: Pipeline) -> N
     before: set[str] = set()
     for _ in range(3):
         before |= ids(coordinator)
-        crash(coordinator)
+        insides.crash(coordinator)
         coordinator = make()
         queries = pipeline.start(coordinator)
         assert in_place(coordinator) == [True, True]
@@ -223,7 +223,7 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
     first = make()
     pipeline.live(first)
     damage(first)
-    crash(first)
+    insides.crash(first)
 
     second = make(restart=FixedDelay("10 ms", attempts=3))
     queries = pipeline.start(second)
@@ -242,10 +242,9 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
 def test_a_changelog_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
-    run = first._supervisor._runs.get("sums")
-    assert run is not None
+    run = insides.run(first, "sums")
     next(path for path in changelogs(first) if run.query_id in path.parts).unlink()
-    crash(first)
+    insides.crash(first)
 
     second = make()
     queries = pipeline.start(second)
@@ -261,9 +260,8 @@ def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted(
     """Killed between the two: Spark would pass over that batch, and its shards would never hear of it."""
     first = make()
     pipeline.live(first)
-    run = first._supervisor._runs.get("totals")
-    assert run is not None
-    crash(first)
+    run = insides.run(first, "totals")
+    insides.crash(first)
     newest = newest_committed(run.directory)
     for path in (run.directory / "commits").glob(f"*{newest}*"):
         path.unlink()
@@ -311,7 +309,7 @@ def test_a_query_whose_working_directory_a_cleaner_has_emptied_loses_and_repeats
 def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
-    crash(first)
+    insides.crash(first)
 
     second = make()
     upstream = pipeline.start_first(second)
@@ -332,7 +330,7 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
 def test_whoever_wants_the_checkpoint_gets_it(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first, 1)
-    crash(first)
+    insides.crash(first)
 
     second = make(restore=1)
     queries = pipeline.start(second)

@@ -21,6 +21,7 @@ from chandy.coordinator.spark.cached_partitions import CachedPartitions
 from chandy.coordinator.spark.executors import executor_hosts
 from chandy.coordinator.spark.own_jobs import OwnJobs
 
+from .. import insides
 from ..spark_settings import LOCAL, WITH_EXECUTORS
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Totals, last_totals
@@ -84,7 +85,7 @@ def main(folder: Path) -> None:
                 query.processAllAvailable()
             rescaled.append([one.kind for one in coordinator.recoveries])
             batches = coordinator.checkpoint().result(DEADLINE).batches
-            ownership = coordinator._executor.protocol.read(lambda state: state.queries["q"].assignment)
+            ownership = insides.protocol(coordinator).read(lambda state: state.queries["q"].assignment)
             owned.append([len(shards) for shards in ownership.by_owner().values()])
             replica.catch_up(f"{DEADLINE:g} s")
             state = read_state(spark, str(folder / "store" / "p")).collect()
@@ -92,7 +93,7 @@ def main(folder: Path) -> None:
             newest = changes.groupBy("k").agg({"total": "max"}).collect()
             is_copy = {(row.k, row.total) for row in state} == {(row.k, row[1]) for row in newest}
             own: Any = replica._pipeline
-            hosts = own._executor.protocol.read(lambda state: len(state.members.hosts))
+            hosts = insides.protocol(own).read(lambda state: len(state.members.hosts))
             replicated.append([is_copy, hosts])
     exact = last_totals(spark.read.parquet(str(folder / "out"))) == events.totals(spark)
     print(

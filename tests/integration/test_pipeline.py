@@ -28,6 +28,7 @@ from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.catalog import Catalog
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
 
@@ -70,13 +71,12 @@ def test_shards_are_open_before_there_is_a_batch(
     query = totals_query(coordinator, spark, events, tmp_path / "out")
     eventually(
         lambda: bool(
-            coordinator._executor.protocol.read(
-                lambda state: state.placement.locations("totals", "totals")
-            ).hosts
+            insides.protocol(coordinator)
+            .read(lambda state: state.placement.locations("totals", "totals"))
+            .hosts
         )
     )
-    run = coordinator._supervisor._runs.get("totals")
-    assert run is not None
+    run = insides.run(coordinator, "totals")
     assert newest_planned(run.directory) == -1
     events.add()
     query.processAllAvailable()
@@ -638,4 +638,4 @@ def test_uploads_go_on_while_later_batches_run(
     query = totals_query(again, spark, events, tmp_path / "out")
     query.processAllAvailable()
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
-    assert newest_committed(again._supervisor._runs.all()[0].directory) == 2
+    assert newest_committed(insides.runs(again)[0].directory) == 2

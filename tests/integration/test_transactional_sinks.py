@@ -32,6 +32,7 @@ from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 from tests.waiting import DEADLINE, eventually
 
+from .. import insides
 from .support import EVENTS, TOTALS, Events, Make, Totals
 
 pytestmark = pytest.mark.spark
@@ -147,7 +148,7 @@ def test_a_query_that_goes_back_publishes_nothing_twice_and_the_log_says_when_it
     events.add(2)
     query.processAllAvailable()
     assert "the query runs again" not in caplog.text
-    coordinator._supervisor.state_lost("made to")
+    insides.supervisor(coordinator).state_lost("made to")
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()
@@ -194,8 +195,7 @@ def test_a_query_pauses_when_too_much_waits_and_goes_on_by_itself(
     eventually(lambda: coordinator.statistics().counts.completed == 1)
     events.add(2)
     second = coordinator.checkpoint()
-    run = coordinator._supervisor._runs.get("totals")
-    assert run is not None
+    run = insides.run(coordinator, "totals")
     eventually(lambda: (run.directory / "offsets" / "1").exists(), "the next batch to be planned")
     assert not (run.directory / "commits" / "1").exists()
     assert coordinator.statistics().counts.in_progress == 0
@@ -339,8 +339,7 @@ def test_a_paused_query_stops_at_once_and_nothing_of_it_is_lost(
     coordinator.checkpoint()
     eventually(lambda: coordinator.statistics().counts.completed == 1)
     events.add(2)
-    run = coordinator._supervisor._runs.get("totals")
-    assert run is not None
+    run = insides.run(coordinator, "totals")
     eventually(lambda: (run.directory / "offsets" / "1").exists(), "the next batch to be planned")
     # The batch that waits is given up, and a savepoint takes along what is not published.
     saved = coordinator.stop(savepoint=f"file://{tmp_path}/saved", timeout="1 s")

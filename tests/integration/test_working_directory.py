@@ -27,6 +27,7 @@ from chandy.coordinator.spark.logs import compact_log
 from chandy.coordinator.spark.seeding import seed
 from chandy.storage.checkpoints.proof import Unshared
 
+from .. import insides
 from ..effort import sampled
 from ..waiting import DEADLINE
 from .native_state import PROVIDERS, STREAMING, join, stream
@@ -462,6 +463,5 @@ def test_logs_are_read_after_any_number_of_restores(
 
 
 def _source_log(coordinator: CheckpointCoordinator) -> Path:
-    run = coordinator._supervisor._runs.get("logs")
-    assert run is not None
+    run = insides.run(coordinator, "logs")
     return run.directory / "sources" / "0"
