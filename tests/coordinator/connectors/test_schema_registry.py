@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
 
 import pytest
@@ -66,6 +68,20 @@ def test_where_schemas_are_reviewed_nothing_is_registered(schema_registry: Regis
     assert subject not in schema_registry.ask("/subjects")
     known = SchemaRegistry(url=schema_registry.url).id_of(subject, schema(a="long"))
     assert reader.id_of(subject, schema(a="long")) == known
+
+
+@pytest.mark.server
+def test_a_frozen_registry_is_not_waited_for_without_end(schema_registry: Registry, subject: str) -> None:
+    registry = SchemaRegistry(url=schema_registry.url, timeout="200 ms")
+    os.kill(schema_registry.server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(TargetUnavailableError, match="is not available"):
+            registry.id_of(subject, schema(a="long"))
+    finally:
+        os.kill(schema_registry.server.pid, signal.SIGCONT)
+    # Whether the request has arrived or not, the next one gets the id.
+    patient = SchemaRegistry(url=schema_registry.url)
+    assert patient.id_of(subject, schema(a="long")) == patient.id_of(subject, schema(a="long"))
 
 
 def test_a_registry_that_is_away_is_named_without_secrets() -> None:
