@@ -13,12 +13,13 @@ import functools
 import io
 import json
 import re
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.sql import types as T  # noqa: N812 (its usual name)
 
-from ..errors import ReplicaError
+from ..errors import ReplicaError, SetupError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,25 +77,42 @@ class AvroWriter:
     def encode(self, column: pa.Array) -> pa.Array:
         """Return a column of bytes; null stays null."""
         import pyarrow as pa
-        from fastavro import schemaless_writer
 
-        schema, head = _parsed(self.schema), _MAGIC + self.id.to_bytes(4, "big")
+        write, schema = library().schemaless_writer, _parsed(self.schema)
+        head = _MAGIC + self.id.to_bytes(4, "big")
 
         def encoded(row: dict[str, Any]) -> bytes:
             message = io.BytesIO()
             message.write(head)
-            schemaless_writer(message, schema, row)
+            write(message, schema, row)
             return message.getvalue()
 
         rows = column.cast(_countable(column.type)).to_pylist(maps_as_pydicts="strict")
         return pa.array([None if row is None else encoded(row) for row in rows], pa.binary())
 
 
+def library() -> ModuleType:
+    """Return the library that encodes, which driver and executors need.
+
+    Raises:
+        SetupError: it is not installed.
+    """
+    try:
+        import fastavro
+    except ImportError as error:
+        raise SetupError(
+            "rows cannot be encoded in Avro",
+            "the package fastavro on the driver and on the executors",
+            f"none that can be imported ({error})",
+            "install it: pip install 'chandy[avro]'",
+        ) from None
+    module: ModuleType = fastavro
+    return module
+
+
 @functools.cache
 def _parsed(schema: str) -> Any:
-    from fastavro import parse_schema
-
-    return parse_schema(json.loads(schema))
+    return library().parse_schema(json.loads(schema))
 
 
 def _countable(type_: pa.DataType) -> pa.DataType:

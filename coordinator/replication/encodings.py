@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from ...storage.logs import logger
 from ..connectors.kafka.schema_registry import SchemaRegistry
-from .avro import AvroWriter, schema_of
+from .avro import AvroWriter, library, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,8 +72,10 @@ class Avro:
 
         Raises:
             ReplicaError: Avro lacks a type or a name.
+            SetupError: a package is missing.
             ChandyError: as for ``SchemaRegistry.id_of``.
         """
+        library()
         schemas = {name: self._schema(messages.schema[name].dataType, name) for name in (KEY, VALUE)}
         ids = {name: self.registry.id_of(f"{self.topic}-{name}", schema) for name, schema in schemas.items()}
         log.info("the registry has the schemas of a topic", topic=self.topic, **ids)

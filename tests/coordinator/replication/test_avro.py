@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from chandy import ReplicaError
+from chandy.coordinator.errors import SetupError
 from chandy.coordinator.replication.avro import AvroWriter, namespace, schema_of
 
 from ...effort import examples
@@ -146,6 +148,12 @@ def test_a_null_struct_has_no_fields_that_could_be_missing() -> None:
     rows = pa.StructArray.from_arrays(below, fields=[*in_arrow(struct)], mask=pa.array([True, False]))
     empty, filled = AvroWriter(schema, ID).encode(rows).to_pylist()
     assert (empty, read(filled, schema)) == (None, {"inner": {"a": 1}, "b": 2})
+
+
+def test_where_the_library_is_missing_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(SetupError, match=r"pip install 'chandy\[avro\]'"):
+        AvroWriter(schema_of(StructType([]), "Value"), ID).encode(pa.array([{}]))
 
 
 @pytest.mark.parametrize("name", ["größe", "a b", "1st", "", "a.b"])
