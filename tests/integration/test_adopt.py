@@ -190,7 +190,7 @@ def stopped(begin: Begin) -> Case:
             (distinct, "rocksdb"),
             (joined, "rocksdb-changelog"),
         ],
-        2,
+        1,
     ),
 )
 def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(

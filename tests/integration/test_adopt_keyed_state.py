@@ -36,7 +36,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 # Each kind of state, key, timer and time to live, and both styles.
 NAMES = {"alarms", "windows", "maps", "everything", "lives", "composite", "frame_sessions"}
-CHOSEN = chance("adopted").sample([case for case in CASES if case.name in NAMES], rounds(3, full=len(NAMES)))
+CHOSEN = chance("adopted").sample([case for case in CASES if case.name in NAMES], rounds(2, full=len(NAMES)))
 
 
 @pytest.fixture(autouse=True)

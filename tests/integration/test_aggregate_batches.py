@@ -176,6 +176,7 @@ def test_a_sum_that_is_too_large_fails_the_query(
 
 
 @pytest.mark.compat
+@pytest.mark.in_turn(1)
 def test_a_query_changes_the_way_from_one_start_to_the_next(
     spark: SparkSession, make: Make, events: Events
 ) -> None:
@@ -299,6 +300,7 @@ class Killed:
 
 
 @pytest.mark.parametrize("combine", TRIED)
+@pytest.mark.in_turn(1)
 def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     spark: SparkSession,
     make: Make,

@@ -42,6 +42,7 @@ def totals(coordinator: CheckpointCoordinator, rows: DataFrame, parallelism: int
     )
 
 
+@pytest.mark.in_turn(1)
 def test_a_checkpoint_restores_with_any_other_number_of_tasks(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_checkpoint_restores_with_any_other_number_of_tasks(
 # --- while the query runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn(1)
 def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:

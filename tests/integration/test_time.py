@@ -34,6 +34,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.parametrize("many_watermarks", sampled(["true", "false"], 1))
+@pytest.mark.in_turn(1)
 def test_event_time_is_as_in_spark_to_the_last_timer(
     make: Make,
     spark: SparkSession,
@@ -67,6 +68,7 @@ def test_event_time_is_as_in_spark_to_the_last_timer(
     assert own.rows[-1][0] == 4
 
 
+@pytest.mark.in_turn(1)
 def test_an_event_time_column_carries_the_watermark_on_to_later_operators_of_chandy_and_of_spark(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:

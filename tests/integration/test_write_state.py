@@ -158,6 +158,7 @@ def start_everything(coordinator: CheckpointCoordinator, stream: DataFrame) -> C
 
 
 @pytest.mark.compat
+@pytest.mark.in_turn(1)
 def test_all_that_is_read_and_written_again_is_the_same(
     everything: str, make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def test_all_that_is_read_and_written_again_is_the_same(
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "merge"])
+@pytest.mark.in_turn(1)
 def test_a_repaired_key_is_what_the_pipeline_goes_on_with(
     everything: str, make: Make, spark: SparkSession, events: Events, tmp_path: Path, mode: Any
 ) -> None:
