@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,9 @@ from .snapshot_orders import AcceptedOrder, SnapshotOrders
 
 _log = logger(__name__)
 _UPLOADS: Final = 4
+_WRITERS: Final = 4
+"""How many shards are written at once. Writing one waits for RocksDB, the disk and Python's global lock, so that more
+of them than there are processors make a checkpoint shorter."""
 
 
 @attrs.frozen
@@ -137,7 +140,9 @@ class SnapshotManager:
         self._running: dict[AcceptedOrder, SnapshotTask] = {}
         self._hashes: defaultdict[ShardKey, dict[tuple[str, int], str]] = defaultdict(dict)
         """By shard: SHA-256 by name and size of its RocksDB's files. RocksDB uses no name twice."""
-        self._pool = ThreadPoolExecutor(_UPLOADS, "chandy-upload")
+        self._uploads = ThreadPoolExecutor(_UPLOADS, "chandy-upload")
+        # Apart from the uploads, which may wait for a store that does not answer.
+        self._writers = ThreadPoolExecutor(_WRITERS, "chandy-write")
 
     def accept(self, order: SnapshotOrder) -> SnapshotTask | None:
         """Return the task of an order, starting it if the order is new. None: the order has ended."""
@@ -229,8 +234,9 @@ class SnapshotManager:
         accepted, order = task.accepted, task.accepted.order
         pack = pack_key(order.checkpoint, f"{self._host}-{order.query_id}")
         store = self._open_store(order.root).within(order.seconds_left)
-        writer = SnapshotWriter(store, pack, pool=self._pool, cache=self._cache)
+        writer = SnapshotWriter(store, pack, pool=self._uploads, cache=self._cache)
         files: dict[ShardKey, dict[str, Path]] = {}
+        writing: dict[ShardKey, Future[dict[str, Path]]] = {}
         try:
             shards = {key: self._find(key) for key in accepted.shards}
             for uid in {key.uid for key in shards}:
@@ -239,25 +245,32 @@ class SnapshotManager:
             # First what is quick, for all shards: writing one must not delay the cut of another.
             taken = {key: task.take(key, shard).result() for key, shard in shards.items()}
             for key, local in taken.items():
+                writing[key] = self._writers.submit(self._write, key, local.snapshot, order, writer)
+            for key, written in writing.items():
                 if not accepted.is_open:
                     break
-                files[key] = local.snapshot.files()
-                with self._lock:
-                    hashes = self._hashes[key]
-                    base, source = self._bases.base(key, order), self._bases.copy_source(key, order)
-                writer.add(
-                    str(key),
-                    files[key],
-                    base,
-                    hashes,
-                    None if source is None else SnapshotSource(self._open_store(source.root), source.handle),
-                )
+                files[key] = written.result()
         finally:
-            # The files must stay until every upload that has begun has ended.
+            for written in writing.values():
+                written.cancel()
+            # The files must stay until every upload that has begun has ended, and none may begin later.
+            wait(writing.values())
             stored = writer.finish()
         for key, names in files.items():
             self._drop_hashes(key, names)
         return tuple(_snapshot(key, taken[key], stored[str(key)], order, shards[key].term) for key in files)
+
+    def _write(
+        self, key: ShardKey, snapshot: Snapshot, order: SnapshotOrder, writer: SnapshotWriter
+    ) -> dict[str, Path]:
+        """Write the files of a shard's snapshot, begin to upload them, and return them by name."""
+        files = snapshot.files()
+        with self._lock:
+            hashes = self._hashes[key]
+            base, source = self._bases.base(key, order), self._bases.copy_source(key, order)
+        copied = None if source is None else SnapshotSource(self._open_store(source.root), source.handle)
+        writer.add(str(key), files, base, hashes, copied)
+        return files
 
     def _drop_hashes(self, key: ShardKey, names: Container[str]) -> None:
         """Drop the hashes of files that a shard no longer has."""
