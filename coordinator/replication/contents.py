@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import attrs
 
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.layout import REPLICA
 from ...storage.codec import from_json_of_any_version, to_json
-from ...storage.errors import ObjectMissingError
+from ...storage.errors import CodecError, DamagedError, ObjectMissingError
 from ...storage.store import Store
 from ..errors import ReplicaError
-
-_KEY: Final = "replica.json"
-"""Key of the record in the storage of the replica's pipeline."""
 
 
 @attrs.frozen
@@ -39,12 +35,10 @@ def keep(store: Store, name: str, contents: Contents) -> None:
 
     Raises:
         ReplicaError: the target has other contents.
-        ChandyError: the store does not answer, or the record is damaged.
+        DamagedError: the record of what its target has cannot be read.
+        StorageError: the store does not answer.
     """
-    try:
-        found = from_json_of_any_version(Contents, store.read(_KEY))
-    except ObjectMissingError:
-        found = None
+    found = _recorded(store)
     if found == contents:
         return
     # Nothing is published before a checkpoint is complete.
@@ -58,4 +52,13 @@ def keep(store: Store, name: str, contents: Contents) -> None:
                 f"format {contents}",
                 "replicate under another name to an empty target; if the registry has lost its schemas, restore them",
             )
-    store.write(_KEY, to_json(contents))
+    store.write(REPLICA, to_json(contents))
+
+
+def _recorded(store: Store) -> Contents | None:
+    try:
+        return from_json_of_any_version(Contents, store.read(REPLICA))
+    except ObjectMissingError:
+        return None
+    except CodecError as error:
+        raise DamagedError(store.uri, REPLICA, "the form of a replica", error.reason) from None

@@ -109,7 +109,7 @@ class SnapshotWriter:
         known: KnownHashes | None = None,
         source: SnapshotSource | None = None,
     ) -> None:
-        """Begin to store files.
+        """Begin to store files. Threads may add different groups at the same time, and none while ``finish`` runs.
 
         Args:
             group: the shard or query that they belong to; a key of the result of ``finish``.

@@ -10,6 +10,8 @@ from chandy import ReplicaError
 from chandy.coordinator.replication.contents import Contents, keep
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import REPLICA
+from chandy.storage.errors import DamagedError
 from chandy.storage.store import Store
 
 from ...builders import make_manifest
@@ -51,3 +53,17 @@ def test_a_replica_of_an_older_version_has_json_and_goes_on_with_it(store: Store
     keep(store, "r", JSON)
     with pytest.raises(ReplicaError, match="'debezium'"):
         keep(store, "r", Contents("debezium", None))
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"{}", b'{"format": 7, "key_schema": null}', b"\xff"])
+def test_a_damaged_record_is_named_and_not_taken_for_none(store: Store, damaged: bytes) -> None:
+    store.write(REPLICA, damaged)
+    with pytest.raises(DamagedError, match=r"'replica\.json' in .* is damaged"):
+        keep(store, "r", AVRO)
+    assert store.read(REPLICA) == damaged
+
+
+def test_a_later_version_may_have_added_fields(store: Store) -> None:
+    store.write(REPLICA, b'{"format": "upsert", "key_schema": 7, "value_schema": 8}')
+    Catalog(store).commit(make_manifest(1))
+    keep(store, "r", AVRO)
