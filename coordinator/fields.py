@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 import attrs
@@ -109,6 +109,29 @@ def instance(of: type) -> Validator:
     def check(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         if not isinstance(value, of):
             refuse(owner, field.name, value, f"a value of type {of.__name__}")
+
+    return check
+
+
+def settings(of: str, reserved: Collection[str]) -> Validator:
+    """Return a validator that accepts a client's settings, except those that the owner makes itself.
+
+    Args:
+        of: whose settings they are.
+        reserved: the names of those that it makes itself.
+    """
+
+    def check(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, Mapping):
+            refuse(owner, field.name, type(value).__name__, f"a dict of settings of {of}")
+        # Their values may be secret.
+        if taken := sorted(set(reserved) & set(value)):
+            raise ConfigError(
+                _what(owner, field.name),
+                f"settings that {type(owner).__name__} does not make itself",
+                ", ".join(taken),
+                "leave them out",
+            )
 
     return check
 

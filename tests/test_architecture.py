@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("execution", "sinks", "sources"),
     ("spark",),
     ("fields",),
-    ("assigned_shard", "checkpoint", "durations", "listening", "replica_status", "state_progress"),
+    ("assigned_shard", "checkpoint", "durations", "extras", "listening", "replica_status", "state_progress"),
     ("error_texts", "errors"),
     ("protocol", "version"),
 )

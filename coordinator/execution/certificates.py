@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from ...state.rpc.tls import NAME, Identity
-from ..errors import SetupError
+from ..extras import extra
 
 _BEFORE = datetime.timedelta(days=30)
 _AFTER = datetime.timedelta(days=3650)
@@ -19,18 +19,12 @@ def issue() -> Identity:
     Raises:
         SetupError: the package that issues certificates is not installed.
     """
-    try:
+    what = "the driver cannot prove itself to executors on other machines"
+    with extra("cluster", what=what, needed="the package cryptography on the driver"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-    except ImportError as error:
-        raise SetupError(
-            "the driver cannot prove itself to executors on other machines",
-            "the package cryptography",
-            str(error),
-            'install it on the driver: pip install "chandy[cluster]"',
-        ) from error
     now = datetime.datetime.now(datetime.UTC)
     signer, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
 

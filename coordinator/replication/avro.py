@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pyspark.sql import types as T  # noqa: N812 (its usual name)
 
-from ..errors import ReplicaError, SetupError
+from ..errors import ReplicaError
+from ..extras import extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,15 +98,9 @@ def library() -> ModuleType:
     Raises:
         SetupError: it is not installed.
     """
-    try:
+    needed = "the package fastavro on the driver and on the executors"
+    with extra("avro", what="rows cannot be encoded in Avro", needed=needed):
         import fastavro
-    except ImportError as error:
-        raise SetupError(
-            "rows cannot be encoded in Avro",
-            "the package fastavro on the driver and on the executors",
-            f"none that can be imported ({error})",
-            "install it: pip install 'chandy[avro]'",
-        ) from None
     module: ModuleType = fastavro
     return module
 

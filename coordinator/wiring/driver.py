@@ -36,6 +36,7 @@ from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
 from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
+from ..extras import extra
 from ..hosts.local_host import is_here
 from ..monitor.announcer import Announcer
 from ..recovery.announcements import Tell, both, tell_nobody
@@ -234,16 +235,9 @@ def _telling(pipeline: str, config: CheckpointConfig, made: ExitStack) -> Tell:
 
 
 def _traces(pipeline: str) -> Traces:
-    try:
-        # A pipeline without it needs none of its packages.
+    # A pipeline without it needs none of its packages.
+    with extra("traces", what="there can be no traces", needed="the packages of OpenTelemetry"):
         from ..monitor.traces import Traces
-    except ImportError as error:
-        raise SetupError(
-            "there can be no traces",
-            "the packages of the extra chandy[traces]",
-            str(error),
-            "pip install 'chandy[traces]'",
-        ) from error
     return Traces(pipeline)
 
 
@@ -251,16 +245,9 @@ def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
     """Answer for metrics and health, if the user has asked for it."""
     if (listening := config.listening) is None:
         return None
-    try:
-        # A pipeline without it needs none of its packages.
+    # A pipeline without it needs none of its packages.
+    with extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
         from ..monitor.server import Monitor
-    except ImportError as error:
-        raise SetupError(
-            "metrics cannot be served",
-            "the packages of the extra chandy[monitor]",
-            str(error),
-            "pip install 'chandy[monitor]'",
-        ) from error
     return Monitor.begin(pipeline, listening)
 
 

@@ -10,7 +10,8 @@ import attrs
 
 from ....storage.logs import logger
 from ...error_texts import without_secrets
-from ...errors import ConfigError, SetupError
+from ...errors import ConfigError
+from ...extras import extra
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from .errors import ClientFailure, Meaning, described, meaning, translated
 
@@ -250,14 +251,7 @@ def library() -> ModuleType:
     Raises:
         SetupError: it is not installed.
     """
-    try:
+    with extra("kafka", what="Kafka cannot be reached", needed="the package confluent-kafka"):
         import confluent_kafka
-    except ImportError as error:
-        raise SetupError(
-            "Kafka cannot be reached",
-            "the package confluent-kafka",
-            f"none that can be imported ({error})",
-            "install it: pip install 'chandy[kafka]'",
-        ) from None
     module: ModuleType = confluent_kafka
     return module

@@ -10,31 +10,18 @@ import attrs
 
 from ...durations import Duration, seconds
 from ...error_texts import without_secrets
-from ...errors import ConfigError, SetupError
-from ...fields import filled, instance, positive_duration, refuse
+from ...errors import ConfigError
+from ...extras import extra
+from ...fields import filled, instance, positive_duration, settings
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 
+_CLIENT: Final = "confluent-kafka's registry client"
 _RESERVED: Final = frozenset({"url", "timeout"})
 _RETRIES: Final = {"max.retries": 2, "retries.wait.ms": 200, "retries.max.wait.ms": 1000}
 """The registry is asked when a replica starts, while somebody waits."""
 _NOT_FOUND: Final = 404
 _BUSY: Final = (408, 429)
 _SERVER_ERROR: Final = 500
-
-
-def _not_reserved(owner: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, Mapping):
-        refuse(
-            owner, field.name, type(value).__name__, "a dict of settings of confluent-kafka's registry client"
-        )
-    # Their values may be secret.
-    if taken := sorted(_RESERVED & set(value)):
-        raise ConfigError(
-            f"invalid {type(owner).__name__}.options",
-            "settings that have no field of their own",
-            ", ".join(taken),
-            "set the field",
-        )
 
 
 def _without_user(url: object) -> str:
@@ -52,7 +39,7 @@ class SchemaRegistry:
     """Where it is, such as ``http://registry:8081``."""
     register: bool = attrs.field(default=True, validator=instance(bool))
     """Whether schemas that it lacks are registered. False: they must be there, as where people review schemas."""
-    options: Mapping[str, Any] = attrs.field(factory=dict, validator=_not_reserved, repr=False)
+    options: Mapping[str, Any] = attrs.field(factory=dict, validator=settings(_CLIENT, _RESERVED), repr=False)
     """Settings of confluent-kafka's ``SchemaRegistryClient``, as ``basic.auth.user.info``. Logs do not show them."""
     timeout: Duration = attrs.field(default="10 s", validator=positive_duration)
     """How long to wait for an answer. The registry is asked three times at most."""
@@ -116,14 +103,8 @@ class SchemaRegistry:
 
 
 def _library() -> ModuleType:
-    try:
+    needed = "the package confluent-kafka[schemaregistry]"
+    with extra("avro", what="a schema registry cannot be asked", needed=needed):
         import confluent_kafka.schema_registry as library
-    except ImportError as error:
-        raise SetupError(
-            "a schema registry cannot be asked",
-            "the packages confluent-kafka[schemaregistry] and fastavro",
-            f"one that cannot be imported ({error})",
-            "install them: pip install 'chandy[avro]'",
-        ) from None
     module: ModuleType = library
     return module

@@ -12,8 +12,7 @@ from typing_extensions import override
 
 from ....storage.errors import FencedError
 from ...durations import Duration, seconds
-from ...errors import ConfigError
-from ...fields import filled, optional, positive_duration, refuse
+from ...fields import filled, optional, positive_duration, settings
 from ...sinks.place import Topic
 from ...sinks.two_phase.contract import Committer, Epoch, Fence
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
@@ -28,19 +27,6 @@ from .topics import committed, identity, partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def _not_reserved(owner: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, Mapping):
-        refuse(owner, field.name, type(value).__name__, "a dict of librdkafka's settings")
-    # Their values may be secret.
-    if taken := sorted(RESERVED & set(value)):
-        raise ConfigError(
-            f"invalid {type(owner).__name__}.options",
-            "settings that the sink does not make itself",
-            ", ".join(taken),
-            "leave them out",
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +61,9 @@ class KafkaSink(StagedSink):
     topic: str | None = attrs.field(default=None, validator=optional(filled))
     """The topic of all rows, also if they have a column ``topic``. None: the column says it, row by row."""
     uid: str = attrs.field(default="sink", validator=filled)
-    options: Mapping[str, Any] = attrs.field(factory=dict, validator=_not_reserved, repr=False)
+    options: Mapping[str, Any] = attrs.field(
+        factory=dict, validator=settings("librdkafka", RESERVED), repr=False
+    )
     """Settings of librdkafka, such as ``security.protocol`` and ``sasl.password``. Logs do not show them."""
     timeout: Duration = attrs.field(default="1 minute", validator=positive_duration)
     """How long to wait for any answer, and for rows to go on."""

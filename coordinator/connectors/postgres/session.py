@@ -15,6 +15,7 @@ import attrs
 
 from ....storage.errors import ChandyError
 from ...errors import SetupError
+from ...extras import extra
 from ...sinks.two_phase.errors import OutputError, TargetFullError, TargetUnavailableError
 from . import sql
 
@@ -71,15 +72,9 @@ def client() -> ModuleType:
     Raises:
         SetupError: it is not installed.
     """
-    try:
+    needed = "psycopg 3, the client of PostgreSQL"
+    with extra("postgres", what="PostgresSink cannot be used", needed=needed):
         import psycopg
-    except ImportError as error:
-        raise SetupError(
-            "PostgresSink cannot be used",
-            "psycopg 3, the client of PostgreSQL",
-            str(error),
-            "pip install 'chandy[postgres]'",
-        ) from error
     return psycopg
 
 

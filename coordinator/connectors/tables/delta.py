@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ....storage.errors import ChandyError
 from ...error_texts import without_places, without_secrets
-from ...errors import SetupError
+from ...extras import extra
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.limits import Limits
@@ -414,13 +414,7 @@ def _conflict() -> type[Exception]:
 
 
 def _client() -> ModuleType:
-    try:
+    needed = "delta-rs, the package deltalake"
+    with extra("delta", what="the sink for Delta tables cannot be used", needed=needed):
         import deltalake
-    except ImportError as error:
-        raise SetupError(
-            "the sink for Delta tables cannot be used",
-            "delta-rs, the package deltalake",
-            str(error),
-            "run `pip install 'chandy[delta]'`",
-        ) from error
     return deltalake

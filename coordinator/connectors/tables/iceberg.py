@@ -15,6 +15,7 @@ from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import ChandyError
 from ...error_texts import without_places, without_secrets
 from ...errors import SetupError
+from ...extras import extra
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from ...sinks.two_phase.limits import Limits
@@ -164,15 +165,9 @@ class IcebergSink(StagedSink):
             SetupError: PyIceberg is not installed.
             TargetUnavailableError: it cannot be reached.
         """
-        try:
+        what = "the sink for Iceberg tables cannot be used"
+        with extra("iceberg", what=what, needed="the package pyiceberg"):
             from pyiceberg.catalog import load_catalog
-        except ImportError as error:
-            raise SetupError(
-                "the sink for Iceberg tables cannot be used",
-                "the package pyiceberg",
-                str(error),
-                "run `pip install 'chandy[iceberg]'`",
-            ) from error
         with self.explained():
             return self._bounded(lambda: load_catalog(self.catalog_name, **self.catalog))
 
