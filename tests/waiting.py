@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 DEADLINE = 300.0
 """Seconds; it only ends a test that fails. Starting Spark on a busy machine may take a minute of it."""
@@ -29,3 +32,25 @@ def pause(looked: float) -> None:
         looked: when the last look began, on the monotonic clock.
     """
     time.sleep(min(max(0.005, 4 * (time.monotonic() - looked)), 1.0))
+
+
+def freeze(pid: int) -> None:
+    """Stop a process with SIGSTOP, and wait until none of its threads runs.
+
+    Until one of them has taken the signal, which on a busy machine may be long, all others go on.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: _stands_still(pid), f"a process {pid} that stands still")
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        # The state comes after the name, which may have spaces and parentheses.
+        states = [
+            (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        # It, or a thread of it, is gone; or this is another system than Linux.
+        return not Path(f"/proc/{pid}").exists()
+    return all(state in "TtZX" for state in states)

@@ -17,7 +17,7 @@ from chandy.coordinator.query import CheckpointedQuery
 from chandy.state.local.processes import started_at
 
 from .. import insides
-from ..waiting import DEADLINE, eventually
+from ..waiting import DEADLINE, eventually, freeze
 from .support import TOTALS, Events, Make, Totals, last_totals, pids
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
@@ -56,7 +56,7 @@ def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
     (frozen,) = pids(coordinator)
-    os.kill(frozen, signal.SIGSTOP)
+    freeze(frozen)
     try:
         events.add(3)
         eventually(lambda: started_at(frozen) is None, "the end of the frozen host")

@@ -20,7 +20,7 @@ from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
 
 from ...effort import chance
-from ...waiting import DEADLINE
+from ...waiting import DEADLINE, freeze
 from .conformance import Pipeline, Row
 
 FENCED = 3
@@ -104,7 +104,7 @@ class Life:
         assert line == b"published\n", line
 
     def freeze(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
+        freeze(self.process.pid)
 
     def wake(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)

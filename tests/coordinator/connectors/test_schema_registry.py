@@ -14,6 +14,7 @@ from chandy.coordinator.errors import ConfigError
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 
 from ...storage.servers import free_port
+from ...waiting import freeze
 from .registry_server import Registry
 from .registry_server import schema_registry as schema_registry
 
@@ -73,7 +74,7 @@ def test_where_schemas_are_reviewed_nothing_is_registered(schema_registry: Regis
 @pytest.mark.server
 def test_a_frozen_registry_is_not_waited_for_without_end(schema_registry: Registry, subject: str) -> None:
     registry = SchemaRegistry(url=schema_registry.url, timeout="200 ms")
-    os.kill(schema_registry.server.pid, signal.SIGSTOP)
+    freeze(schema_registry.server.pid)
     try:
         with pytest.raises(TargetUnavailableError, match="is not available"):
             registry.id_of(subject, schema(a="long"))

@@ -15,7 +15,7 @@ from chandy.coordinator.execution.host_process import end_host
 from chandy.state.local.machine import machine_id
 from chandy.state.rpc.messages import HostHello
 
-from ...waiting import DEADLINE, eventually
+from ...waiting import DEADLINE, eventually, freeze
 
 
 def hello(pid: int, pid_of: str | None = None) -> HostHello:
@@ -38,7 +38,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_stopped_host_is_killed(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGSTOP)
+    freeze(process.pid)
     assert end_host(hello(process.pid))
     assert process.wait(DEADLINE) == -signal.SIGKILL
 

@@ -37,7 +37,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
 
-from ...waiting import DEADLINE, eventually
+from ...waiting import DEADLINE, eventually, freeze
 from ..stand_ins import RecordedReports, watch_of
 from ..strict_machine import StrictStateMachine
 from .one_life import Queries
@@ -193,9 +193,18 @@ class Cluster:
         self.next_batch()
 
     def signal(self, machine: str, number: signal.Signals) -> int:
+        pid = self._pid(machine)
+        os.kill(pid, number)
+        return pid
+
+    def freeze(self, machine: str) -> int:
+        pid = self._pid(machine)
+        freeze(pid)
+        return pid
+
+    def _pid(self, machine: str) -> int:
         hellos = self.executor.protocol.read(lambda state: list(state.members.hosts.values()))
         (pid,) = [hello.pid for hello in hellos if hello.machine == machine]
-        os.kill(pid, number)
         return pid
 
     def owners(self) -> list[tuple[str | None, int]]:
@@ -240,7 +249,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster
 def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster) -> None:
     cluster.begin_with_standbys()
     half = cluster.begin("b", (0,))
-    pid = cluster.signal("a", signal.SIGSTOP)
+    pid = cluster.freeze("a")
     try:
         with pytest.raises(Exception, match="does not answer"):
             cluster.count(half, 0)
@@ -260,7 +269,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster
 def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     cluster.begin_with_standbys()
     half = cluster.begin("a", (0,))
-    pid = cluster.signal("a", signal.SIGSTOP)
+    pid = cluster.freeze("a")
     with pytest.raises(Exception, match="does not answer"):
         cluster.count(half, 0)
     cluster.endpoint = attrs.evolve(cluster.endpoint, patience=20.0)
@@ -276,7 +285,7 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
 def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
     cluster.run("a", "b")
     cluster.stand_by()
-    pid = cluster.signal("b", signal.SIGSTOP)
+    pid = cluster.freeze("b")
     try:
         cluster.run("a", "a")
         assert not any(one.standby for one in cluster.executor.protocol.read(assigned_shards))
@@ -319,7 +328,7 @@ def in_a_batch(cluster: Cluster) -> None:
 def in_a_promotion(cluster: Cluster) -> int:
     """Kill the owner of a shard while the host of its standby, whose process id is returned, is frozen."""
     in_a_batch(cluster)
-    pid = cluster.signal("b", signal.SIGSTOP)
+    pid = cluster.freeze("b")
     cluster.signal("a", signal.SIGKILL)
     eventually(
         lambda: cluster.executor.protocol.read(lambda state: state.placement.standbys.holds("q")),

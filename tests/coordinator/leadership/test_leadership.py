@@ -21,7 +21,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Claim, DriverRecord, LeaseRecord
 from chandy.storage.errors import FencedError, StoreFailedError
 
-from ...waiting import DEADLINE, eventually
+from ...waiting import DEADLINE, eventually, freeze
 
 NEVER = 3600.0
 
@@ -178,8 +178,7 @@ def test_of_a_suspended_driver_it_is_said_how_to_let_it_go_on(
     catalog: Catalog, process: subprocess.Popen[bytes]
 ) -> None:
     catalog.take_leadership(here(claim(catalog).generation, process))
-    process.send_signal(signal.SIGSTOP)
-    eventually(lambda: is_stopped(process.pid))
+    freeze(process.pid)
     with pytest.raises(
         PredecessorRunsError, match=f"suspended .*kill -9 {process.pid}.*kill -CONT {process.pid}"
     ):

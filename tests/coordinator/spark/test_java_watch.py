@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import JavaEndedError
 from chandy.coordinator.spark.java_watch import JavaWatch, UnansweredTime
-from chandy.state.local.processes import Process, is_stopped
+from chandy.state.local.processes import Process
 
-from ...waiting import DEADLINE, eventually
+from ...waiting import DEADLINE, eventually, freeze
 
 PAUSE = 0.01
 
@@ -53,8 +53,7 @@ def begin(java: subprocess.Popen[bytes], ask: Answers, timeout: float | None) ->
 def test_a_jvm_that_does_not_answer_is_ended_though_it_is_stopped(java: subprocess.Popen[bytes]) -> None:
     ask = Answers()
     watch = begin(java, ask, timeout=5 * PAUSE)
-    java.send_signal(signal.SIGSTOP)
-    eventually(lambda: is_stopped(java.pid))
+    freeze(java.pid)
     ask.may_answer.clear()
     assert java.wait(DEADLINE) == -signal.SIGKILL
     with pytest.raises(JavaEndedError, match="more time by java_timeout of CheckpointConfig"):

@@ -17,7 +17,7 @@ from chandy.storage.backends import hdfs as hdfs_module
 from chandy.storage.errors import NotDeletedError
 from chandy.storage.transfer import PART
 
-from ...waiting import eventually
+from ...waiting import eventually, freeze
 from ..conftest import hdfs_uri
 from ..servers import Server
 
@@ -88,7 +88,7 @@ def test_an_upload_to_a_server_that_freezes_half_way_fails_and_leaves_no_object(
     def chunks() -> Iterator[bytes]:
         yield bytes(PART)
         # What comes now is in the buffers of this machine at first.
-        os.kill(hdfs.pid, signal.SIGSTOP)
+        freeze(hdfs.pid)
         request.getfixturevalue("hurry")
         for _ in range(64):
             yield bytes(PART)
