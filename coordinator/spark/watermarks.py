@@ -83,5 +83,8 @@ def _lag_after_join(join: Any, lag: int, jvm: Any) -> int:
             f"one of which it cannot: {error}",
             "join by equal columns and a range of event times, or write the join's output to a table, and read that",
         ) from error
-    known = [int(bound.get()) for bound in (bounds._1(), bounds._2()) if bound.isDefined()]
+    # A semi join emits rows of its left side alone.
+    is_semi = str(join.joinType().toString()) == "LeftSemi"
+    sides = (bounds._1(),) if is_semi else (bounds._1(), bounds._2())
+    known = [int(bound.get()) for bound in sides if bound.isDefined()]
     return _ANY_WATERMARK - min([*known, watermark])

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
@@ -112,6 +112,8 @@ plans = st.recursive(
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans)
+@example(plan=("join", ("source", 0), ("source", 0), "leftSemi", -2, 1))
+@example(plan=("join", ("source", 7), ("source", 0), "leftSemi", -1, 2))
 def test_the_watermark_lags_as_behind_sparks_own_operators(spark: SparkSession, plan: Any) -> None:
     df = built(spark, plan, count())
     assert watermark_lag(df) == lag_in_spark(df)
