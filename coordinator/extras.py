@@ -1,4 +1,4 @@
-"""Packages that only some jobs need, installed as extras: the error for whoever lacks one."""
+"""Optional packages: the error that is raised if one is not installed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Types for the numbers that are mixed up most easily: a batch of a query is no checkpoint of the pipeline.
 
-They are integers for whoever implements a public class, and for what is stored and sent.
+At run time they are plain integers. Public classes accept any ``int``, and stored records hold numbers.
 """
 
 from __future__ import annotations

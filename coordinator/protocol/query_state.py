@@ -61,6 +61,11 @@ class QueryState:
     stored: StoredCheckpoint | None = None
     """The latest checkpoint that has completed since the query started; None if there is none yet."""
 
+    @property
+    def surely_committed(self) -> BatchId:
+        """The newest batch that must have committed: Spark begins a batch only when the one before has."""
+        return max(self.committed, BatchId(self.gate.passed - 1))
+
     def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, BatchId]:
         """Return where the newest stored state of a shard is, None if that is empty, and the last batch in it."""
         if self.stored is not None and (cut := self.stored.cut(self.name)) is not None:

@@ -28,7 +28,6 @@ import attrs
 from ...state.rpc.messages import HostHello
 from ...state.rpc.orders import EndStandby, Reopen
 from ...state.shards import CopyId, ShardId
-from ...storage.ids import BatchId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
@@ -114,8 +113,7 @@ class Reopenings(Copies):
             one.enter(CopyPhase.HANDING_OVER, until)
             query = queries[one.query]
             one.term = query.assignment.raise_term(one.shard)
-            # Spark begins a batch only when the one before has committed.
-            cut = max(query.committed, BatchId(query.gate.passed - 1))
+            cut = query.surely_committed
             source, after = query.newest_source(one.shard)
             yield Send(
                 one.target,

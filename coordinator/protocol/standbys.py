@@ -33,7 +33,6 @@ import attrs
 from ...state.rpc.messages import HostHello
 from ...state.rpc.orders import EndStandby, Promote
 from ...state.shards import ShardId
-from ...storage.ids import BatchId
 from .copies import Copies, CopyPhase, ShardCopy
 from .instructions import Send
 from .query_state import QueryState
@@ -96,8 +95,7 @@ class Standbys(Copies):
         """Make a standby the shard. Its owner is gone."""
         standby.enter(CopyPhase.HANDING_OVER, until)
         standby.term = query.assignment.raise_term(standby.shard)
-        # Spark begins a batch only when the one before has committed.
-        cut = max(query.committed, BatchId(query.gate.passed - 1))
+        cut = query.surely_committed
         return Send(standby.target, Promote(standby.id, cut, standby.term))
 
     def ended(self, standbys: Collection[ShardCopy], queries: Mapping[str, QueryState]) -> Iterator[Send]:

@@ -48,8 +48,7 @@ class Rollback:
 
 def newest(output: Path) -> BatchId:
     """Return the newest batch in the log, -1 if there is none."""
-    numbers = (number for name in _names(output) if (number := entry_number(name)) is not None)
-    return BatchId(max(numbers, default=NO_BATCH))
+    return _newest(_names(output))
 
 
 def files_at(output: Path, batch: BatchId) -> Files:
@@ -132,9 +131,7 @@ def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Roll
         _undo(aside, log / name, proof)
     set_aside = _set_aside(output, keep=data, proof=proof)
     undone = {number for name in extra if (number := entry_number(name)) is not None}
-    kept = max(
-        (BatchId(number) for name in wanted if (number := entry_number(name)) is not None), default=NO_BATCH
-    )
+    kept = _newest(wanted)
     return Rollback(
         undone=tuple(sorted(number for number in undone if number > kept)),
         set_aside=set_aside,
@@ -229,3 +226,8 @@ def _move(source: Path, target: Path, proof: FenceProof) -> bool:
 def _forget_checksum(path: Path, proof: FenceProof) -> None:
     proof.check()
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def _newest(names: Iterable[str]) -> BatchId:
+    numbers = (number for name in names if (number := entry_number(name)) is not None)
+    return BatchId(max(numbers, default=NO_BATCH))

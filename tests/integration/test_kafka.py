@@ -19,7 +19,7 @@ from chandy.coordinator.cli import main
 
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
-from ..maven import NoJavaServerError
+from ..maven import or_skip
 from ..pages import ROOT, blocks, commands
 from ..waiting import DEADLINE, eventually
 from .kafka_driver import PIPELINE, QUERY, KafkaDriver
@@ -34,12 +34,9 @@ GROUP = f"chandy-{PIPELINE}-{QUERY}"
 @pytest.fixture(scope="module")
 def jars(pytestconfig: pytest.Config) -> list[str]:
     assert pytestconfig.cache is not None
-    try:
-        return [str(jar) for jar in servers.connector_jars(pytestconfig.cache.mkdir("kafka-for-spark"))]
-    except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
-            raise
-        pytest.skip(f"no Kafka connector here: {error}")
+    with or_skip("Kafka connector", unless="CHANDY_REQUIRE_KAFKA"):
+        found = servers.connector_jars(pytestconfig.cache.mkdir("kafka-for-spark"))
+    return [str(jar) for jar in found]
 
 
 @attrs.define

@@ -15,7 +15,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
 
 from ..builders import MemoryStore
-from ..maven import NoJavaServerError
+from ..maven import or_skip
 from . import servers
 from .servers import Server
 
@@ -90,13 +90,9 @@ def _running(
     config: pytest.Config,
     folders: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    try:
-        assert config.cache is not None
+    assert config.cache is not None
+    with or_skip(name, unless=f"CHANDY_REQUIRE_{name.upper()}"):
         server = make(folders.mktemp(name), config.cache.mkdir(name))
-    except NoJavaServerError as error:
-        if os.environ.get(f"CHANDY_REQUIRE_{name.upper()}") == "1":
-            raise
-        pytest.skip(f"no {name} here: {error}")
     server.start()
     yield server
     server.kill()

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.servers.process import Server
 
-from ..maven import NoJavaServerError, class_path, program
+from ..maven import class_path, or_skip, program
 from .driver import ANSWER
 from .session import environment
 
@@ -30,14 +30,10 @@ POM = Path(__file__).parents[1] / "storage" / "hdfs" / "pom.xml"
 def cluster(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The directory of a cluster that runs. Skips where it cannot be had, unless ``CHANDY_REQUIRE_HDFS=1``."""
     directory = tmp_path_factory.mktemp("yarn")
-    try:
-        assert pytestconfig.cache is not None
+    assert pytestconfig.cache is not None
+    with or_skip("YARN", unless="CHANDY_REQUIRE_HDFS"):
         jars = class_path(POM, pytestconfig.cache.mkdir("hdfs"))
         java = program("java")
-    except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_HDFS") == "1":
-            raise
-        pytest.skip(f"no YARN here: {error}")
     command = [java, "-Xmx768m", "--add-opens", "java.base/java.lang=ALL-UNNAMED", "-cp", jars]
     source = Path(__file__).with_name("MiniCluster.java")
     server = Server(

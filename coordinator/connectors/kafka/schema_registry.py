@@ -57,7 +57,7 @@ class SchemaRegistry:
             schema: the schema, in JSON.
 
         Raises:
-            OutputError: the registry refuses the schema, or whoever asks; or lacks a schema that must be there.
+            OutputError: the registry refuses the schema or the user, or it lacks a schema that must be there.
             TargetUnavailableError: the registry does not answer.
             ConfigError: an option is unknown or wrong.
             SetupError: a package is missing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import uuid
@@ -21,7 +20,7 @@ from benchmarks.servers.kafka import delete_topic as delete_topic
 from benchmarks.servers.kafka import produce as produce
 from benchmarks.servers.kafka import read as read
 
-from ...maven import NoJavaServerError
+from ...maven import or_skip
 from ...storage.servers import free_port
 
 STRANGER = "stranger"
@@ -69,13 +68,9 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 
 def broker_or_skip(directory: Path, pytestconfig: pytest.Config) -> Broker:
     """Return a broker that is not started; skip where none can be had, unless ``CHANDY_REQUIRE_KAFKA=1``."""
-    try:
-        assert pytestconfig.cache is not None
+    assert pytestconfig.cache is not None
+    with or_skip("Kafka", unless="CHANDY_REQUIRE_KAFKA"):
         return broker(directory, pytestconfig.cache.mkdir("kafka"))
-    except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
-            raise
-        pytest.skip(f"no Kafka here: {error}")
 
 
 @pytest.fixture(scope="session")

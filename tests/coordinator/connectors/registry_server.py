@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.servers.process import Server
 
-from ...maven import NoJavaServerError, class_path, program
+from ...maven import class_path, or_skip, program
 from ...storage.servers import free_port
 
 POM: Final = Path(__file__).with_name("schema_registry.pom.xml")
@@ -85,13 +85,9 @@ def schema_registry(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Registry]:
     """The registry that tests share."""
-    try:
-        assert pytestconfig.cache is not None
+    assert pytestconfig.cache is not None
+    with or_skip("schema registry", unless="CHANDY_REQUIRE_KAFKA"):
         made = registry(tmp_path_factory.mktemp("registry"), pytestconfig.cache.mkdir("schema-registry"))
-    except NoJavaServerError as error:
-        if os.environ.get("CHANDY_REQUIRE_KAFKA") == "1":
-            raise
-        pytest.skip(f"no schema registry here: {error}")
     try:
         made.server.start()
         yield made

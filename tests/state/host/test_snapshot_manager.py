@@ -30,13 +30,12 @@ class Written:
 
     write: Callable[[], dict[str, Path]]
     entries: int = 1
-    is_cancelled: bool = False
 
     def files(self) -> dict[str, Path]:
         return self.write()
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        """Its files belong to the test."""
 
 
 @attrs.frozen
