@@ -3,12 +3,15 @@
 Spark puts a copy of PySpark, ``pyspark.zip``, first into the module search path of its workers. It contains no compiled
 modules, and Python does not cache what it compiles from an archive. That costs half a second of processor time, for
 which the first batch of every driver waits. If the same version of PySpark is installed, the archive is not needed.
+
+Workers are forks of the daemon. So it imports, once, what each of them would need 0.4 seconds to import.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
@@ -16,6 +19,8 @@ from zipimport import ZipImportError, zipimporter
 
 ARCHIVE: Final = "pyspark.zip"
 _VERSION: Final = "pyspark/version.py"
+_OF_TASKS: Final = ("..host.discovery", ".dataframe", ".dead_letters", ".engine")
+"""What every task imports, with all that it imports in turn."""
 
 
 def without_archive(path: Sequence[str]) -> list[str]:
@@ -34,9 +39,12 @@ def without_archive(path: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run ``pyspark.daemon`` with the changed search path."""
+    """Run ``pyspark.daemon`` with the changed search path, and with what tasks import."""
     sys.path[:] = without_archive(sys.path)
     from pyspark.daemon import manager
+
+    for module in _OF_TASKS:
+        import_module(module, __package__)
 
     manager()
 

@@ -80,7 +80,7 @@ def find_a_move(kind: type[MovingMachine]) -> None:
 
 
 def test_the_promises_are_kept_wherever_a_batch_and_a_checkpoint_meet_a_move() -> None:
-    walks(some(WALKS, 30, "moves"))
+    walks(some(WALKS, 20, "moves"))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

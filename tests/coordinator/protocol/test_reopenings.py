@@ -430,7 +430,7 @@ def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
 
 @pytest.mark.usefixtures("changelogs")
 def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
-    walks(some(WALKS, 32, "reopenings"))
+    walks(some(WALKS, 20, "reopenings"))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
 
 
 def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
-    walks(some(WALKS, 24, "standbys"))
+    walks(some(WALKS, 16, "standbys"))
 
 
 @pytest.mark.parametrize("upto", [0, 2, 5])

@@ -110,7 +110,7 @@ def columns(draw: st.DrawFn) -> tuple[StructType, list[Any]]:
     return struct, draw(st.lists(st.none() | values, max_size=4))
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(columns())
 def test_readers_have_what_was_written_or_the_type_is_refused(column: tuple[StructType, list[Any]]) -> None:
     struct, rows = column

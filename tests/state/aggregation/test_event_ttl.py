@@ -57,7 +57,7 @@ def written_anew(point: Point) -> Point:
     return point
 
 
-@trying(75)
+@trying(50)
 @given(since=st.sampled_from(["last", "first"]), batches=BATCHES)
 def test_a_key_lives_until_the_watermark_has_passed_its_time(since: Since, batches: list[Any]) -> None:
     real = OperatorTester.of_aggregate(

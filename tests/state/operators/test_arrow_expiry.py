@@ -59,7 +59,7 @@ BATCHES = st.lists(
 )
 
 
-@trying(75)
+@trying(50)
 @given(BATCHES)
 def test_values_expire_as_they_were_written_and_are_removed_in_time(batches) -> None:
     ttl = {"count": None, "other": None}
@@ -110,7 +110,7 @@ def check_stored(tested: OperatorTester, now: int, longest: int, is_cleaned: boo
 
 def test_the_index_costs_nothing_while_a_value_is_renewed() -> None:
     tested = operator_with(Counts(count=8000))
-    for time in range(0, 40_000, 100):
+    for time in range(0, 20_000, 100):
         tested.batch([("a", 1)], time=time)
         entries = [key for _, key in tested.checkpoint().shards.held if key.startswith(keyspace.EXPIRY)]
         assert len(entries) == 1

@@ -61,3 +61,21 @@ def test_the_daemon_loads_nothing_of_pyspark_before_it_has_chosen() -> None:
     program = f"import sys, {daemon.__name__}; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {name for name in loaded.stdout.split() if name.startswith("pyspark")}
+
+
+def test_the_packages_that_tasks_import_are_loaded_before_workers_are_forked() -> None:
+    program = """
+import sys
+import pyspark.daemon
+from chandy.state.operators import daemon
+
+pyspark.daemon.manager = lambda: print(*sys.modules, sep="\\n")
+daemon.main()
+print("a worker:")
+import chandy.barrier.task
+print(*sys.modules, sep="\\n")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    forked, worker = (set(part.split()) for part in ran.stdout.split("a worker:"))
+    assert "chandy.barrier.task" in worker - forked
+    assert {name.partition(".")[0] for name in worker - forked} == {"chandy"}

@@ -168,7 +168,7 @@ ROWS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["rows", "pandas", "arrow"])
-@trying(30)
+@trying(20)
 @given(st.data())
 def test_all_else_is_as_if_what_fails_had_not_been_there(kind: str, data: st.DataObject) -> None:
     tested, expected = made_of(kind, LETTERS), made_of(kind, "fail", skips=True)

@@ -468,13 +468,13 @@ def test_a_value_expires_at_its_expiry_and_not_a_moment_before():
 def test_a_value_that_is_updated_often_has_one_entry_in_the_index_and_is_not_removed_while_it_lives():
     pipeline = Pipeline(TimeMode.PROCESSING)
     spec, writes = pipeline.spec(Expires()), 0
-    for now in range(10_000, 14_000, 10):
+    for now in range(10_000, 11_200, 10):
         pipeline.batch(spec, [("a", 1)], BatchTimes(now))
         writes += any(key.startswith(keyspace.EXPIRY) for key in keys_written(pipeline))
     assert len(index(pipeline)) == 3
-    assert writes <= 400 * 10 / 100
+    assert writes <= 120 * 10 / 100
     assert any(key.startswith(keyspace.value_prefix("list")) for _, key in pipeline.shards.held)
-    pipeline.batch(Expires(), [], BatchTimes(14_000 + 900))
+    pipeline.batch(Expires(), [], BatchTimes(11_200 + 900))
     assert pipeline.shards.held == {}
 
 

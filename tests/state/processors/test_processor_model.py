@@ -356,7 +356,7 @@ lives = st.tuples(
 )
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(20))
 @given(run=st.lists(lives, min_size=2, max_size=8))
 def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(run: list[Any]) -> None:
     pipeline, model, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), Plain(), 1000
@@ -420,7 +420,7 @@ def test_what_expires_behind_something_that_lives_longer_takes_no_room_for_long(
         now += 2 * (before or 0)
         pipeline.batch(Sleeps(), [("a", 0)], BatchTimes(now, 0))
         batch(before, *range(-5, 0))
-    for n in range(100):
+    for n in range(40):
         now += 1000
         batch(10, n)
     (items,) = stored(pipeline).values()
