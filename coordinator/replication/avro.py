@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import re
 from types import ModuleType
@@ -58,12 +59,13 @@ def schema_of(struct: T.StructType, name: str) -> str:
 
     Args:
         struct: the columns.
-        name: of the record, with its namespace. Records in it have its name, ``_`` and the name of their column.
+        name: of the record, with its namespace. Records in it have its name, ``_`` and the name of their column; and
+            ``_2`` behind it if a column before them has the name, and so on.
 
     Raises:
         ReplicaError: Avro has no such name, or no such type.
     """
-    return json.dumps(_record(struct, name))
+    return json.dumps(_Types({name}).record(struct, name))
 
 
 @attrs.frozen
@@ -132,55 +134,58 @@ def _countable(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _record(struct: T.StructType, name: str) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [_field(field, name) for field in struct]}
+@attrs.frozen
+class _Types:
+    """The types of one schema."""
 
+    _records: set[str]
+    """Names that records have: each names one."""
 
-def _field(field: T.StructField, record: str) -> dict[str, Any]:
-    if not _NAME.fullmatch(field.name):
-        raise _refused(
-            f"column names of letters, digits and '_', as Avro's are, in {record}",
-            repr(field.name),
-            "rename it",
-        )
-    type_ = _nullable(field.dataType, f"{record}_{field.name}", may_be_null=field.nullable)
-    # Types that may be null are unions, which are lists.
-    default = {"default": None} if isinstance(type_, list) else {}
-    return {"name": field.name, "type": type_, **default}
+    def record(self, struct: T.StructType, name: str) -> dict[str, Any]:
+        """Return the type of a struct whose record has a name of its own."""
+        return {"type": "record", "name": name, "fields": [self._field(field, name) for field in struct]}
 
+    def _field(self, field: T.StructField, record: str) -> dict[str, Any]:
+        if not _NAME.fullmatch(field.name):
+            raise _refused(
+                f"column names of letters, digits and '_', as Avro's are, in {record}",
+                repr(field.name),
+                "rename it",
+            )
+        type_ = self._nullable(field.dataType, f"{record}_{field.name}", may_be_null=field.nullable)
+        # Types that may be null are unions, which are lists.
+        default = {"default": None} if isinstance(type_, list) else {}
+        return {"name": field.name, "type": type_, **default}
 
-def _nullable(type_: T.DataType, name: str, *, may_be_null: bool) -> Any:
-    avro = _type(type_, name)
-    return ["null", avro] if may_be_null and avro != "null" else avro
+    def _nullable(self, type_: T.DataType, name: str, *, may_be_null: bool) -> Any:
+        avro = self._type(type_, name)
+        return ["null", avro] if may_be_null and avro != "null" else avro
 
+    def _type(self, type_: T.DataType, name: str) -> Any:
+        match type_:
+            case T.StructType():
+                return self.record(type_, self._free(name))
+            # Arrow loses elements that can be nothing but null when it casts.
+            case T.ArrayType() if not isinstance(type_.elementType, T.NullType):
+                items = self._nullable(type_.elementType, name, may_be_null=type_.containsNull)
+                return {"type": "array", "items": items}
+            case T.MapType() if isinstance(type_.keyType, T.StringType) and not isinstance(
+                type_.valueType, T.NullType
+            ):
+                values = self._nullable(type_.valueType, name, may_be_null=type_.valueContainsNull)
+                return {"type": "map", "values": values}
+            case T.DecimalType(precision=precision, scale=scale):
+                return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+        if (simple := _SIMPLE.get(type(type_))) is None:
+            raise _refused("types that Avro has", f"{type_.simpleString()} in {name}", "cast it")
+        return simple
 
-def _type(type_: T.DataType, name: str) -> Any:
-    match type_:
-        case T.StructType():
-            return _record(type_, name)
-        # Arrow loses elements that can be nothing but null when it casts.
-        case T.ArrayType() if not isinstance(type_.elementType, T.NullType):
-            return {
-                "type": "array",
-                "items": _nullable(type_.elementType, name, may_be_null=type_.containsNull),
-            }
-        case T.MapType() if isinstance(type_.keyType, T.StringType) and not isinstance(
-            type_.valueType, T.NullType
-        ):
-            return {
-                "type": "map",
-                "values": _nullable(type_.valueType, name, may_be_null=type_.valueContainsNull),
-            }
-        case T.DecimalType():
-            return {
-                "type": "bytes",
-                "logicalType": "decimal",
-                "precision": type_.precision,
-                "scale": type_.scale,
-            }
-    if (simple := _SIMPLE.get(type(type_))) is None:
-        raise _refused("types that Avro has", f"{type_.simpleString()} in {name}", "cast it")
-    return simple
+    def _free(self, name: str) -> str:
+        """Take a name for a record. The paths ``a.b_c`` and ``a_b.c`` have one name."""
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        free = next(one for one in names if one not in self._records)
+        self._records.add(free)
+        return free
 
 
 def _refused(expected: str, found: str, advice: str) -> ReplicaError:

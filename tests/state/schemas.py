@@ -58,6 +58,12 @@ LEAVES: list[tuple[DataType, st.SearchStrategy]] = [
 NOTHING: tuple[DataType, st.SearchStrategy] = (NullType(), st.none())
 
 
+def names_of(columns: int) -> st.SearchStrategy[list[str]]:
+    """Names of columns, some of which are made of others, as the path to a column within a column is."""
+    names = st.sampled_from(["f", "g", "f_g", "g_f", "f_g_f"])
+    return st.lists(names, min_size=columns, max_size=columns, unique=True)
+
+
 @st.composite
 def typed(draw, depth=2):
     """A Spark type and a strategy for its values, as PySpark returns them from a state."""
@@ -72,7 +78,7 @@ def typed(draw, depth=2):
         value, values = draw(typed(depth=depth - 1))
         return MapType(key, value), st.dictionaries(keys, st.none() | values, max_size=3)
     fields = draw(st.lists(typed(depth=depth - 1), min_size=1, max_size=3))
-    names = [f"f{position}" for position in range(len(fields))]
+    names = draw(names_of(len(fields)))
     schema = StructType([StructField(name, dtype) for name, (dtype, _) in zip(names, fields, strict=True)])
     row = Row(*names)
     return schema, st.tuples(*(st.none() | values for _, values in fields)).map(lambda items: row(*items))

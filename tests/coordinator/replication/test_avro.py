@@ -36,7 +36,7 @@ from chandy.coordinator.errors import SetupError
 from chandy.coordinator.replication.avro import AvroWriter, namespace, schema_of
 
 from ...effort import examples
-from ...state.schemas import typed
+from ...state.schemas import names_of, typed
 
 ID = 0x01020304
 
@@ -104,7 +104,8 @@ def read(message: bytes, schema: str, wanted: str | None = None) -> Any:
 def columns(draw: st.DrawFn) -> tuple[StructType, list[Any]]:
     """A struct, and rows of it, of which some are null."""
     kinds = draw(st.lists(typed(), min_size=1, max_size=3))
-    struct = StructType([StructField(f"c{number}", dtype) for number, (dtype, _) in enumerate(kinds)])
+    names = draw(names_of(len(kinds)))
+    struct = StructType([StructField(name, dtype) for name, (dtype, _) in zip(names, kinds, strict=True)])
     row = Row(*struct.names)
     values = st.tuples(*(st.none() | one for _, one in kinds)).map(lambda items: row(*items))
     return struct, draw(st.lists(st.none() | values, max_size=4))
@@ -127,6 +128,18 @@ def test_readers_have_what_was_written_or_the_type_is_refused(column: tuple[Stru
     more = schema_of(StructType([*struct, StructField("more", LongType())]), "a.Value")
     for message, one in zip(messages, found, strict=True):
         assert message is None or read(message, schema, more) == {**one, "more": None}
+
+
+def test_columns_whose_paths_look_alike_have_records_of_their_own() -> None:
+    inner = StructType([StructField("x", LongType())])
+    struct = StructType([StructField("a", StructType([StructField("b", inner)])), StructField("a_b", inner)])
+    schema = schema_of(struct, "Value")
+    row = {"a": {"b": {"x": 1}}, "a_b": {"x": 2}}
+    (message,) = AvroWriter(schema, ID).encode(pa.array([row], in_arrow(struct))).to_pylist()
+    assert read(message, schema) == row
+    # A column that comes later does not change the name of one before it.
+    names = [name for name in ("Value_a", "Value_a_b", "Value_a_b_2") if f'"{name}"' in schema]
+    assert len(names) == 3
 
 
 def test_moments_that_python_does_not_have_are_written() -> None:
