@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-servers test-cluster test-yarn test-compat test-browser test-all \
+.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-servers test-cluster test-yarn test-compat test-browser test-all \
   $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
@@ -34,11 +34,15 @@ demo-cluster: $(STAMP) java
 test: unit test-spark
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "(spark or processes) and not server and not kills" --numprocesses 2 --dist worksteal
+	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration" --numprocesses 2 --dist worksteal
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)
 	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist worksteal
+
+# Queries of plain Spark that Chandy takes over, and that it gives back.
+test-migration: $(CLASSES)
+	$(RUN) pytest -m "migration and not kills" --numprocesses 2 --dist worksteal
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.

@@ -43,6 +43,20 @@ def freeze(pid: int) -> None:
     eventually(lambda: _stands_still(pid), f"a process {pid} that stands still")
 
 
+def freeze_group(leader: int) -> None:
+    """Stop all processes of a group, as ``freeze`` does one."""
+    os.killpg(leader, signal.SIGSTOP)
+    members = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _group(int(one.name)) == leader]
+    eventually(lambda: all(map(_stands_still, members)), f"a group {leader} that stands still")
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
 def _stands_still(pid: int) -> bool:
     try:
         # The state comes after the name, which may have spaces and parentheses.

@@ -35,7 +35,7 @@ from .native_state import PROVIDERS, STREAMING
 from .support import Events, Make, in_place
 from .untouched import check_untouched, contents
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.migration]
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

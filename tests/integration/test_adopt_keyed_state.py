@@ -30,7 +30,7 @@ from .pyspark_cases import CASES, FILES, HOUR, ROCKSDB, Case, Feed, on_pyspark
 from .support import TOTALS, Events, Make, Totals, in_place, last_totals
 from .untouched import check_untouched, contents
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.migration]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

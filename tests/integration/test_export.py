@@ -27,7 +27,7 @@ from ..effort import sampled
 from ..waiting import DEADLINE
 from .support import Make
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.migration]
 
 # Workers do not have the tests' modules: what the tests define travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

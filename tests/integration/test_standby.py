@@ -14,7 +14,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
 from ..effort import sampled
-from ..waiting import eventually
+from ..waiting import eventually, freeze_group
 from . import driver_process
 from .driver_runs import Driver, Feed, rows
 from .driver_runs import runtime as runtime
@@ -158,7 +158,7 @@ def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothi
         eventually(lambda: leader.told("event checkpoint 2"), "the leader has checkpoints")
         with driver_process.driver("outputs_driver", tmp_path, runtime, options) as standby:
             eventually(lambda: standby.told("warm"), "the standby is there")
-            os.killpg(leader.process.pid, signal.SIGSTOP)
+            freeze_group(leader.process.pid)
             eventually(lambda: standby.told("event checkpoint 1"), "the standby leads")
             for _ in range(4):
                 add_file(tmp_path / "in", files)

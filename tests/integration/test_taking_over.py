@@ -17,7 +17,7 @@ from chandy.coordinator.sinks.file_sink_log import LOG
 from chandy.storage.errors import FencedError
 
 from ..effort import chance, rounds
-from ..waiting import DEADLINE, eventually
+from ..waiting import DEADLINE, eventually, freeze_group
 from .driver_runs import Driver, Feed, parquet
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
@@ -119,7 +119,7 @@ def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
             driver.wait("warm")
         frozen.tell()
         frozen.wait("sank", 3, feed.taken)
-        frozen.signal(signal.SIGSTOP)
+        freeze_group(frozen.pid)
         before = listing(out)
         hasty.tell()
         hasty.wait("ended")

@@ -157,7 +157,7 @@ class Twins:
 
 
 @pytest.mark.parametrize(("kind", "mode"), sampled([*product(KINDS, ["append", "update"])], 1))
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(1)
 def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str, mode: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
 
 
 @pytest.mark.parametrize("kind", sampled([*SESSIONS], 1))
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(1)
 def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
@@ -223,7 +223,7 @@ def plain(row: Row) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kind", sampled(["sliding", "sessions"], 1))
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(1)
 def test_windows_that_are_written_anew_are_closed(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:

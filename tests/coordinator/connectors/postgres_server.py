@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.servers import postgres as servers
 
+from ...waiting import freeze
+
 
 @attrs.define
 class PostgresServer(servers.PostgresServer):
@@ -29,7 +31,7 @@ class PostgresServer(servers.PostgresServer):
     def freeze(self) -> None:
         """Have the server accept connections and answer nobody."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        freeze(self.process.pid)
 
     def thaw(self) -> None:
         assert self.process is not None

@@ -26,7 +26,7 @@ from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
 
 from ...effort import IS_FULL, chance
-from ...waiting import DEADLINE
+from ...waiting import DEADLINE, freeze
 from .boundaries import Boundary
 from .conformance import Pipeline, Row, Target
 
@@ -176,10 +176,10 @@ class Life:
         assert self._told() == "stopped"
 
     def freeze(self) -> None:
-        self._signal(signal.SIGSTOP)
+        freeze(self._pid)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        os.kill(self._pid, signal.SIGCONT)
         self.answers.send("go on")
 
     def end(self) -> tuple[str, list[str]]:
@@ -191,9 +191,10 @@ class Life:
         self.process.kill()
         self.process.join()
 
-    def _signal(self, number: signal.Signals) -> None:
+    @property
+    def _pid(self) -> int:
         assert self.process.pid is not None
-        os.kill(self.process.pid, number)
+        return self.process.pid
 
     def _told(self) -> Any:
         assert self.answers.poll(DEADLINE), "the life says nothing"

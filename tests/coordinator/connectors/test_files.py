@@ -28,6 +28,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.keys import temporary_name
 
+from ...effort import some
 from ...integration.conftest import spark as spark
 from ...storage import servers
 from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys, s3proxy
@@ -639,8 +640,7 @@ def test_a_session_that_compacts_its_logs_otherwise_reads_the_directory_at_any_m
         publish(pipeline, committer, number)
         if number == 25:
             committer.rewind(24)
-        here = [setting for at, setting in enumerate(settings) if (number + at) % 3 == 0]
-        for setting in here:
+        for setting in some(settings, 1, "compacts", number):
             session = spark.newSession()
             session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", setting)
             found = session.read.schema("k long, v string").parquet(directory.path).select("k").collect()
