@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -44,7 +45,9 @@ def main() -> None:
     from pyspark.daemon import manager
 
     for module in _OF_TASKS:
-        import_module(module, __package__)
+        # The task that needs it says what cannot be imported. Workers that run no task of Chandy do not.
+        with suppress(ImportError):
+            import_module(module, __package__)
 
     manager()
 

@@ -63,19 +63,27 @@ def test_the_daemon_loads_nothing_of_pyspark_before_it_has_chosen() -> None:
     assert not {name for name in loaded.stdout.split() if name.startswith("pyspark")}
 
 
-def test_the_packages_that_tasks_import_are_loaded_before_workers_are_forked() -> None:
-    program = """
-import sys
-import pyspark.daemon
-from chandy.state.operators import daemon
+TELL = "print(*sys.modules, sep='\\n')"
 
-pyspark.daemon.manager = lambda: print(*sys.modules, sep="\\n")
-daemon.main()
-print("a worker:")
-import chandy.barrier.task
-print(*sys.modules, sep="\\n")
-"""
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    forked, worker = (set(part.split()) for part in ran.stdout.split("a worker:"))
+
+def told_by(*lines: str) -> str:
+    """What a program prints whose daemon names the modules that it has loaded, where it would start workers."""
+    program = ["import sys, pyspark.daemon", "from chandy.state.operators import daemon"]
+    program += [f"pyspark.daemon.manager = lambda: {TELL}", *lines]
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=True
+    )
+    return ran.stdout
+
+
+def test_the_packages_that_tasks_import_are_loaded_before_workers_are_forked() -> None:
+    told = told_by("daemon.main()", "print('a worker:')", "import chandy.barrier.task", TELL)
+    forked, worker = (set(part.split()) for part in told.split("a worker:"))
     assert "chandy.barrier.task" in worker - forked
     assert {name.partition(".")[0] for name in worker - forked} == {"chandy"}
+
+
+def test_a_package_that_cannot_be_imported_ends_no_workers_but_those_that_need_it() -> None:
+    told = told_by("sys.modules['pyarrow'] = None", "daemon.main()").split()
+    assert "chandy.state.host" in told
+    assert "chandy.state.host.discovery" not in told
