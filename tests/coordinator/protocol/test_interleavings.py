@@ -108,7 +108,7 @@ class RealShard:
 
 
 def test_the_promises_are_kept_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=always_kept(40, LENGTH))
+    run_state_machine_as_test(Machine, settings=always_kept(25, LENGTH))
 
 
 def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_the_promises_are_kept_with_real_shards(tmp_path: Path, monkeypatch: pyt
         shard = RealShard
         state = staticmethod(RealShard.state_of)
 
-    run_state_machine_as_test(RealMachine, settings=always_kept(5, LENGTH))
+    run_state_machine_as_test(RealMachine, settings=always_kept(3, LENGTH))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from chandy.state.format.packing import Packing, expiries, expiry_of
 from chandy.state.format.schema import arrow_struct
 from chandy.state.format.values import StateName
 
+from ...effort import examples
 from ..schemas import LEAVES, arrow_ready, schemas_with_rows
 
 NAME = StateName("delays", "totals")
@@ -113,7 +114,7 @@ def test_columns_and_single_rows_have_the_same_bytes(case, absent, expiries_ms, 
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf[0].simpleString())
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 @given(st.data())
 def test_a_slice_of_a_column_without_nulls_has_the_bytes_of_its_own_rows(leaf, data):
     dtype, values = leaf

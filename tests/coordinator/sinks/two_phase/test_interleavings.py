@@ -981,7 +981,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_row_is_seen_once_whatever_happens() -> None:
-    run_state_machine_as_test(Machine, settings=always_kept(30, STEPS))
+    run_state_machine_as_test(Machine, settings=always_kept(20, STEPS))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
