@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-servers test-cluster test-yarn test-compat test-browser test-all \
+.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-examples test-servers test-cluster test-yarn test-compat test-browser test-all \
   $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
@@ -34,7 +34,7 @@ demo-cluster: $(STAMP) java
 test: unit test-spark
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration" --numprocesses 2 --dist worksteal
+	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration and not examples" --numprocesses 2 --dist worksteal
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)
@@ -42,7 +42,11 @@ test-kills: $(CLASSES)
 
 # Queries of plain Spark that Chandy takes over, and that it gives back.
 test-migration: $(CLASSES)
-	$(RUN) pytest -m "migration and not kills" --numprocesses 2 --dist worksteal
+	$(RUN) pytest tests/integration -m "migration and not kills" --numprocesses 2 --dist worksteal
+
+# The examples, the notebook and the quick start, as a user runs them.
+test-examples: $(CLASSES)
+	$(RUN) pytest tests/integration -m examples --numprocesses 2 --dist worksteal
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.
@@ -52,7 +56,7 @@ test-servers: $(CLASSES)
 
 # A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
 test-yarn: $(CLASSES)
-	$(RUN) pytest -m yarn
+	$(RUN) pytest tests/yarn -m yarn
 
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
 test-cluster: $(CLASSES)

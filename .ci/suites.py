@@ -30,7 +30,7 @@ LANES = (
     (".venv/classes.jsa", "test-cluster", "test-servers"),
 )
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
-LAST = ("test-kills", "test-migration", "test-yarn")
+LAST = ("test-kills", "test-migration", "test-examples", "test-yarn")
 """What is taken, one by one, by the lane that has come to its end first."""
 SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")

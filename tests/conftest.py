@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -20,6 +21,9 @@ settings.load_profile("chandy")
 # ran before, and each process would read all sources.
 providers._get_local_constants = lambda: providers._local_constants
 
+FOLDERS = {"migration": "integration", "examples": "integration", "yarn": "yarn"}
+"""Where the tests of a marker are, if its target in the Makefile looks nowhere else."""
+
 
 def pytest_report_header() -> str:
     return description()
@@ -33,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item, (marker, folder) in itertools.product(items, FOLDERS.items()):
+        if item.get_closest_marker(marker) and not item.nodeid.startswith(f"tests/{folder}/"):
+            raise pytest.UsageError(f"no target runs {item.nodeid}: `{marker}` is for tests/{folder}")
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.
         found = [item for item in items if item.get_closest_marker("compat")]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from ..pages import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.examples]
 
 EXAMPLES = ROOT / "examples"
 EXPECTED = {

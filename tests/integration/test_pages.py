@@ -37,6 +37,7 @@ RUN = [
 ]
 
 
+@pytest.mark.examples
 def test_the_quick_start_runs_twice_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     (code,) = (block.code for block in blocks(README) if block.language == "python")
     storage = str(tmp_path / "storage")
