@@ -132,7 +132,7 @@ def connector_jars(cache: Path) -> list[Path]:
     """Return the jars of Spark's connector for Kafka, for ``spark.jars``.
 
     Args:
-        cache: where the class path is remembered; not the one of the broker.
+        cache: where the class path is remembered.
 
     Raises:
         NoJavaServerError: no Maven, or no repository with the artefacts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,16 +17,16 @@ class NoJavaServerError(Exception):
 
 
 def class_path(pom: Path, cache: Path) -> str:
-    """Return the class path of what a POM depends on; Maven is asked once, and when a jar is gone.
+    """Return the class path of what a POM depends on; Maven is asked once, and when a jar is gone or the POM changed.
 
     Args:
         pom: the file.
-        cache: an existing folder in which the class path of this POM, and of no other, is remembered.
+        cache: an existing folder in which class paths are remembered.
 
     Raises:
         NoJavaServerError: no Maven, or no repository with the artefacts.
     """
-    known = cache / "classpath"
+    known = cache / f"classpath-{hashlib.sha256(pom.read_bytes()).hexdigest()}"
     if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
         return known.read_text()
     command = [program("mvn"), "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
