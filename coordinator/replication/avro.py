@@ -134,7 +134,7 @@ def _countable(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-@attrs.frozen
+@attrs.define
 class _Types:
     """The types of one schema."""
 

@@ -137,9 +137,9 @@ def test_columns_whose_paths_look_alike_have_records_of_their_own() -> None:
     row = {"a": {"b": {"x": 1}}, "a_b": {"x": 2}}
     (message,) = AvroWriter(schema, ID).encode(pa.array([row], in_arrow(struct))).to_pylist()
     assert read(message, schema) == row
-    # A column that comes later does not change the name of one before it.
-    names = [name for name in ("Value_a", "Value_a_b", "Value_a_b_2") if f'"{name}"' in schema]
-    assert len(names) == 3
+    # A column that comes later does not change the names of those before it.
+    before = json.loads(schema_of(StructType(struct.fields[:1]), "Value"))
+    assert json.loads(schema)["fields"][:1] == before["fields"]
 
 
 def test_moments_that_python_does_not_have_are_written() -> None:
