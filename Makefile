@@ -16,8 +16,8 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-examples test-servers test-cluster test-yarn test-compat test-browser test-all \
-  $(OLDER:%=compat-%) unit lint types docs site bench clean
+.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-examples test-servers test-cluster \
+  test-yarn test-compat test-browser test-all $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -34,7 +34,8 @@ demo-cluster: $(STAMP) java
 test: unit test-spark
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration and not examples" --numprocesses 2 --dist worksteal
+	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration and not examples" \
+	  --numprocesses 2 --dist worksteal
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import json
 import re
 from types import ModuleType
@@ -59,8 +58,8 @@ def schema_of(struct: T.StructType, name: str) -> str:
 
     Args:
         struct: the columns.
-        name: of the record, with its namespace. Records in it have its name, ``_`` and the name of their column; and
-            ``_2`` behind it if a column before them has the name, and so on.
+        name: of the record, with its namespace. A record in it is named after this one and its column, with ``_``
+            between them. If an earlier record has that name, ``_2`` or a higher number follows.
 
     Raises:
         ReplicaError: Avro has no such name, or no such type.
@@ -182,8 +181,10 @@ class _Types:
 
     def _free(self, name: str) -> str:
         """Take a name for a record. The paths ``a.b_c`` and ``a_b.c`` have one name."""
-        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-        free = next(one for one in names if one not in self._records)
+        free, number = name, 1
+        while free in self._records:
+            number += 1
+            free = f"{name}_{number}"
         self._records.add(free)
         return free
 
