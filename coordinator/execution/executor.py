@@ -374,7 +374,8 @@ class CheckpointExecutor:
     def _unfinished(self, deadline: float) -> list[str]:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
         left = (job for workers in self._all_workers() for job in workers.wait(deadline))
-        return sorted({job.name for job in left})
+        # The event of ``settle`` is queued behind the manifests, and is no work.
+        return sorted({job.name for job in left if not isinstance(job.instruction, threading.Event)})
 
     def _all_workers(self) -> list[StoreWorkers]:
         return [self._own, *self._elsewhere.values()]

@@ -126,7 +126,7 @@ def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_jobs, "_ASK_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(executor_module, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(executor_module, "_STOP_SECONDS", 2.0)
     setup.completed()
     setup.store.trouble = "silent"
     future = setup.request()

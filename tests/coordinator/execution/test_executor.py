@@ -166,26 +166,36 @@ def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_f
     assert future.result(0).id == 1
 
 
-def test_closing_comes_to_an_end_although_something_on_the_driver_hangs_and_says_what(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hangs", ["ChooseCut", "Finalize"])
+def test_closing_comes_to_an_end_although_something_hangs_and_says_what(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, hangs: str
 ) -> None:
-    said: list[object] = []
+    said: list[list[str]] = []
     monkeypatch.setattr(executor_module, "_STOP_SECONDS", 0.1)
-    monkeypatch.setattr(executor_module.log, "error", lambda event, **about: said.append(about.get("what")))
-    hanging, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(executor_module.log, "error", lambda event, **about: said.append(about["what"]))
+    hanging, go_on = threading.Event(), setup.store.open
 
-    def hangs(query: str) -> int:
+    def begun(query: str) -> int:
         hanging.set()
         assert go_on.wait(DEADLINE)
         return 4
 
-    monkeypatch.setattr(setup.queries, "begun", hangs)
-    future = setup.request()
+    go_on.clear()
+    if hangs == "ChooseCut":
+        monkeypatch.setattr(setup.queries, "begun", begun)
+        future = setup.request()
+    else:
+        hanging = setup.store.waiting
+        future = setup.request()
+        setup.host.acknowledge(1)
     assert hanging.wait(DEADLINE)
     setup.executor.close()
     go_on.set()
     assert setup.error(future).reason is Reason.COORDINATOR_SHUTDOWN
-    assert said == [["ChooseCut of checkpoint 1"]]
+    [what] = said
+    assert f"{hangs} of checkpoint 1" in what
+    # All that is named is an instruction for the checkpoint; on a slow machine, others may be left, too.
+    assert all(name.endswith(" of checkpoint 1") for name in what)
 
 
 def test_closing_twice_is_no_error(setup: Setup) -> None:
