@@ -23,7 +23,7 @@ from ..waiting import eventually
 from .conftest import Cluster
 from .stream import rows_in
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.in_turn(2)]
 
 _DRIVER = "tests.cluster.takeover_driver"
 _HOST = "chandy.state.host.process"

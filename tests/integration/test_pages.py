@@ -101,7 +101,7 @@ def names() -> Iterator[dict[str, Any]]:
         coordinator.stop(timeout="1 s", checkpoint=False)
 
 
-@pytest.mark.parametrize("page", sampled([pytest.param(page, id=page.stem) for page in RUN], 6))
+@pytest.mark.parametrize("page", sampled([pytest.param(page, id=page.stem) for page in RUN], 4))
 def test_the_code_of_a_page_runs(
     page: Path, spark: SparkSession, s3: None, names: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
 from .support import GOES_BACK, RESUMES
 from .whole_output import check_rows, check_whole, wait_for_all_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(1)]
 
 STANDING_BY = "standing by"
 TAKES_OVER = "a standby takes over"

@@ -27,7 +27,7 @@ from .outputs_driver import sinks
 from .support import GOES_BACK, RESUMES
 from .whole_output import check_rows, wait_for_all_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(1)]
 
 KILLS = rounds(2, full=20)
 FILES = 12

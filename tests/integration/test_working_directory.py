@@ -177,7 +177,7 @@ CASES: dict[str, Case] = {
             ("transformWithState", "rocksdb"),
             pytest.param(*("transformWithState", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
         ],
-        4,
+        2,
     ),
 )
 def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(

@@ -42,7 +42,7 @@ def within_the_next_commits(monkeypatch: pytest.MonkeyPatch, steps: list[Callabl
 class LivesConformance(SinkConformance):
     """Lives that are processes of their own. A subclass has the fixture ``target``."""
 
-    rounds: ClassVar[int] = rounds(5, full=20)
+    rounds: ClassVar[int] = rounds(3, full=20)
     """Lives that are killed or frozen."""
     locks: ClassVar[bool] = False
     """Whether a life that is frozen may hold a lock of the target."""

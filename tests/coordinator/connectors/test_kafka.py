@@ -420,7 +420,7 @@ def test_a_broker_that_is_killed_at_any_moment_has_every_row_once(
         epoch = flights.epoch(id, rows_of(*written[:100]), rows_of(*written[100:]))
         committer = published(with_patience, epoch, committer)
 
-    for number in range(rounds(4, full=20)):
+    for number in range(rounds(3, full=20)):
         # The broker is back while the publisher still waits for an answer, or after it has given up.
         with_patience = having(flights, timeout="3 s" if number % 2 else "60 s")
         publish()

@@ -482,7 +482,7 @@ BUGS = [
 ]
 
 
-@pytest.mark.parametrize("bug", sampled(BUGS, 5), ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", sampled(BUGS, 3), ids=lambda bug: bug.__name__)
 def test_the_machine_finds(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

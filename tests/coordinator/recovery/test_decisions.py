@@ -788,7 +788,7 @@ def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
             forget_failures_when_stopping,
             go_on_after_the_end,
         ],
-        3,
+        2,
     ),
     ids=lambda bug: bug.__name__,
 )
