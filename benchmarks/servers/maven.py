@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,9 +30,11 @@ def class_path(pom: Path, cache: Path) -> str:
     known = cache / f"classpath-{hashlib.sha256(pom.read_bytes()).hexdigest()}"
     if known.exists() and all(Path(jar).exists() for jar in known.read_text().split(":")):
         return known.read_text()
+    # Another process may ask at the same time, so each has a file of its own until it is whole.
+    written = known.with_name(f"{known.name}-{os.getpid()}")
     command = [program("mvn"), "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
     found = subprocess.run(
-        [*command, f"-Dmdep.outputFile={known}"],
+        [*command, f"-Dmdep.outputFile={written}"],
         capture_output=True,
         text=True,
         check=False,
@@ -39,7 +42,7 @@ def class_path(pom: Path, cache: Path) -> str:
     )
     if found.returncode != 0:
         raise NoJavaServerError(f"Maven cannot resolve {pom}: {found.stdout[-500:]}")
-    return known.read_text()
+    return written.replace(known).read_text()
 
 
 def program(name: str) -> str:
