@@ -45,9 +45,10 @@ test-kills: $(CLASSES)
 test-migration: $(CLASSES)
 	$(RUN) pytest tests/integration -m "migration and not kills" --numprocesses 2 --dist worksteal
 
-# The examples, the notebook and the quick start, as a user runs them.
+# What a user runs: the examples, the notebook, the quick start, the benchmarks, and the package as it is installed.
 test-examples: $(CLASSES)
-	$(RUN) pytest tests/integration -m examples --numprocesses 2 --dist worksteal
+	$(RUN) pytest tests/integration tests/benchmarks tests/test_package.py -m "examples and not kills" \
+	  --numprocesses 2 --dist worksteal
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.

@@ -22,7 +22,11 @@ settings.load_profile("chandy")
 # ran before, and each process would read all sources.
 providers._get_local_constants = lambda: providers._local_constants
 
-FOLDERS = {"migration": "integration", "examples": "integration", "yarn": "yarn"}
+PLACES = {
+    "migration": ("tests/integration/",),
+    "examples": ("tests/integration/", "tests/benchmarks/", "tests/test_package.py"),
+    "yarn": ("tests/yarn/",),
+}
 """Where the tests of a marker are, if its target in the Makefile looks nowhere else."""
 
 
@@ -38,9 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item, (marker, folder) in itertools.product(items, FOLDERS.items()):
-        if item.get_closest_marker(marker) and not item.nodeid.startswith(f"tests/{folder}/"):
-            raise pytest.UsageError(f"no target runs {item.nodeid}: `{marker}` is for tests/{folder}")
+    for item, (marker, places) in itertools.product(items, PLACES.items()):
+        if item.get_closest_marker(marker) and not item.nodeid.startswith(places):
+            raise pytest.UsageError(f"no target runs {item.nodeid}: `{marker}` is for {', '.join(places)}")
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.
         found = [item for item in items if item.get_closest_marker("compat")]

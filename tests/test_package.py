@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.examples]
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("coordinator", "barrier", "state", "storage")

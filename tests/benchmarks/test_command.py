@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks.__main__ import BENCHMARKS, main, measure_all
 from benchmarks.report import Options
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.examples]
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

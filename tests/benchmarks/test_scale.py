@@ -18,7 +18,7 @@ from benchmarks.scale.made import Fleet, acknowledgements, handle
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.examples]
 
 COSTS = Costs(
     checkpoint=4,

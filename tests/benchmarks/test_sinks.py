@@ -17,7 +17,7 @@ from benchmarks.sinks.figures import Figures, Seen
 from benchmarks.sinks.targets import NOTHING, DeltaTable, Files, IcebergTable, Topic
 from benchmarks.sinks.watch import Watcher
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.examples]
 
 S = figures.MICROSECONDS
 

@@ -22,6 +22,7 @@ from chandy.coordinator.spark.anchors import Anchors
 from chandy.coordinator.spark.own_jobs import OwnJobs
 from chandy.coordinator.wiring import assembly
 
+from ..effort import sampled
 from ..waiting import DEADLINE, eventually
 from .seconds import Seconds, check_that_the_watermark_is_carried_on
 from .seconds import seconds as seconds
@@ -80,10 +81,17 @@ def test_no_second_shuffle_is_planned(
     assert plan.split("InMemoryRelation")[0].count("Exchange") == 1
 
 
-def test_operators_of_event_time_pass_the_watermark_on(
-    anchors: Anchors, make: Make, spark: SparkSession, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("partition", sampled(["by id", "with anchors"], 1))
+def test_operators_of_event_time_pass_the_watermark_on_to_later_ones_of_chandy_and_of_spark(
+    anchors: Anchors,
+    make: Make,
+    spark: SparkSession,
+    seconds: Seconds,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: str,
 ) -> None:
-    monkeypatch.setattr(assembly, "by_id", anchors.partition)
+    if partition == "with anchors":
+        monkeypatch.setattr(assembly, "by_id", anchors.partition)
     check_that_the_watermark_is_carried_on(make, spark, seconds)
 
 

@@ -22,7 +22,6 @@ from .seconds import (
     Rows,
     Seconds,
     Timed,
-    check_that_the_watermark_is_carried_on,
     timed,
 )
 from .seconds import seconds as seconds
@@ -34,7 +33,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.parametrize("many_watermarks", sampled(["true", "false"], 1))
-@pytest.mark.in_turn(1)
 def test_event_time_is_as_in_spark_to_the_last_timer(
     make: Make,
     spark: SparkSession,
@@ -66,13 +64,6 @@ def test_event_time_is_as_in_spark_to_the_last_timer(
     assert any("timer" in what for _, _, what, _ in own.rows)
     # Spark runs a batch more than there are files, for the timers that the last of them makes due.
     assert own.rows[-1][0] == 4
-
-
-@pytest.mark.in_turn(1)
-def test_an_event_time_column_carries_the_watermark_on_to_later_operators_of_chandy_and_of_spark(
-    make: Make, spark: SparkSession, seconds: Seconds
-) -> None:
-    check_that_the_watermark_is_carried_on(make, spark, seconds)
 
 
 @pytest.mark.compat
