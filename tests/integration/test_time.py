@@ -13,17 +13,7 @@ from chandy.state.operators.ticks import TICKS
 
 from ..effort import sampled
 from ..waiting import DEADLINE, eventually
-from .seconds import (
-    AVAILABLE_NOW,
-    OUTPUT,
-    START,
-    Alarm,
-    Numbered,
-    Rows,
-    Seconds,
-    Timed,
-    timed,
-)
+from .seconds import AVAILABLE_NOW, OUTPUT, START, Alarm, Numbered, Rows, Seconds, Timed, timed
 from .seconds import seconds as seconds
 from .support import Make
 

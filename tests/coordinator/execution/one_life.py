@@ -72,10 +72,11 @@ class Queries:
         self.is_holding, self.may_hold = threading.Event(), threading.Event()
         self.may_hold.set()
         self.on_times: Callable[[], object] = lambda: None
-        self.may_plan = threading.Event()
+        self.is_planning, self.may_plan = threading.Event(), threading.Event()
         self.may_plan.set()
 
     def begun(self, query: str) -> int:
+        self.is_planning.set()
         assert self.may_plan.wait(DEADLINE)
         return self.newest
 
