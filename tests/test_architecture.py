@@ -247,6 +247,18 @@ def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     ] == ["state.writer.savepoint_writer"]
 
 
+def test_one_module_of_the_command_line_prints() -> None:
+    """So that no text of others reaches a terminal as it is."""
+    ways = re.compile(r"\b(?:click\.(?:s?echo|ClickException)|Console|Text|(?<!\.)print)\(")
+    printing = {
+        name
+        for name, source in sources().items()
+        if name.startswith("coordinator.cli") and ways.search(source)
+    }
+    # The demo's driver prints JSON for the demo.
+    assert printing == {"coordinator.cli.printing", "coordinator.cli.demo_driver"}
+
+
 # --- what the rules look at ---------------------------------------------------------------------------------
 
 

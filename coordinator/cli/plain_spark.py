@@ -9,7 +9,7 @@ import click
 
 from ...storage.checkpoints import locate
 from .group import checkpoint_option, json_option, main, pipeline_option, storage_uri
-from .printing import print_json
+from .printing import print_json, say
 
 
 @main.command("export")
@@ -41,7 +41,7 @@ def export_(
     if as_json:
         print_json(facts(exported))
         return
-    click.echo((exported.directory / README).read_text(), nl=False)
+    say((exported.directory / README).read_text(), nl=False)
 
 
 @main.command()
@@ -60,4 +60,4 @@ def adoption(path: Path, as_json: bool) -> None:
     if as_json:
         print_json(attrs.asdict(found))
     else:
-        click.echo(str(found))
+        say(str(found))

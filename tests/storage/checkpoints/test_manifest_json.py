@@ -172,35 +172,77 @@ def test_an_exchanged_body_is_damaged_though_it_is_a_manifest(manifest: Manifest
         decode_manifest(changed, STORE, KEY)
 
 
-def numbers(document: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Return where in a document the whole numbers are."""
+Path = tuple[str | int, ...]
+
+
+def leaves(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Return what a document has that is neither an object nor a list, and where."""
     if isinstance(document, dict | list):
         items = document.items() if isinstance(document, dict) else enumerate(document)
         for key, value in items:
-            yield from numbers(value, (*path, key))
-    elif type(document) is int:
-        yield path
+            yield from leaves(value, (*path, key))
+    else:
+        yield path, document
 
 
-def test_a_number_that_nothing_can_have_is_found_in_a_sealed_manifest(manifest: Manifest) -> None:
+@pytest.fixture
+def whole(manifest: Manifest) -> Manifest:
+    """One of the newest schema, with all there is."""
     unread = UnreadFiles(1, 2, 3)
     channel = ChannelRecord("a", "s", "b", "t", 1, 2, unread, (TopicPartition("t", 0, 5, 4),))
-    epochs = (EpochRecord(7, 3),)
-    query = attrs.evolve(manifest.queries[0], outputs=(OutputRecord("s", epochs, 6),))
-    whole = attrs.evolve(manifest, queries=(query,), channels=(channel,))
-    found = list(numbers(json.loads(encode_manifest(whole))["manifest"]))
+    query = attrs.evolve(manifest.queries[0], outputs=(OutputRecord("s", (EpochRecord(7, 3),), 6),))
+    return attrs.evolve(manifest, queries=(query,), channels=(channel,))
+
+
+def sealed(manifest: Manifest, path: Path, value: object) -> bytes:
+    """A document that somebody has made, whose hash is right: one place has another value."""
+    body = json.loads(encode_manifest(manifest))["manifest"]
+    inner = body
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"manifest":{text},"schema":{manifest.schema},"sha256":"{sha256}"}}'.encode()
+
+
+def places(manifest: Manifest, of: type) -> list[Path]:
+    body = json.loads(encode_manifest(manifest))["manifest"]
+    return [path for path, value in leaves(body) if type(value) is of]
+
+
+def test_a_number_that_nothing_can_have_is_found_in_a_sealed_manifest(whole: Manifest) -> None:
+    found = places(whole, int)
     assert len(found) > 15
     for path in found:
-        document = json.loads(encode_manifest(whole))
-        inner = document["manifest"]
-        for step in path[:-1]:
-            inner = inner[step]
-        inner[path[-1]] = -2
-        body = json.dumps(document["manifest"], sort_keys=True, separators=(",", ":"))
-        sealed = hashlib.sha256(body.encode()).hexdigest()
-        data = f'{{"manifest":{body},"schema":4,"sha256":"{sealed}"}}'.encode()
         with pytest.raises(DamagedError, match="a manifest of schema 4"):
-            decode_manifest(data, STORE, KEY)
+            decode_manifest(sealed(whole, path, -2), STORE, KEY)
+
+
+NO_NAMES = {
+    # Files are checked when they are read (``validate_key``).
+    *("key", "name of a file", "sha256"),
+    # Schemas, versions of packages, a sink's own note.
+    *("key_schema", "versions", "note"),
+    # Places outside, and names that systems outside have given: they are shown, and nothing is looked up by them.
+    *("target", "topic"),
+}
+
+
+def test_a_name_that_would_lead_elsewhere_is_found_in_a_sealed_manifest(whole: Manifest) -> None:
+    taken = set()
+    for path in places(whole, str):
+        field = next(part for part in reversed(path) if isinstance(part, str))
+        field = {"python": "versions", "chandy": "versions"}.get(field, field)
+        field = "name of a file" if field == "name" and "files" in path else field
+        for other in ("../../x", "a\x1b[2J", "a/b"):
+            try:
+                decode_manifest(sealed(whole, path, other), STORE, KEY)
+            except DamagedError as error:
+                assert "a manifest of schema 4" in str(error)
+            else:
+                taken.add(field)
+    assert taken == NO_NAMES
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
