@@ -253,7 +253,7 @@ class CheckpointConfig:
     which. It needs ``chandy[monitor]``. With None, the driver does not listen.
     """
     token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.token))
-    """Bearer token that all requests but those for ``/healthz`` must carry. A browser is asked for it as a password.
+    """Bearer token that all requests but those of probes must carry. A browser is asked for it as a password.
 
     With None they need none, and ``/api/v1`` takes no checkpoints.
     """

@@ -38,7 +38,7 @@ def main() -> None:
 
 def absolute(context: click.Context, parameter: click.Parameter, uri: str) -> str:
     """Return a place as stores take it: a path below the current directory as an absolute one."""
-    return uri if "://" in uri or uri.startswith("/") else str(Path(uri).resolve())
+    return uri if "://" in uri or uri.startswith(("/", "file:")) else str(Path(uri).resolve())
 
 
 def check_java() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import attrs
 import click
 
 from ...storage.checkpoints import locate
-from .group import checkpoint_option, json_option, main, pipeline_option, storage_uri
+from .group import absolute, checkpoint_option, json_option, main, pipeline_option, storage_uri
 from .printing import print_json, say
 
 
@@ -45,9 +43,9 @@ def export_(
 
 
 @main.command()
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("path", metavar="PATH", callback=absolute)
 @json_option
-def adoption(path: Path, as_json: bool) -> None:
+def adoption(path: str, as_json: bool) -> None:
     """Say what a query would take over from the checkpoint of a plain Spark query. Nothing is changed.
 
     PATH is the checkpointLocation of the query. To adopt it, give the path to start(..., adopt=PATH).
@@ -56,7 +54,7 @@ def adoption(path: Path, as_json: bool) -> None:
     from ..adopt.findings import examine
     from ..spark.plain_checkpoint import read_checkpoint
 
-    found = examine(read_checkpoint(str(path.resolve())))
+    found = examine(read_checkpoint(path))
     if as_json:
         print_json(attrs.asdict(found))
     else:

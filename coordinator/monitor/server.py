@@ -127,7 +127,7 @@ class Monitor:
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
-                Route("/readyz", self._allowed(self._readyz)),
+                Route("/readyz", self._readyz),
                 Route("/metrics", self._allowed(self._metrics)),
                 Route("/", self._page(self._overview)),
                 Route("/checkpoints/{id:int}", self._page(self._checkpoint)),
@@ -193,9 +193,11 @@ class Monitor:
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    def _readyz(self) -> Response:
+    def _readyz(self, request: Request) -> Response:
         found = list(troubles(self._known()))
-        return PlainTextResponse("\n".join(found or ["ready"]) + "\n", 503 if found else 200)
+        # A probe learns whether, which needs no token in a template of pods. Why is for those who have it.
+        said = ["the token is needed to be told why"] if found and self._refusal(request) else found
+        return PlainTextResponse("\n".join(said or ["ready"]) + "\n", 503 if found else 200)
 
     def _metrics(self) -> Response:
         return Response(exposition(self._pipeline, self._known()), media_type=CONTENT_TYPE)

@@ -523,6 +523,8 @@ def test_adoption_says_what_a_plain_checkpoint_has(tmp_path: Path) -> None:
     assert "can be adopted" in told.output
     assert "Progress: batches up to 0 have committed, the next one is 1." in told.output
     assert run_json("adoption", str(old))["batch"] == 0
+    assert run("adoption", old.as_uri()).exit_code == 0
+    assert "'s3://bucket/old' cannot be adopted" in run("adoption", "s3://bucket/old").stderr
     wrong = run("adoption", str(tmp_path))
     assert wrong.exit_code == 1
     assert f"did you mean {old}?" in wrong.output

@@ -53,7 +53,9 @@ def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Ca
         basic("secret", "x"),
         basic("secret", ""),
     )
-    for path in ("/metrics", "/readyz", "/", "/checkpoints/1", "/api/v1"):
+    assert ask(monitor, "/readyz") == (503, "the token is needed to be told why\n")
+    assert "stands by" in ask(monitor, "/readyz", Authorization="Bearer secret")[1]
+    for path in ("/metrics", "/", "/checkpoints/1", "/api/v1"):
         assert ask(monitor, path)[0] == 401
         for given in (*wrong, "Basic c2VjcmV0", "Basic ?", "Basic"):
             assert ask(monitor, path, Authorization=given)[0] == 401
