@@ -17,12 +17,14 @@ from typing_extensions import override
 from ....state.operators.dataframe import folding, repeated
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.layout import staged_folder
-from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
+from ....storage.checkpoints.manifest import EpochRecord, FileRef, Handle, OutputRecord
 from ....storage.checkpoints.proof import FenceProof
-from ....storage.errors import ChandyError, StorageError
+from ....storage.errors import ChandyError, StorageError, UnfitError
 from ....storage.ids import BatchId, CheckpointId
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
+from ....storage.store import Store
+from ....storage.verified import verified
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink
@@ -386,9 +388,11 @@ class TransactionalSink(Sink):
         store = open_store(self._fence.store)
         files = [file for found in staged.values() for one in found for file in one.files]
         try:
-            return all(store.stat(file.key).size == file.size for file in files)
+            for file in files:
+                verified(store, file.key, partial(_check_size, file=file))
         except (OSError, StorageError):
             return False
+        return True
 
     @override
     def interrupt(self) -> None:
@@ -440,6 +444,11 @@ class TransactionalSink(Sink):
 
 _attached: Final = WeakSet[Any]()
 """Writers that call a sink with each batch. A start that has failed may be repeated with the same one."""
+
+
+def _check_size(store: Store, file: FileRef) -> None:
+    if (size := store.stat(file.key).size) != file.size:
+        raise UnfitError(f"{file.size} bytes", f"{size}")
 
 
 def _check_names(rows: DataFrame) -> None:
