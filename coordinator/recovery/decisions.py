@@ -124,6 +124,13 @@ class FatalError:
 
 
 @attrs.frozen
+class EndExplained:
+    """It is known why the pipeline has ended, which what was noticed first does not always say."""
+
+    error: Exception
+
+
+@attrs.frozen
 class DelayOver:
     """The time to restart has come."""
 
@@ -184,6 +191,7 @@ Event = (
     | ShardsNotOpened
     | CheckpointsFailed
     | FatalError
+    | EndExplained
     | DelayOver
     | StateGivenUp
     | RestartedInPlace
@@ -340,6 +348,8 @@ class RecoveryStateMachine:
             case WentBack():
                 self.outage = None
                 self._is_half_way = False
+            case EndExplained(error):
+                self.failed = error
             case _ if self.failed is not None:
                 pass
             case FatalError(error):

@@ -39,7 +39,7 @@ from ..restore.resume import ResumableRun
 from ..spark import progress
 from . import decisions as on
 from .announcements import Announcements, Tell, tell_nobody
-from .diagnosis import Diagnosis, restart_failed
+from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
@@ -437,9 +437,8 @@ class Supervisor:
                 why = f"query {definition.name!r} cannot resume where it stood"
                 try:
                     self._go_back(why, self._clock(), resume=False)
-                except Exception as error:
-                    self._fail_for_good(error)
-                    raise
+                except Exception as error:  # noqa: BLE001 (whatever it is, it ends the pipeline)
+                    raise self._fail_for_good(error) from None
         return found
 
     # --- supervision ----------------------------------------------------------------------------------------
@@ -574,17 +573,20 @@ class Supervisor:
         self.recoveries.append(metrics)
         self.recovered[metrics.kind] += 1
 
-    def _fail_for_good(self, error: Exception) -> None:
-        """End every query with the error; no more checkpoints are taken."""
+    def _fail_for_good(self, noticed: Exception) -> Exception:
+        """End every query with the cause of what was noticed, and return it; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
-        self._decide(on.FatalError(error))
+        self._decide(on.FatalError(noticed))
         self._interrupted.set()
+        error = cause_of_end(noticed, self._executor.watch.proof)
+        self._decide(on.EndExplained(error))
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
         why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
         self._executor.protocol.handle(events.Closed(why))
         with self._changing:
             self._end(error)
         self._on_failed()
+        return error
 
     def _end(self, error: Exception | None) -> None:
         """End all queries, with the error if there is one."""
