@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...state.shards import NotResumable
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import (
     ChandyError,
@@ -436,7 +437,7 @@ class Supervisor:
             if any(run.resumed for run in self._runs.all()):
                 why = f"query {definition.name!r} cannot resume where it stood"
                 try:
-                    self._go_back(why, self._clock(), resume=False)
+                    self._go_back(why, self._clock(), NotResumable("stood at one cut with another query"))
                 except Exception as error:  # noqa: BLE001 (whatever it is, it ends the pipeline)
                     raise self._fail_for_good(error) from None
         return found
@@ -529,8 +530,8 @@ class Supervisor:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
                         self._restart_in_place(run, cause, noticed_at)
-                case on.RollBack(cause, noticed_at, resume):
-                    self._go_back(str(cause), noticed_at, resume=resume)
+                case on.RollBack(cause, noticed_at, _, refusal):
+                    self._go_back(str(cause), noticed_at, refusal)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             if not isinstance(error, OperationInterruptedError):
                 log.warning("the pipeline could not be restarted", error=str(error))
@@ -545,10 +546,11 @@ class Supervisor:
         self._decide(on.RestartedInPlace(name))
         self._recovered(metrics)
 
-    def _go_back(self, cause: str, noticed_at: float, *, resume: bool) -> None:
-        """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it."""
+    def _go_back(self, cause: str, noticed_at: float, refusal: NotResumable | None) -> None:
+        """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it if it may."""
         attempt = PipelineRollback(
             cause=cause,
+            refusal=refusal,
             metrics=RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=False),
             round=self._round + 1,
             initial=self._initial,
@@ -560,7 +562,7 @@ class Supervisor:
             local_recovery=self._local_recovery,
             on_state_given_up=self._state_given_up,
         )
-        go_back(attempt, resume=resume)
+        go_back(attempt, resume=refusal is None)
         self._decide(on.WentBack())
         self._recovered(attempt.metrics)
 

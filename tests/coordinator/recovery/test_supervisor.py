@@ -1508,13 +1508,17 @@ def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, lef
     eventually(lambda: not left.where.directory.parent.exists())
 
 
-def test_a_broken_changelog_sends_an_idle_query_back(resuming: Setup) -> None:
+def test_a_broken_changelog_sends_an_idle_query_back_and_is_told(
+    resuming: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
     why, code = "a changelog does not lead there", FailureCode.STATE_UNUSABLE
     resuming.supervisor.shards_not_opened(run.query_id, why, code)
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert not resuming.supervisor.recoveries[1].in_place
+    assert "a query does not resume where it stood" in caplog.text
+    assert f"changelogs that cannot be trusted: {why}" in caplog.text
 
 
 def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(
