@@ -17,6 +17,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.collect import discard, discard_aborted
 from ...storage.checkpoints.layout import is_shared, pack_key, savepoint_key, trigger_key
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OutputRecord, QueryRecord
+from ...storage.checkpoints.restore import read_file
 from ...storage.checkpoints.savepoint import claim_savepoint, discard_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter, copy_snapshot
 from ...storage.checkpoints.verification import check
@@ -190,8 +191,7 @@ class CheckpointJobs:
         # Several sinks publish the same files.
         files = {file.key: file for one in outputs for epoch in one.epochs for file in epoch.staged.files}
         for file in files.values():
-            check(self._store, file)
-            store.write(file.key, self._store.read(file.key))
+            store.write(file.key, read_file(self._store, file))
         return sum(file.size for file in files.values())
 
     def copy_shards(self, order: do.CopyShards) -> None:

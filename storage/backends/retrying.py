@@ -14,14 +14,17 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from typing_extensions import override
 
 from ..errors import (
+    DamagedError,
     NotDeletedError,
     ObjectExistsError,
     OperationInterruptedError,
     OutcomeUnknownError,
     StoreFailedError,
+    UnfitError,
 )
 from ..logs import logger
 from ..store import ObjectStat, Store, StoreRequests
+from ..verified import verified
 
 _log = logger(__name__)
 
@@ -84,8 +87,22 @@ def _create_again(store: Store, key: str, data: bytes) -> None:
     try:
         store.create(key, data)
     except ObjectExistsError:
-        if store.read(key) != data:
+        if not _is_own(store, key, data):
             raise
+
+
+def _is_own(store: Store, key: str, data: bytes) -> bool:
+    """Whether an object that was found has the bytes to create, which nobody else writes there."""
+
+    def look(store: Store) -> None:
+        if store.read(key) != data:
+            raise UnfitError("the bytes to create", "others")
+
+    try:
+        verified(store, key, look)
+    except DamagedError:
+        return False
+    return True
 
 
 @attrs.frozen
@@ -144,6 +161,12 @@ class RetryingStore(Store):
         limited._until = until if self._until is None else min(until, self._until)
         return limited
 
+    @override
+    def afresh(self) -> Store:
+        other = copy(self)
+        other.store = self.store.afresh()
+        return other
+
     def until_set(self, interrupted: threading.Event) -> RetryingStore:
         """Return the store with operations that end once an event is set."""
 
@@ -177,7 +200,7 @@ class RetryingStore(Store):
             try:
                 self.store.create(key, data)
             except ObjectExistsError:
-                if not unknown or self.store.read(key) != data:
+                if not unknown or not _is_own(self.store, key, data):
                     raise
                 _log.info("a create had succeeded although its answer was lost", store=self.uri, key=key)
             except StoreFailedError as error:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import attrs
 
+from ..errors import UnfitError
 from ..ids import NO_BATCH, BatchId, CheckpointId
 from ..keys import named
 
@@ -49,6 +50,17 @@ class FileRef:
     """SHA-256 of the file's bytes, in hex."""
     offset: int = attrs.field(default=0, validator=_COUNT)
     """Where the file begins in its object. Above 0 only in a pack."""
+
+    def check(self, size: int, sha256: str) -> None:
+        """Check what was read of the file.
+
+        Raises:
+            UnfitError: these are other bytes than were written.
+        """
+        if (size, sha256) != (self.size, self.sha256):
+            expected = f"{self.size} bytes with SHA-256 {self.sha256} for the file {self.name!r}"
+            found = "more bytes" if size > self.size else f"{size} bytes with SHA-256 {sha256}"
+            raise UnfitError(expected, found)
 
 
 @attrs.frozen

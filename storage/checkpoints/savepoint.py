@@ -8,6 +8,7 @@ from ..backends.retrying import Patience, create_surely, no_patience
 from ..errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from ..logs import logger
 from ..store import Store
+from ..verified import read_verified
 from .layout import CLAIM, MANIFEST, is_file, is_of_pipeline
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
@@ -76,7 +77,7 @@ def read_savepoint(store: Store) -> Manifest:
         DamagedError: the manifest is damaged.
         SchemaTooNewError: a newer version of Chandy wrote it.
     """
-    return decode_manifest(store.read(MANIFEST), store.uri, MANIFEST)
+    return read_verified(store, MANIFEST, lambda data: decode_manifest(data, store.uri, MANIFEST))
 
 
 def discard_savepoint(store: Store, owner: str, proof: FenceProof) -> None:
@@ -130,6 +131,6 @@ def _occupied(store: Store, found: str, advice: str = "choose another folder") -
 
 def _claimed_by(store: Store) -> str | None:
     try:
-        return store.read(CLAIM).decode(errors="replace")
+        return read_verified(store, CLAIM, lambda data: data.decode(errors="replace"))
     except ObjectMissingError:
         return None

@@ -39,7 +39,7 @@ from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore import resume
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point
-from chandy.coordinator.restore.run_record import RunRecord, base_of, fits
+from chandy.coordinator.restore.run_record import RunRecord, base_of, misfit
 from chandy.state.errors import (
     CannotGoBackError,
     CoordinatorLostError,
@@ -84,7 +84,7 @@ from chandy.state.rpc.orders import (
     TakeOver,
 )
 from chandy.state.rpc.wire import HandedOver
-from chandy.state.shards import RestoreSource, ResumePoint, ShardId
+from chandy.state.shards import NotResumable, RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import voided_by
@@ -858,7 +858,7 @@ class Life:
         resumable: Mapping[str, Resumable] = {}
         if left is not None and restore == "latest":
             record = left.record()
-            if fits(record, generation=started.generation, point=self.point, boot=record.boot):
+            if not misfit(record, generation=started.generation, point=self.point, boot=record.boot):
                 resumable = self.resumable(left.recorded_runs, self.point, leftover=True)
         self.base = base_of(self.point)
         for query in SHARDS:
@@ -1157,7 +1157,9 @@ class Life:
         found = resume.resume_points(
             {query: self.candidate(run, point, leftover) for query, run in runs.items()}
         )
-        return {query: (where, runs[query]) for query, where in found.items()}
+        return {
+            query: (where, runs[query]) for query, where in found.items() if isinstance(where, ResumePoint)
+        }
 
     def candidate(self, run: Run, point: RestorePoint | None, leftover: bool) -> resume.Candidate:
         restored = point.batch(run.query) if point else -1
@@ -1167,8 +1169,7 @@ class Life:
             run.query_id,
             restored=restored,
             committed=run.committed,
-            sink_is_ahead=False,
-            has_changelogs=all(wanted <= set(changelog) for changelog in changelogs),
+            obstacle=None if all(wanted <= set(one) for one in changelogs) else NotResumable("has a gap"),
             resumed_at=run.resumed.batch if run.resumed and not leftover else None,
         )
 
@@ -1247,7 +1248,7 @@ class Life:
                     started = decisions.RunStarted(query, run.number, run.query_id)
                     self.recovery.handle(started, self.world.tick())
                     self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
-            case decisions.RollBack(_, _, resumes):
+            case decisions.RollBack(_, _, resumes, _):
                 try:
                     rollback.go_back(Rollback(self, fails_at, checked), resume=resumes)
                 except FencedError as error:

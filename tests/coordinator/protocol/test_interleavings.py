@@ -327,7 +327,8 @@ def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
 
 def resume_one_query_without_the_other(patch: pytest.MonkeyPatch) -> None:
     def resume_points(runs: Mapping[str, resume.Candidate]) -> dict[str, ResumePoint]:
-        return {query: where for query, run in runs.items() if (where := resume.resume_point(run))}
+        found = {query: resume.resume_point(run) for query, run in runs.items()}
+        return {query: where for query, where in found.items() if isinstance(where, ResumePoint)}
 
     patch.setattr(resume, "resume_points", resume_points)
 

@@ -62,6 +62,7 @@ from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 from chandy.coordinator.spark.seeding import seed
+from chandy.state.shards import ResumePoint
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import MANIFEST
@@ -521,13 +522,11 @@ class Life(SteppedExecutor):
             run.query_id,
             restored=restored,
             committed=run.committed,
-            sink_is_ahead=False,
-            has_changelogs=True,
-            has_output=sink.can_resume(run.directory, restored, run.committed),
+            obstacle=sink.obstacle(run.directory, restored, run.committed),
             resumed_at=None if leftover else run.resumed_at,
         )
         found = resume.resume_point(candidate)
-        return (found, run) if found else None
+        return (found, run) if isinstance(found, ResumePoint) else None
 
     def restore(self, point: RestorePoint | None, resumed: tuple[Any, Run] | None) -> None:
         """As ``Launcher.restore``."""
