@@ -340,12 +340,11 @@ class OperatorTester:
             raise NoSuchStateError(
                 "there is no such state", f"one of {', '.join(records) or 'none'}", repr(name)
             )
-        found = {where: value for (_, where), value in self._shards.held.items()}
         return lookup_state(
             records[name],
             StateName(_UID, name),
             self._codec.encode(key),
-            lambda keys: [found.get(one) for one in keys],
+            {where: value for (_, where), value in self._shards.held.items()},
             _ms(time),
         )
 
