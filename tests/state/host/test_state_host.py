@@ -220,16 +220,16 @@ def test_values_are_read_from_whatever_shard_has_them(setup: Setup) -> None:
     setup.run(0, {b"a": b"0"}, (0,))
     setup.run(0, {b"b": b"0", b"\xff": b""}, (1,))
 
-    def read(committed: int, uid: str = "op") -> tuple[str | None, ...]:
+    def read(committed: int, uid: str = "op") -> dict[bytes, bytes]:
         keys = tuple(key.hex() for key in [b"a", b"b", b"\xff", b"c"])
-        return setup.state_host.read(ReadValues("q", uid, keys, committed)).values
+        found = setup.state_host.read(ReadValues("q", uid, keys, committed)).entries
+        return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found.items()}
 
-    assert read(-1) == (None, None, None, None)
-    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
-    assert read(0, "another") == (None, None, None, None)
+    assert read(-1) == read(0, "another") == {}
+    assert read(0) == {b"a": b"0", b"b": b"0", b"\xff": b""}
     setup.run(1, {b"a": None}, (0,))
-    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
-    assert read(1) == (None, b"0".hex(), "", None)
+    assert read(0) == {b"a": b"0", b"b": b"0", b"\xff": b""}
+    assert read(1) == {b"b": b"0", b"\xff": b""}
 
 
 def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Setup) -> None:
