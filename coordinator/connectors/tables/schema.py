@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from ...sinks.two_phase.errors import OutputError
-from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.limits import Limits, limits_values
 from ...sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def check_schema(rows: pa.Schema, table: pa.Schema, target: str) -> None:
 
 
 def limits_of(table: pa.Schema, key: tuple[str, ...]) -> Limits:
-    """Return what the columns of a table do not take: nulls, also in a key."""
-    return Limits(frozenset(field.name for field in table if not field.nullable).union(key))
+    """Return what the columns of a table do not take: nulls, also nested ones and in a key, and lengths of bytes."""
+    return Limits(frozenset(key), columns=tuple(field for field in table if limits_values(field)))
 
 
 def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> pa.Table:
@@ -93,6 +94,13 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
                 rows_with_null(rows, field.name),
                 "filter or fill them in the query, or let the table's column be null",
             )
+        if found := Limits(columns=(field,)).broken_by(rows):
+            raise OutputError(
+                f"{target} refuses rows",
+                f"values of column {field.name!r} that are {field.type}",
+                found,
+                "filter or fill them in the query, or change the table",
+            )
         try:
             columns.append(column.cast(field.type))
         except pa.ArrowException as error:
@@ -116,7 +124,9 @@ def rows_with_null(rows: pa.Table, name: str) -> str:
 
 
 @contextmanager
-def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.RecordBatchReader]:
+def reading(
+    staged: StagedRows, table: pa.Schema, target: str, computed: Collection[str] = ()
+) -> Iterator[pa.RecordBatchReader]:
     """Read staged rows in the form of a table, one staged file at a time.
 
     An error of the rows is raised as it is, whatever the one who reads makes of it.
@@ -125,6 +135,7 @@ def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.Re
         staged: what is published.
         table: the schema of the table.
         target: what it is, for messages.
+        computed: columns that are left out, and not null, if the rows do not have them.
 
     Raises:
         OutputError: rows do not fit.
@@ -133,10 +144,16 @@ def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.Re
     import pyarrow as pa
 
     failed: list[BaseException] = []
+    tables = staged.tables()
+    if computed:
+        first = next(tables)
+        tables = chain([first], tables)
+        missing = set(computed).difference(first.column_names)
+        table = pa.schema([field for field in table if field.name not in missing])
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            for rows in staged.tables():
+            for rows in tables:
                 yield from fit(rows, table, target).to_batches()
         except Exception as error:
             failed.append(error)
