@@ -10,6 +10,7 @@ from ...storage.codec import from_json_of_any_version, to_json
 from ...storage.errors import CodecError, DamagedError, ObjectMissingError
 from ...storage.store import Store
 from ..errors import ReplicaError
+from .json_text import EARLIER
 
 
 @attrs.frozen
@@ -19,9 +20,13 @@ class Contents:
     format: str
     key_schema: int | None
     """Id of the schema that keys in Avro begin with; None: keys are not in Avro."""
+    texts: int = EARLIER
+    """Version of the texts in JSON, as ``version_of`` has it. What kept none was written by Spark."""
 
     def __str__(self) -> str:
         encoding = "" if self.key_schema is None else f" with keys in Avro of schema {self.key_schema}"
+        if self.texts != EARLIER:
+            encoding = f" with exact texts of keys and values (version {self.texts})"
         return f"{self.format!r}{encoding}"
 
 
