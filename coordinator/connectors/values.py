@@ -31,6 +31,16 @@ def far_year(rows: pa.Table, columns: Iterable[str]) -> str | None:
     return None
 
 
+def not_a_number(rows: pa.Table, columns: Iterable[str]) -> str | None:
+    """Say which of some columns has NaN; None if there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = (name for name in columns if pa.types.is_floating(rows.schema.field(name).type))
+    found = next((name for name in numbers if pc.any(pc.is_nan(rows[name])).as_py()), None)
+    return None if found is None else f"NaN in column {found!r}"
+
+
 def unclean_text(rows: pa.Table, columns: Iterable[str]) -> str | None:
     """Say which text of some columns, also within nested values, is no UTF-8 or has a NUL character in it."""
     import pyarrow as pa

@@ -17,7 +17,7 @@ from ...error_texts import without_places, without_secrets
 from ...extras import extra
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.limits import Limits, check_key
 from ...sinks.two_phase.sink_set import check_publish
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..files.formats import too_long
@@ -107,20 +107,20 @@ class DeltaSink(StagedSink):
         """Check that the table takes rows of this schema, and make the table if it is not there.
 
         Returns:
-            Which columns take no nulls.
+            Which columns take no nulls, also nested ones.
 
         Raises:
             OutputError: it does not, or it may not be read or made.
             SetupError: delta-rs is not installed.
             TargetUnavailableError: its store cannot be reached.
         """
-        unknown = [one for one in (*self.key, *self.partition_by) if one not in schema.names]
-        if unknown:
+        check_key(self.name, schema, self.key)
+        if unknown := [one for one in self.partition_by if one not in schema.names]:
             raise OutputError(
                 f"{self.name} cannot be written",
-                f"key and partition columns among the rows' columns: {', '.join(schema.names)}",
+                f"partition columns among the rows' columns: {', '.join(schema.names)}",
                 ", ".join(unknown),
-                "correct `key` and `partition_by` of the sink",
+                "correct `partition_by` of the sink",
             )
         if self.mode == "upsert" and (unquotable := [name for name in schema.names if "`" in name]):
             raise OutputError(

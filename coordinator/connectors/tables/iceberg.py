@@ -18,10 +18,10 @@ from ...errors import SetupError
 from ...extras import extra
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
-from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.limits import Limits, check_key
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
-from ..values import far_year
+from ..values import far_year, not_a_number
 from .call_timeouts import within
 from .schema import check_schema, limits_of, reading
 from .transient_errors import unavailable
@@ -104,20 +104,14 @@ class IcebergSink(StagedSink):
         """Check that the table takes rows of this schema, and make the table if it is not there.
 
         Returns:
-            Which columns take no nulls.
+            Which columns take no nulls, also nested ones, and how many bytes values have.
 
         Raises:
             OutputError: it does not, or it may not be read or made.
             SetupError: PyIceberg is not installed, or what it needs for the table's partitions.
             TargetUnavailableError: its catalog cannot be reached.
         """
-        if unknown := [one for one in self.key if one not in schema.names]:
-            raise OutputError(
-                f"{self.name} cannot be written",
-                f"key columns among the rows' columns: {', '.join(schema.names)}",
-                ", ".join(unknown),
-                "correct `key` of the sink",
-            )
+        check_key(self.name, schema, self.key)
         schema = unmarked(self.name, schema, self.mode, self.key, self.deleted)
         with self.connected() as catalog:
             try:
@@ -134,8 +128,8 @@ class IcebergSink(StagedSink):
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
-        # PyIceberg keeps the least and the greatest value of a column as Python's dates.
-        return far_year(rows, rows.column_names)
+        # PyIceberg keeps the least and the greatest value of a column as Python's dates, and cannot look for NaN.
+        return far_year(rows, rows.column_names) or not_a_number(rows, self.key)
 
     @override
     def recover(self, fence: Fence) -> Committer:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ...sinks.two_phase.errors import OutputError
-from ...sinks.two_phase.limits import Limits
+from ...sinks.two_phase.limits import Limits, limits_values
 from ...sinks.two_phase.staged import StagedRows
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def check_schema(rows: pa.Schema, table: pa.Schema, target: str) -> None:
 
 
 def limits_of(table: pa.Schema, key: tuple[str, ...]) -> Limits:
-    """Return what the columns of a table do not take: nulls, also in a key."""
-    return Limits(frozenset(field.name for field in table if not field.nullable).union(key))
+    """Return what the columns of a table do not take: nulls, also nested ones and in a key, and lengths of bytes."""
+    return Limits(frozenset(key), columns=tuple(field for field in table if limits_values(field)))
 
 
 def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> pa.Table:
@@ -92,6 +92,13 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
                 f"column {field.name!r} to be never null",
                 rows_with_null(rows, field.name),
                 "filter or fill them in the query, or let the table's column be null",
+            )
+        if found := Limits(columns=(field,)).broken_by(rows):
+            raise OutputError(
+                f"{target} refuses rows",
+                f"values of column {field.name!r} that are {field.type}",
+                found,
+                "filter or fill them in the query, or change the table",
             )
         try:
             columns.append(column.cast(field.type))

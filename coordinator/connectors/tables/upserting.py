@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ...sinks.two_phase.errors import OutputError
+from ...sinks.two_phase.limits import one_key
 from .schema import fit, rows_with_null
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def last_rows(
 
 
 def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
-    """Return the last row of each key, in the order of the rows.
+    """Return the last row of each key, in the order of the rows, and what is one key as one value.
 
     Raises:
         OutputError: a row has a null in its key. Such a row equals no other, and would be added again and again.
@@ -108,6 +109,8 @@ def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
                 rows_with_null(rows, name),
                 "filter them in the query, or choose another key",
             )
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, rows.schema.field(at), one_key(rows.column(at)))
     number = "_chandy_number"
     numbered = rows.select(list(key)).append_column(number, pa.array(range(rows.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([(number, "max")]).column(f"{number}_max")

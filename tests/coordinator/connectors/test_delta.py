@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import pickle
 import re
 import uuid
@@ -476,6 +477,9 @@ def epoch_of(pipeline: Pipeline, number: int, batch: pa.RecordBatch) -> Epoch:
 def test_the_last_row_of_each_key_counts() -> None:
     rows = pa.table({"a": [1, 2, 1, 2], "b": ["x", "x", "x", "y"], "c": [10, 20, 30, 40]})
     assert last_by_key(rows, ("a", "b"), "t").column("c").to_pylist() == [20, 30, 40]
+    # As in Spark's GROUP BY.
+    odd = pa.table({"a": pa.array([-0.0, math.nan, 0.0, -math.nan, -0.0], pa.float32()), "c": range(5)})
+    assert repr(last_by_key(odd, ("a",), "t").to_pydict()) == "{'a': [nan, 0.0], 'c': [3, 4]}"
     with pytest.raises(OutputError, match="key column 'a' to be never null"):
         last_by_key(pa.table({"a": [1, None]}), ("a",), "t")
 

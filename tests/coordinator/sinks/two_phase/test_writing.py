@@ -18,6 +18,17 @@ from chandy.coordinator.sinks.two_phase.writing import Writing
 ROWS = pa.RecordBatch.from_pydict(
     {"k": [1, 2], "text": ["ab", None], "texts": [["é\U0001f600"], ["abc", None]]}
 )
+NESTED = pa.table(
+    {
+        "bytes": [b"ab", None],
+        "struct": [{"a": None, "list": [b"abc"]}, None],
+        "map": pa.array([[("a", 1)], [("b", None)]], pa.map_(pa.string(), pa.int64())),
+    }
+)
+
+
+def part(name: str, type: pa.DataType) -> pa.Field:
+    return pa.field(name, type, nullable=False)
 
 
 @attrs.frozen
@@ -41,10 +52,37 @@ class Picky(StagedSink):
         (Limits(frozenset({"k", "text"})), "null in column 'text'"),
         (Limits(lengths={"text": 1}), "a text of 2 characters in column 'text', which takes 1"),
         (Limits(lengths={"texts": 2}), "a text of 3 characters in column 'texts', which takes 2"),
+        (Limits(columns=(part("texts", pa.list_(pa.string())),)), None),
+        (Limits(columns=(part("text", pa.string()),)), "null in column 'text'"),
+        (
+            Limits(columns=(pa.field("texts", pa.list_(part("element", pa.string()))),)),
+            "null in a list in column 'texts'",
+        ),
+        (Limits(columns=(pa.field("bytes", pa.binary(2)),)), None),
+        (Limits(columns=(pa.field("bytes", pa.binary(3)),)), "2 bytes instead of 3 in column 'bytes'"),
+        (
+            Limits(columns=(pa.field("struct", pa.struct([part("list", pa.list_(pa.binary(3)))])),)),
+            None,
+        ),
+        (
+            Limits(columns=(pa.field("struct", pa.struct([part("list", pa.list_(pa.binary(2)))])),)),
+            "3 bytes in a list as 'list' instead of 2 in column 'struct'",
+        ),
+        (
+            Limits(columns=(pa.field("struct", pa.struct([part("a", pa.int64())])),)),
+            "null as 'a' in column 'struct'",
+        ),
+        (
+            Limits(columns=(pa.field("map", pa.map_(pa.string(), part("value", pa.int64()))),)),
+            "null as a value of a map in column 'map'",
+        ),
     ],
 )
-def test_limits_are_those_of_values(limits: Limits, broken: str | None) -> None:
-    assert limits.broken_by(pa.Table.from_batches([ROWS])) == broken
+def test_limits_are_those_of_values_also_nested(limits: Limits, broken: str | None) -> None:
+    rows = pa.Table.from_batches([ROWS])
+    for column in NESTED.schema:
+        rows = rows.append_column(column, NESTED.column(column.name))
+    assert limits.broken_by(rows) == broken
 
 
 @pytest.mark.parametrize("refusing", [0, 1, 2])
