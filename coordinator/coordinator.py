@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html
+from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
@@ -98,7 +99,7 @@ class CheckpointCoordinator(KeyedOperators):
         check_session(spark)
         check_pyspark(spark.version)
         self._spark = spark
-        self._pipeline = validate_name("pipeline", pipeline)
+        self._pipeline = validate_pipeline(pipeline)
         self._storage = storage
         self._config = config or CheckpointConfig()
         self._replicas: dict[str, Replica] = {}

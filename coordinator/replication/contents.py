@@ -11,6 +11,7 @@ from ...storage.errors import ObjectMissingError
 from ...storage.store import Store
 from ...storage.verified import read_record
 from ..errors import ReplicaError
+from .json_text import EARLIER
 
 
 @attrs.frozen
@@ -20,9 +21,13 @@ class Contents:
     format: str
     key_schema: int | None
     """Id of the schema that keys in Avro begin with; None: keys are not in Avro."""
+    texts: int = EARLIER
+    """Version of the texts in JSON, as ``version_of`` has it. What kept none was written by Spark."""
 
     def __str__(self) -> str:
         encoding = "" if self.key_schema is None else f" with keys in Avro of schema {self.key_schema}"
+        if self.texts != EARLIER:
+            encoding = f" with exact texts of keys and values (version {self.texts})"
         return f"{self.format!r}{encoding}"
 
 

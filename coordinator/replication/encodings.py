@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from ...storage.logs import logger
 from ..connectors.kafka.schema_registry import SchemaRegistry
 from .avro import AvroWriter, library, schema_of
+from .json_text import EARLIER, JsonWriter, version_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 KEY: Final = "key"
 VALUE: Final = "value"
-_ALL_FIELDS: Final = {"ignoreNullFields": "false"}
 
 log = logger(__name__)
 
@@ -46,16 +45,24 @@ class EncodedMessages:
     rows: DataFrame
     key_schema: int | None = None
     """Id of the keys' schema, which each key begins with; None: keys are JSON."""
+    texts: int = EARLIER
+    """Version of the texts in JSON, as ``version_of`` has it."""
 
 
 @attrs.frozen
 class Json:
-    """Encodes messages as Spark has them in JSON."""
+    """Encodes messages in JSON, with fields that are null."""
 
     def encoded(self, messages: DataFrame) -> EncodedMessages:
-        """Return messages in JSON, with fields that are null."""
-        columns = (F.to_json(F.col(name), _ALL_FIELDS).alias(name) for name in (KEY, VALUE))
-        return EncodedMessages(messages.select(*columns))
+        """Return messages in JSON.
+
+        Raises:
+            ReplicaError: there is no JSON for a column.
+        """
+        version = version_of(*(_struct(messages, name) for name in (KEY, VALUE)))
+        encoder = _MessageEncoder({name: JsonWriter() for name in (KEY, VALUE)})
+        rows = messages.mapInArrow(encoder, f"{KEY} string, {VALUE} string")
+        return EncodedMessages(rows, texts=version)
 
 
 @attrs.frozen
@@ -76,22 +83,35 @@ class Avro:
             ChandyError: as for ``SchemaRegistry.id_of``.
         """
         library()
-        schemas = {name: self._schema(messages.schema[name].dataType, name) for name in (KEY, VALUE)}
+        schemas = {name: self._schema(_struct(messages, name), name) for name in (KEY, VALUE)}
         ids = {name: self.registry.id_of(f"{self.topic}-{name}", schema) for name, schema in schemas.items()}
         log.info("the registry has the schemas of a topic", topic=self.topic, **ids)
         encoder = _MessageEncoder({name: AvroWriter(schema, ids[name]) for name, schema in schemas.items()})
         return EncodedMessages(messages.mapInArrow(encoder, f"{KEY} binary, {VALUE} binary"), ids[KEY])
 
-    def _schema(self, type_: object, name: str) -> str:
-        assert isinstance(type_, StructType)
-        return schema_of(type_, f"{self.namespace}.{name.capitalize()}")
+    def _schema(self, struct: StructType, name: str) -> str:
+        return schema_of(struct, f"{self.namespace}.{name.capitalize()}")
+
+
+def _struct(messages: DataFrame, name: str) -> StructType:
+    type_ = messages.schema[name].dataType
+    assert isinstance(type_, StructType)
+    return type_
+
+
+class _Writer(Protocol):
+    """Encodes a column of messages."""
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """Return a column of texts or bytes; null stays null."""
+        ...
 
 
 @attrs.frozen
 class _MessageEncoder:
     """The work of a task."""
 
-    writers: dict[str, AvroWriter]
+    writers: Mapping[str, _Writer]
     """By column."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -158,13 +158,13 @@ class Replicating:
         )
         if wanted == "table":
             _check_tables(to, changes.key)
-        rows, key_schema = changes.written_as(wanted, origin), None
+        rows, contents = changes.written_as(wanted, origin), Contents(wanted, None)
         if wanted in MESSAGES:
             messages = encoding.encoded(rows)
-            rows, key_schema = messages.rows, messages.key_schema
+            rows, contents = messages.rows, Contents(wanted, messages.key_schema, messages.texts)
         # No two queries of a session may have one name.
         unique = replica_pipeline(self.pipeline, name)
-        keep(open_store(join_uri(self.storage, unique)), name, Contents(wanted, key_schema))
+        keep(open_store(join_uri(self.storage, unique)), name, contents)
         pipeline = self.coordinators(
             self.spark,
             pipeline=unique,

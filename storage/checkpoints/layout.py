@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import uuid
 
+from ..errors import InvalidNameError
 from ..ids import BatchId, CheckpointId
+from ..keys import validate_name
 
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints/"
@@ -73,15 +75,39 @@ def journal_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def replica_pipeline(pipeline: str, replica: str) -> str:
+class ReplicaPipelineName(str):
+    """The name of the pipeline that writes a replica. Only ``replica_pipeline`` makes one."""
+
+    __slots__ = ()
+
+
+def replica_pipeline(pipeline: str, replica: str) -> ReplicaPipelineName:
     """Return the name of the pipeline that writes a replica of another pipeline's state."""
-    return f"{pipeline}{_REPLICA}{replica}"
+    return ReplicaPipelineName(f"{pipeline}{_REPLICA}{replica}")
 
 
 def replicated_by(name: str) -> str | None:
     """Return the pipeline whose state the pipeline ``name`` replicates; None if it is no replica's."""
-    pipeline, found, _ = name.rpartition(_REPLICA)
+    pipeline, found, _ = name.partition(_REPLICA)
     return pipeline if found else None
+
+
+def validate_pipeline(name: str) -> str:
+    """Return the name of a pipeline if it can be used, and is that of a replica's only if a replica has it.
+
+    Raises:
+        InvalidNameError: it cannot.
+    """
+    validate_name("pipeline", name)
+    # Also what would end in the middle of the mark.
+    if _REPLICA in f"{name}." and not isinstance(name, ReplicaPipelineName):
+        raise InvalidNameError(
+            "this pipeline name cannot be used",
+            f"a name without {_REPLICA!r}, which stands before the name of a replica",
+            repr(name),
+            "choose another name",
+        )
+    return name
 
 
 def pin_key(reader: str, checkpoint: CheckpointId) -> str:

@@ -24,7 +24,8 @@ def store(tmp_path: Path) -> Store:
 
 JSON = Contents("upsert", None)
 AVRO = Contents("upsert", 7)
-OTHERS = [JSON, AVRO, Contents("upsert", 8), Contents("debezium", None), Contents("debezium", 7)]
+EXACT = Contents("upsert", None, 2)
+OTHERS = [JSON, EXACT, AVRO, Contents("upsert", 8), Contents("debezium", None), Contents("debezium", 7)]
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)
@@ -50,6 +51,8 @@ def test_a_replica_of_an_older_version_has_json_and_goes_on_with_it(store: Store
     Catalog(store).commit(make_manifest(1))
     with pytest.raises(ReplicaError, match="with keys in Avro of schema 7"):
         keep(store, "r", AVRO)
+    with pytest.raises(ReplicaError, match="exact texts"):
+        keep(store, "r", EXACT)
     keep(store, "r", JSON)
     with pytest.raises(ReplicaError, match="'debezium'"):
         keep(store, "r", Contents("debezium", None))

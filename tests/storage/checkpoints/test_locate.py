@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chandy.storage import DamagedError, NothingHereError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import replica_pipeline, savepoint_key
+from chandy.storage.checkpoints.layout import (
+    replica_pipeline,
+    replicated_by,
+    savepoint_key,
+    validate_pipeline,
+)
 from chandy.storage.checkpoints.locate import find, locate, pipeline, pipelines, savepoint
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
+from chandy.storage.errors import InvalidNameError
 
 from ...builders import make_manifest
+from ...effort import examples
 
 
 @pytest.fixture
@@ -70,6 +79,32 @@ def test_a_pipeline_is_the_only_one_although_its_state_is_replicated(storage: Pa
     Catalog(LocalStore(storage / replica_pipeline("gone", "totals"))).take_over("driver", 1.0)
     with pytest.raises(NothingHereError, match=r"found gone\.replica\.totals, p\b"):
         locate(str(storage))
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.tuples(*[st.lists(st.sampled_from(["a", "replica", ""]), min_size=1, max_size=4).map(".".join)] * 4)
+)
+def test_no_two_pipelines_and_replicas_share_a_name(names: tuple[str, str, str, str]) -> None:
+    pipelines_ = [name for name in names[:2] if is_usable(name)]
+    replicas = [(one, name) for one in pipelines_ for name in names[2:]]
+    taken = [*pipelines_, *(replica_pipeline(*one) for one in replicas)]
+    assert len(set(taken)) == len({*pipelines_, *replicas})
+    assert [replicated_by(name) for name in taken] == [None] * len(pipelines_) + [one for one, _ in replicas]
+
+
+def is_usable(name: str) -> bool:
+    try:
+        return validate_pipeline(name) == name
+    except InvalidNameError:
+        return False
+
+
+def test_a_pipeline_is_not_called_as_a_replica_and_a_replica_may_be() -> None:
+    with pytest.raises(InvalidNameError, match=r"a name without '\.replica\.'"):
+        validate_pipeline("a.replica.b")
+    name = replica_pipeline("a", "b")
+    assert validate_pipeline(name) is name
 
 
 def test_what_is_not_there_is_named(storage: Path) -> None:
