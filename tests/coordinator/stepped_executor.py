@@ -22,7 +22,7 @@ from chandy.storage.checkpoints.savepoint import claim_savepoint
 from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
 from chandy.storage.store import Store
 
-Work = Iterator[None]
+Work = Iterator[Any]
 """Something that a thread of the driver does. It yields wherever another thread may come in between."""
 
 
@@ -175,7 +175,7 @@ class SteppedExecutor(abc.ABC):
             return
         manifest = self.about_to_complete(manifest, root)
         try:
-            yield from commit.commit_steps(manifest, root, self.catalog, self.open)
+            yield from commit.commit_steps(manifest, root, self.catalog, self.open, lambda: True)
         except FencedError as error:
             self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
             self.is_over = True

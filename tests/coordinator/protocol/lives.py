@@ -1046,7 +1046,7 @@ class Life:
             self.world.unverified.add((manifest.generation, manifest.id))
         root = self.machine.checkpoints.pending[checkpoint].root
         try:
-            yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
+            yield from commit.commit_steps(manifest, root, self.catalog, self.world.open, lambda: True)
         except FencedError as error:
             self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
             self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
