@@ -184,6 +184,9 @@ class Dispatcher:
             yield from job.work(job.instruction) or ()
         except Exception as error:
             log.exception("an instruction failed", instruction=job.name)
-            log.debug("an instruction failed", events=self._protocol.events)
-            if job.checkpoint is not None:
-                self._jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
+            self._failed(job, error)
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        log.debug("an instruction failed", events=self._protocol.events)
+        if job.checkpoint is not None:
+            self._jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
