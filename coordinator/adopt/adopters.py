@@ -10,7 +10,6 @@ from typing import Final
 import attrs
 
 from ...storage.backends.open import open_store
-from ...storage.backends.retrying import create_surely
 from ...storage.codec import to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError
 from ...storage.uri import join_uri
@@ -59,7 +58,7 @@ def record(storage: str, query_id: str, own: AdoptedBy) -> AdoptedBy:
         As ``find``; the storage may also refuse to be written.
     """
     try:
-        create_surely(open_store(storage), _key(query_id), to_json(own))
+        open_store(storage).create(_key(query_id), to_json(own))
     except ObjectExistsError:
         # A user who has deleted it meanwhile has given up the query.
         return find(storage, query_id) or own

@@ -1,4 +1,4 @@
-"""Retries: the one policy for all remote stores, and creates whose outcome is unknown."""
+"""Retries: the one policy for all remote stores, and creates that can be repeated."""
 
 from __future__ import annotations
 
@@ -30,60 +30,23 @@ _log = logger(__name__)
 
 T = TypeVar("T")
 
-Patience = Callable[[StoreFailedError], bool]
-"""Called while the outcome of a create is unknown: waits a little and returns whether to ask the store again."""
 
+def create_own(store: Store, key: str, data: bytes) -> None:
+    """Create an object, or find that it is there, by an earlier attempt that seemed to fail.
 
-def no_patience(error: StoreFailedError) -> bool:
-    """Give up at once."""
-    return False
-
-
-def create_surely(store: Store, key: str, data: bytes, patience: Patience = no_patience) -> None:
-    """Create an object, and return only when it is known whether it was created.
+    It can be repeated until it succeeds. To read would not be enough: an attempt may still be on its way, and an object
+    that is missing now may appear later.
 
     Args:
         store: the store.
         key: the object.
         data: its bytes, which nobody else writes there.
-        patience: called each time the outcome is unknown.
 
     Raises:
         ObjectExistsError: somebody else's object exists.
-        StoreFailedError: nothing was created.
-        OutcomeUnknownError: the patience is over.
+        StoreFailedError: this call has created nothing.
+        OutcomeUnknownError: nobody knows whether it has.
     """
-    try:
-        store.create(key, data)
-    except OutcomeUnknownError as error:
-        # Reading is not enough: an attempt may still be on its way, so an object that is missing now may appear
-        # later. So it is created again.
-        until_known(lambda: _create_again(store, key, data), error, patience)
-
-
-def until_known(step: Callable[[], T], unknown: StoreFailedError | None, patience: Patience) -> T:
-    """Repeat a step until the store answers it.
-
-    Args:
-        step: finds out what became of a create.
-        unknown: why the outcome is unknown so far; None if the step was not tried yet.
-        patience: called before each further attempt.
-
-    Raises:
-        OutcomeUnknownError: the patience is over.
-    """
-    while True:
-        if unknown is not None and not patience(unknown):
-            raise OutcomeUnknownError(
-                unknown.store, unknown.key, unknown.operation, unknown.reason, unknown.transient
-            ) from unknown
-        try:
-            return step()
-        except StoreFailedError as error:
-            unknown = error
-
-
-def _create_again(store: Store, key: str, data: bytes) -> None:
     try:
         store.create(key, data)
     except ObjectExistsError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from ..backends.retrying import Patience, create_surely, no_patience, until_known
+from ..backends.retrying import create_own
 from ..codec import from_json_of_any_version, to_json
 from ..errors import (
     CodecError,
@@ -277,31 +277,25 @@ class Catalog:
         except StorageError as error:
             _log.warning("cannot delete old records; the next start tries again", error=str(error))
 
-    def commit(self, manifest: Manifest, patience: Patience = no_patience) -> None:
+    def commit(self, manifest: Manifest) -> None:
         """Write a checkpoint's manifest. This is its commit point, provided that ``confirm`` then succeeds.
-
-        Args:
-            manifest: the checkpoint.
-            patience: called while it is unknown whether the manifest was written.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.
-            StoreFailedError: it was not written.
-            OutcomeUnknownError: the patience is over. Nothing that the manifest names may be deleted.
+            StoreFailedError: it was not written by this call.
+            OutcomeUnknownError: it may or may not have been written. Nothing that it names may be deleted before
+                another call tells.
         """
-        create_surely(self.store, manifest_key(manifest.id), encode_manifest(manifest), patience)
+        create_own(self.store, manifest_key(manifest.id), encode_manifest(manifest))
 
-    def confirm(self, manifest: Manifest, patience: Patience = no_patience) -> None:
+    def confirm(self, manifest: Manifest) -> None:
         """Check that a manifest that was just committed counts, and delete it if it is void.
 
         Raises:
             FencedError: another generation has taken over. The checkpoint must not be announced as completed, but the
                 other generation may restore from it.
-            OutcomeUnknownError: the patience is over, and it is unknown whether the manifest counts.
+            StoreFailedError: it is unknown whether the manifest counts.
         """
-        until_known(lambda: self._confirm(manifest), None, patience)
-
-    def _confirm(self, manifest: Manifest) -> None:
         try:
             self.check_not_fenced(manifest.generation)
         except FencedError:

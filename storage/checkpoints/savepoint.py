@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..backends.retrying import Patience, create_surely, no_patience
+from ..backends.retrying import create_own
 from ..errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from ..logs import logger
 from ..store import Store
@@ -58,15 +58,15 @@ def _check_free(store: Store, *own: str) -> int:
     return len(keys)
 
 
-def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
+def commit_savepoint(store: Store, manifest: Manifest) -> None:
     """Write a savepoint's manifest: its commit point.
 
     Raises:
         ObjectExistsError: the folder holds a savepoint already.
-        StoreFailedError: it was not written.
-        OutcomeUnknownError: the patience is over, and it may or may not have been written.
+        StoreFailedError: it was not written by this call.
+        OutcomeUnknownError: it may or may not have been written.
     """
-    create_surely(store, MANIFEST, encode_manifest(manifest), patience)
+    create_own(store, MANIFEST, encode_manifest(manifest))
 
 
 def read_savepoint(store: Store) -> Manifest:
