@@ -16,7 +16,7 @@ from .adopt.adopter import Adopter, Successor
 from .batch_aggregate import BatchAggregate, BatchWriter
 from .channels.observer import Channels
 from .config import CheckpointConfig
-from .connectors.recognition import sources_of
+from .connectors.recognition import SourceReader, sources_of
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, taken
@@ -173,7 +173,7 @@ class QueryStarter:
             sink=sink,
             operators=self.operators.of_query(name, facts.operators),
             reads=request.reads,
-            sources=sources_of(facts, self.pipeline.name, name),
+            sources=sources_of(facts, self._reader(name)),
             keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:
@@ -251,6 +251,16 @@ class QueryStarter:
         given = request.writer if request.build is None else request.build()
         assert given is not None, "there is a writer or a function that returns one"
         return _Plan.of(given, request)
+
+    def _reader(self, query: str) -> SourceReader:
+        return SourceReader(
+            spark=self.spark,
+            pipeline=self.pipeline.name,
+            query=query,
+            store=self.pipeline.catalog.store,
+            check_leads=self.pipeline.watch.proof.check_now,
+            begins_anew=not self.pipeline.may_resume and self.pipeline.point is None,
+        )
 
     def _transactional(
         self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], rows: DataFrame

@@ -19,7 +19,7 @@ from ...storage.logs import logger
 from ..errors import WriterError
 from ..sources.background import Newest
 from ..sources.errors import LostOffsets, SourceLostError
-from ..sources.source import Source
+from ..sources.source import Source, Standing
 
 log = logger(__name__)
 
@@ -46,16 +46,18 @@ class StateChangesSource(Source):
         self._released = Newest("chandy-release", self._release)
 
     @override
-    def check(self, offset: str) -> None:
-        standing = _read(offset)
-        self.began_at = standing.at
-        if standing.needed is None:
+    def check(self, standing: Standing) -> None:
+        if standing.offset is None:
+            return
+        read = _read(standing.offset)
+        self.began_at = read.at
+        if read.needed is None:
             return
         store = self.pins.store
         catalog = Catalog(store)
         try:
             there = catalog.list_ids()
-            now = catalog.read(standing.needed).completed_at if standing.needed in there else None
+            now = catalog.read(read.needed).completed_at if read.needed in there else None
         except (OSError, ChandyError) as error:
             log.warning(
                 "cannot tell whether the changes go on; Spark finds out by itself",
@@ -63,17 +65,17 @@ class StateChangesSource(Source):
                 error=str(error),
             )
             return
-        if found := in_place(standing.completed_at, now, there):
+        if found := in_place(read.completed_at, now, there):
             raise SourceLostError(
                 f"query {self._query!r} cannot go on where it stood: what it has read is gone from {store.uri}",
-                f"checkpoint {standing.needed}",
+                f"checkpoint {read.needed}",
                 found,
                 "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
                 "the reader and an empty target",
                 (
                     LostOffsets(
                         f"the changes for reader {self.pins.reader!r}",
-                        standing.needed,
+                        read.needed,
                         min(there, default=None),
                         None,
                     ),

@@ -141,7 +141,12 @@ class Launcher:
         self._watcher = watcher
 
     def restore(
-        self, definition: Definition, point: RestorePoint | None, resumed: ResumableRun | None, round: int
+        self,
+        definition: Definition,
+        point: RestorePoint | None,
+        resumed: ResumableRun | None,
+        round: int,
+        replaced: Iterable[Path] = (),
     ) -> Run:
         """Make a query's next run: resume a run, go to the checkpoint, or begin empty.
 
@@ -150,6 +155,7 @@ class Launcher:
             point: the checkpoint that the pipeline's state grows from.
             resumed: the run to resume.
             round: how often the pipeline has gone back.
+            replaced: working directories of runs that have gone on from the checkpoint, and count for nothing now.
 
         Raises:
             DamagedCheckpointError: a file of the checkpoint is missing or damaged.
@@ -159,10 +165,15 @@ class Launcher:
             FencedError: another coordinator has taken the pipeline over. The sink is as it was.
         """
         with named(query=definition.name), told_if_slow(log, "the query's files of the checkpoint"):
-            return self._restore(definition, point, resumed, round)
+            return self._restore(definition, point, resumed, round, replaced)
 
     def _restore(
-        self, definition: Definition, base: RestorePoint | None, resumed: ResumableRun | None, round: int
+        self,
+        definition: Definition,
+        base: RestorePoint | None,
+        resumed: ResumableRun | None,
+        round: int,
+        replaced: Iterable[Path],
     ) -> Run:
         name, operators = definition.name, definition.operators
         point = self._adoptions.base(name, base)
@@ -173,7 +184,7 @@ class Launcher:
         if resumed is not None:
             query_id = self._seed(definition, resumed.directory, directory, location)
             batch = resumed.point.batch
-            _check_sources(definition, directory)
+            _check_sources(definition, directory, ())
             # The sink has what it had.
             beginning = self._beginning(definition, point, directory, None)
             with self._naming_damage(point):
@@ -183,7 +194,7 @@ class Launcher:
             with self._naming_damage(point):
                 restored = self._go_to(point, definition, directory, location)
                 # Before the sink is touched.
-                _check_sources(definition, directory)
+                _check_sources(definition, directory, replaced)
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
                 definition.sink.begin(name, beginning)
             self._begun.add(name)
@@ -221,7 +232,7 @@ class Launcher:
             SourceLostError: a source no longer has what the query goes on with.
         """
         run.check_directory()
-        run.definition.sources.check(run.logs())
+        run.definition.sources.check(run.planned_logs())
         return self._put(
             attrs.evolve(run, number=self._next_number(), spark=None, ended=False, follower=None)
         )
@@ -440,10 +451,10 @@ class Launcher:
                 self.remove_resumed(run)
 
 
-def _check_sources(definition: Definition, directory: Path) -> None:
+def _check_sources(definition: Definition, directory: Path, replaced: Iterable[Path]) -> None:
     """Check that a query has the sources that it had, and that these have what it goes on with."""
     check_sources(definition.name, directory, [source.name for source in definition.facts.sources])
-    definition.sources.check(directory)
+    definition.sources.check(directory, replaced)
 
 
 def _each(runs: Iterable[Run], stop: Callable[[Run], None]) -> None:

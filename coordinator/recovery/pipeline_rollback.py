@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import attrs
 
 from ...state.shards import NotResumable
 from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
+from ..errors import WorkingDirectoryError
 from ..execution.executor import CheckpointExecutor
 from ..protocol.events import PipelineRestored, Released, Suspended
 from ..query import CheckpointedQuery
@@ -105,7 +107,8 @@ class PipelineRollback:
         began = time.monotonic()
         self.metrics.in_place = resumed is not None
         definition = self.wrapped[query].definition
-        self._next.append(self.launcher.restore(definition, point, resumed, self.round))
+        replaced = {_logs_of(run) for run in self.superseded if run.definition.name == query}
+        self._next.append(self.launcher.restore(definition, point, resumed, self.round, replaced))
         self.metrics.restoring += time.monotonic() - began
 
     def release_runs(self) -> None:
@@ -140,3 +143,11 @@ class PipelineRollback:
             [run.query_id for run in self.superseded if run.query_id not in resumed]
         )
         self.superseded.clear()
+
+
+def _logs_of(run: Run) -> Path:
+    try:
+        return run.planned_logs()
+    except (OSError, WorkingDirectoryError) as error:
+        log.warning("cannot read what a query has read", query=run.definition.name, error=str(error))
+        return run.directory

@@ -78,6 +78,16 @@ class Run:
             log.warning("cannot read the logs of a query", query=self.definition.name, error=str(error))
             return self.directory
 
+    def planned_logs(self) -> Path:
+        """Return a directory with the logs of the query and those that Spark keeps of its sources, as they are now.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        if self.mirror is None or not self.definition.sources.sources:
+            return self.logs()
+        return self.mirror.planned_logs()
+
     def newest_planned(self) -> BatchId:
         """Return the newest batch that Spark has planned; -1 if none.
 

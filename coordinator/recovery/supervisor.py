@@ -262,7 +262,8 @@ class Supervisor:
             )
             try:
                 began = time.monotonic()
-                run = self._launcher.restore(definition, point, resumed, self._round)
+                replaced = self._local_recovery.left(definition.name)
+                run = self._launcher.restore(definition, point, resumed, self._round, replaced)
                 metrics.restoring = time.monotonic() - began
                 self._launcher.start(run, query, metrics)
             except BaseException:

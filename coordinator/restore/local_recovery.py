@@ -22,7 +22,7 @@ from ...storage.errors import UnsafeDirectoryError
 from ...storage.ids import NO_BATCH
 from ...storage.logs import logger
 from ..query import Definition
-from ..spark.progress import newest_committed
+from ..spark.progress import SOURCES, newest_committed
 from .adoptions import Adoptions
 from .restore_point import RestorePoint
 from .resume import Candidate, ResumableRun, resume_point, resume_points
@@ -31,6 +31,7 @@ from .run_record import (
     base_of,
     boot_id,
     erase_record,
+    grew_from,
     may_be_alive,
     misfit,
     read_records,
@@ -72,6 +73,8 @@ class LeftoverRuns:
     """By query the record and the working directory of its run."""
     known: frozenset[str] = frozenset()
     """All queries that were there, also those without a run here."""
+    read: Mapping[str, tuple[Path, ...]] = attrs.field(factory=dict)
+    """By query the working directories of runs that have gone on from the checkpoint, resumed or not."""
     places: tuple[tuple[Path, FileLock], ...] = ()
     """The directories that all of it is in."""
 
@@ -82,7 +85,11 @@ def tell_refusal(query: str, refusal: NotResumable) -> None:
 
 
 def find_leftovers(
-    base: Path, changelogs: Path, refuse: Callable[[RunRecord], NotResumable | None], root: str
+    base: Path,
+    changelogs: Path,
+    refuse: Callable[[RunRecord], NotResumable | None],
+    root: str,
+    grew: Callable[[RunRecord], bool] = lambda record: False,
 ) -> LeftoverRuns:
     """Find what earlier lives of a pipeline have left on this machine, and delete what cannot be resumed.
 
@@ -91,9 +98,11 @@ def find_leftovers(
         changelogs: the folder of all changelogs.
         refuse: returns why this life cannot resume a run; None if it can.
         root: URI of the pipeline's own store.
+        grew: whether a run has gone on from the checkpoint that this life restores, so that its sources' logs count.
     """
     sweep(changelogs)
     runs: list[tuple[RunRecord, Path]] = []
+    read: dict[str, tuple[Path, ...]] = {}
     places: list[tuple[Path, FileLock]] = []
     for place in base.iterdir() if base.is_dir() else ():
         own = [one for one in read_records(place) if one[0].root == root]
@@ -103,14 +112,17 @@ def find_leftovers(
             for record, _ in own:
                 tell_refusal(record.query, NotResumable(f"still belongs to a driver that lives, in {place}"))
             continue
-        here = []
+        here, is_read = [], False
         for record, directory in own:
+            if grew(record) and (directory / SOURCES).is_dir():
+                read[record.query] = (*read.get(record.query, ()), directory)
+                is_read = True
             if (refusal := refuse(record)) is None:
                 here.append((record, directory))
                 continue
             tell_refusal(record.query, refusal)
             remove(changelogs, record.query_id)
-        if here:
+        if here or is_read:
             runs += here
             places.append((place, lock))
         else:
@@ -122,7 +134,8 @@ def find_leftovers(
             tell_refusal(record.query, NotResumable("stood at another cut: its driver was just going back"))
             remove(changelogs, record.query_id)
     known = frozenset(name for record, _ in runs for name in (record.query, *record.known))
-    return LeftoverRuns({one[0].query: one for one in runs if one[0].round == newest}, known, tuple(places))
+    by_query = {one[0].query: one for one in runs if one[0].round == newest}
+    return LeftoverRuns(by_query, known, read, tuple(places))
 
 
 class LocalRecovery:
@@ -203,6 +216,10 @@ class LocalRecovery:
                 return NotResumable(f"may still be run by the JVM {record.java}")
             return misfit(record, generation=generation, point=point, boot=boot)
 
+        def grew(record: RunRecord) -> bool:
+            begins_anew = point is None and not resume
+            return not begins_anew and grew_from(record, point)
+
         return cls(
             root=root,
             generation=generation,
@@ -210,7 +227,7 @@ class LocalRecovery:
             changelogs=changelogs,
             enabled=enabled,
             boot=boot,
-            leftovers=find_leftovers(base, changelogs, refuse, root),
+            leftovers=find_leftovers(base, changelogs, refuse, root, grew),
             java=java,
             adoptions=adoptions,
         )
@@ -242,6 +259,10 @@ class LocalRecovery:
         if not same_operators(record.operators, definition.operators):
             return NotResumable("has other operators, keys or states than its run had")
         return None
+
+    def left(self, query: str) -> tuple[Path, ...]:
+        """Return the working directories that say what a query has read since the checkpoint, in earlier lives."""
+        return self._leftovers.read.get(query, ())
 
     def blocks_others(self, query: str, point: RestorePoint | None) -> bool:
         """Return whether a query that cannot resume keeps the others from resuming: it was at the same cut."""

@@ -85,13 +85,17 @@ def misfit(
         return NotResumable(f"ran in life {record.generation} of the pipeline, and this one is {generation}")
     if not boot or record.boot != boot:
         return NotResumable("ran before the machine was started anew, or on another one")
-    # The run has grown from the checkpoint: it began there, or it took the checkpoint itself.
-    taken = point is not None and not point.is_savepoint and point.manifest.generation == record.generation
-    if taken or record.base == base_of(point):
+    if grew_from(record, point):
         return None
     return NotResumable(
         f"grew from {record.base or 'the beginning'}, and {base_of(point) or 'the beginning'} is restored"
     )
+
+
+def grew_from(record: RunRecord, point: RestorePoint | None) -> bool:
+    """Return whether a run has gone on from a checkpoint: it began there, or it took the checkpoint itself."""
+    taken = point is not None and not point.is_savepoint and point.manifest.generation == record.generation
+    return taken or record.base == base_of(point)
 
 
 def same_operators(were: Sequence[OperatorRecord], operators: Sequence[OperatorRecord]) -> bool:

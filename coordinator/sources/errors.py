@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 import attrs
 
 from ..errors import RestoreError
@@ -27,3 +30,18 @@ class SourceLostError(RestoreError):
 
     losses: tuple[LostOffsets, ...] = ()
     """All parts with a loss; the message names the first ones."""
+    files: tuple[str, ...] = ()
+    """The URIs of all files that are gone, if it is a source of files."""
+
+
+NAMED: Final = 3
+"""How many losses an error names."""
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return the first of some texts, and how many more there are."""
+    all_texts = list(texts)
+    named = all_texts[:NAMED]
+    if more := len(all_texts) - len(named):
+        named.append(f"{more} more")
+    return ", ".join(named)

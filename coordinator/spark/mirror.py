@@ -63,6 +63,13 @@ class Mirror:
                 self._drop(log, names)
         return self.local
 
+    def planned_logs(self) -> Path:
+        """Return the local directory, once it has all that Spark has logged, also of the sources."""
+        found = self.logs()
+        with self._logs:
+            self._follow(f"sources/{name}" for name in _visible(self.remote.files_below("sources")))
+        return found
+
     def log_of(self, batch: BatchId) -> Path:
         """Return the local directory, once its offset log has a planned batch and the one before, if there is one."""
         return self.local if (self.local / "offsets" / str(batch)).exists() else self.logs()

@@ -15,7 +15,7 @@ from ...state.operators.ticks import TICKS
 from ..errors import ArgumentError
 from .local_path import has_scheme, is_local
 from .logs.compact_log import DEFAULT_INTERVAL
-from .writer_facts import KAFKA, PLACE, SinkFacts, SourceFacts, Trigger, WriterFacts
+from .writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +26,7 @@ _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SOURCE_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 _SINK_COMPACTION = "spark.sql.streaming.fileSink.log.compactInterval"
 _MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
+_IGNORES_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _IGNORES_SINK_LOG = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 
 # The keys are class names in org.apache.spark.sql.execution.streaming.
@@ -199,9 +200,13 @@ def chosen_sink(writer: DataStreamWriter) -> str:
 
 def _resolved(spark: Any, source: SourceFacts) -> SourceFacts:
     path = source.options.get("path")
-    if path is None:
+    if path is not None:
+        source = attrs.evolve(source, options={**source.options, "path": _resolve(spark, path)})
+    if not source.is_files:
         return source
-    return attrs.evolve(source, options={**source.options, "path": _resolve(spark, path)})
+    ignores = source.options.get("ignoremissingfiles") or spark.conf.get(_IGNORES_MISSING_FILES)
+    is_files = _is_file_format(spark, source.name)
+    return attrs.evolve(source, is_files=is_files, ignores_missing_files=ignores.lower() == "true")
 
 
 def _resolve(spark: Any, path: str) -> str:
@@ -303,9 +308,10 @@ def _source(node: Any) -> SourceFacts | None:
     kind = _kind(node)
     if kind == "StreamingRelation":
         source = node.dataSource()
-        return _source_facts(
-            node, str(source.className()), str(source.className()), _options(source.options())
-        )
+        name = str(source.className())
+        found = _source_facts(node, name, name, _options(source.options()))
+        # Spark's source of files, and those that have not come with it.
+        return attrs.evolve(found, is_files=found.name != KAFKA)
     if kind == "StreamingRelationV2":
         options = _options_of_java(node.extraOptions())
         return _source_facts(node, str(node.sourceName()), str(node.table().getClass().getName()), options)
@@ -322,8 +328,7 @@ def _source_facts(node: Any, name: str, implementation: str, options: Mapping[st
     lasts = not any(mark in implementation for mark in ("TextSocket", "MemoryStream"))
     replayable = lasts and name.lower() != "socket"
     clean = options.get("cleansource", "off").lower()
-    place = {name: value for name, value in options.items() if name in PLACE}
-    return SourceFacts(name, replayable, None if clean == "off" else clean, place, label)
+    return SourceFacts(name, replayable, None if clean == "off" else clean, dict(options), label)
 
 
 def _label(node: Any) -> str:

@@ -18,6 +18,9 @@ from .state_files import state_files_at
 METADATA = "metadata"
 """Name of the file with the query's id."""
 
+SOURCES = "sources"
+"""Name of the folder with Spark's logs of sources, each in a folder that is named as the offset log names it."""
+
 Files = dict[str, Path]
 """Paths of files by their names relative to a directory, with ``/`` between the parts."""
 
@@ -63,11 +66,11 @@ def files_at(directory: Path, batch: BatchId) -> Files:
             raise incomplete(str(directory), batch, name)
     names = logged + [f"{name}.crc" for name in logged if (directory / f"{name}.crc").exists()]
     ends = _source_ends(directory, batch)
-    for source in folders_in(directory / "sources"):
-        found = names_at(files_below(directory / "sources" / source), ends.get(source, batch))
+    for source in folders_in(directory / SOURCES):
+        found = names_at(files_below(directory / SOURCES / source), ends.get(source, batch))
         if source in ends and (missing := missing_entry(found, ends[source])) is not None:
-            raise incomplete(str(directory), batch, f"sources/{source}/{missing}")
-        names += [f"sources/{source}/{name}" for name in found]
+            raise incomplete(str(directory), batch, f"{SOURCES}/{source}/{missing}")
+        names += [f"{SOURCES}/{source}/{name}" for name in found]
     names += state_files_at(directory, batch)
     return {name: directory / name for name in sorted(names)}
 

@@ -25,21 +25,6 @@ class Trigger(enum.StrEnum):
     REAL_TIME = "realTime"
 
 
-PLACE = frozenset(
-    {
-        "path",
-        "kafka.bootstrap.servers",
-        "kafka.isolation.level",
-        "subscribe",
-        "subscribepattern",
-        "assign",
-        "reader",
-        "release",
-    }
-)
-"""The options of sources that say where they read, and for whom. None of them is secret."""
-
-
 @attrs.frozen
 class SourceFacts:
     """One streaming source of a query."""
@@ -51,10 +36,13 @@ class SourceFacts:
     clean_source: str | None = None
     """The option ``cleanSource`` of a file source, in lower case; None if it is off."""
     options: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """With their names in lower case: all those of a Kafka source, of which some may be secret, and of other sources
-    those that say where they read (``PLACE``)."""
+    """With their names in lower case. Some may be secret."""
     label: str = ""
     """The name that the user has given it, by which Spark's offset log may call it; empty if it has none."""
+    is_files: bool = False
+    """Whether it is Spark's own source of files, of any format: that one keeps a log of the files that it has read."""
+    ignores_missing_files: bool = False
+    """Whether a source of files goes on without those that are gone."""
 
 
 @attrs.frozen

@@ -26,6 +26,8 @@ PROBES = "probes/"
 JOURNAL = "journal/"
 PINS = "pins/"
 """Records of the checkpoints that readers of the pipeline's changes need."""
+LOST = "lost/"
+"""Records of the files that sources of queries have lost and still need."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -73,6 +75,11 @@ def journal_of(key: str) -> int | None:
     """Return the generation whose journal has this key; None if it is another object."""
     match = _JOURNAL.fullmatch(key)
     return int(match[1]) if match else None
+
+
+def lost_key(query: str, source: int) -> str:
+    """Key of the record which files a source of a query has lost, by the number of the source."""
+    return f"{LOST}{query}/{source}.json"
 
 
 class ReplicaPipelineName(str):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
-from ...sources.errors import LostOffsets, SourceLostError
+from ...sources.errors import LostOffsets, SourceLostError, listed
 
 TopicPartition = tuple[str, int]
 """A topic and one of its partitions."""
@@ -87,8 +87,8 @@ def lost(query: str, cluster: str, found: tuple[LostOffsets, ...]) -> SourceLost
     """
     return SourceLostError(
         f"query {query!r} cannot go on where it stood, because {cluster} no longer has what comes next",
-        _listed(f"offset {one.needed} in {one.part}" for one in found),
-        _listed(map(_found, found)),
+        listed(f"offset {one.needed} in {one.part}" for one in found),
+        listed(map(_found, found)),
         _advice(found),
         found,
     )
@@ -103,14 +103,6 @@ def _found(loss: LostOffsets) -> str:
         return f"nothing before {loss.end}: all of it was deleted, most likely by retention"
     last = loss.earliest - 1
     return f"{loss.earliest} as the earliest: {loss.needed} to {last} were deleted, most likely by retention"
-
-
-def _listed(texts: Iterable[str]) -> str:
-    all_texts = list(texts)
-    named = all_texts[:_NAMED]
-    if more := len(all_texts) - len(named):
-        named.append(f"{more} more")
-    return ", ".join(named)
 
 
 def _advice(found: tuple[LostOffsets, ...]) -> str:

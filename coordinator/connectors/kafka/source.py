@@ -11,7 +11,7 @@ from ....storage.errors import ChandyError
 from ....storage.logs import logger
 from ...errors import SetupError
 from ...sinks.two_phase.errors import TargetUnavailableError
-from ...sources.source import Source
+from ...sources.source import Source, Standing
 from .cluster import Cluster, Heard, library
 from .group_offsets import GroupOffsets
 from .losses import Range, TopicPartition, losses, lost, offsets_of
@@ -45,9 +45,11 @@ class KafkaSource(Source):
         self._group = GroupOffsets(self._cluster, reading.group) if reading.group else None
 
     @override
-    def check(self, offset: str) -> None:
+    def check(self, standing: Standing) -> None:
+        if standing.offset is None:
+            return
         try:
-            needed = offsets_of(offset)
+            needed = offsets_of(standing.offset)
             found = self._ask({topic for topic, _ in needed})
         except (ChandyError, ValueError) as error:
             log.warning(

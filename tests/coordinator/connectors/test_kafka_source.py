@@ -17,12 +17,14 @@ from chandy.coordinator.connectors.kafka.reading import reading_of
 from chandy.coordinator.connectors.kafka.source import KafkaSource, kafka_source
 from chandy.coordinator.connectors.recognition import sources_of
 from chandy.coordinator.sources.errors import SourceLostError
+from chandy.coordinator.sources.source import Standing
 from chandy.coordinator.spark.writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
 
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .kafka_broker import PASSWORD, STRANGER, Broker, new_topic
 from .kafka_broker import kafka as kafka
+from .reading_query import reading_query
 
 pytestmark = pytest.mark.server
 
@@ -87,7 +89,7 @@ def test_a_query_may_go_on_wherever_its_topic_has_what_comes_next(kafka: Broker)
     delete_records(kafka, topic, 0, 4)
     source = of(kafka.servers)
     for offset in (4, 7, 10):
-        source.check(logged(topic, offset, 0))
+        source.check(Standing(logged(topic, offset, 0)))
 
 
 def test_retention_past_the_offset_is_named_with_the_partition_and_what_is_left(kafka: Broker) -> None:
@@ -95,7 +97,7 @@ def test_retention_past_the_offset_is_named_with_the_partition_and_what_is_left(
     fill(kafka, topic, 1, 10)
     delete_records(kafka, topic, 1, 6)
     with pytest.raises(SourceLostError) as caught:
-        of(kafka.servers).check(logged(topic, 0, 4))
+        of(kafka.servers).check(Standing(logged(topic, 0, 4)))
     (loss,) = caught.value.losses
     assert (loss.part, loss.needed, loss.earliest, loss.end) == (
         f"partition 1 of topic '{topic}'",
@@ -117,7 +119,7 @@ def test_a_topic_that_was_deleted_and_one_made_anew_are_named(
     deleted.result(DEADLINE)
     source = of(kafka.servers)
     with pytest.raises(SourceLostError, match="no such partition") as caught:
-        source.check(logged(topic, 10, 0))
+        source.check(Standing(logged(topic, 10, 0)))
     assert [one.earliest for one in caught.value.losses] == [None, None]
     from confluent_kafka.admin import NewTopic
 
@@ -125,19 +127,19 @@ def test_a_topic_that_was_deleted_and_one_made_anew_are_named(
     made.result(DEADLINE)
     fill(kafka, topic, 0, 3)
     with pytest.raises(SourceLostError, match="deleted and made anew") as caught:
-        source.check(logged(topic, 10, 0))
+        source.check(Standing(logged(topic, 10, 0)))
     assert [(one.needed, one.end) for one in caught.value.losses] == [(10, 3)]
 
 
 def test_a_new_partition_is_needed_from_its_beginning_unless_partitions_are_assigned(kafka: Broker) -> None:
     topic = new_topic(kafka, 2)
     fill(kafka, topic, 1, 5)
-    of(kafka.servers).check(logged(topic, 0))
+    of(kafka.servers).check(Standing(logged(topic, 0)))
     delete_records(kafka, topic, 1, 2)
     with pytest.raises(SourceLostError) as caught:
-        of(kafka.servers).check(logged(topic, 0))
+        of(kafka.servers).check(Standing(logged(topic, 0)))
     assert [(one.needed, one.earliest) for one in caught.value.losses] == [(0, 2)]
-    of(kafka.servers, assign=json.dumps({topic: [0]})).check(logged(topic, 0))
+    of(kafka.servers, assign=json.dumps({topic: [0]})).check(Standing(logged(topic, 0)))
 
 
 def test_a_loss_that_the_user_allows_is_logged_and_no_error(
@@ -146,7 +148,7 @@ def test_a_loss_that_the_user_allows_is_logged_and_no_error(
     topic = new_topic(kafka, 1)
     fill(kafka, topic, 0, 5)
     delete_records(kafka, topic, 0, 3)
-    of(kafka.servers, failOnDataLoss="false").check(logged(topic, 1))
+    of(kafka.servers, failOnDataLoss="false").check(Standing(logged(topic, 1)))
     assert "records are lost, and failOnDataLoss allows it" in caplog.text
     assert "1 to 2 were deleted" in caplog.text
 
@@ -155,14 +157,14 @@ def test_what_cannot_be_told_is_left_to_spark(
     kafka: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_source_module, "_SECONDS", 0.5)
-    of(f"127.0.0.1:{free_port()}").check(logged("t", 1))
+    of(f"127.0.0.1:{free_port()}").check(Standing(logged("t", 1)))
     assert "cannot tell whether Kafka still has" in caplog.text
     caplog.clear()
     with kafka.frozen():
-        of(kafka.servers).check(logged("t", 1))
+        of(kafka.servers).check(Standing(logged("t", 1)))
     assert "cannot tell whether Kafka still has" in caplog.text
     caplog.clear()
-    of(kafka.servers).check("no offsets")
+    of(kafka.servers).check(Standing("no offsets"))
     assert "cannot tell whether Kafka still has" in caplog.text
 
 
@@ -176,7 +178,7 @@ def test_the_words_of_java_connect(
         "kafka__sasl__mechanism": "PLAIN",
         "kafka__sasl__jaas__config": jaas,
     }
-    of(f"127.0.0.1:{kafka.sasl}", **options).check(logged(topic, 0))
+    of(f"127.0.0.1:{kafka.sasl}", **options).check(Standing(logged(topic, 0)))
     # The broker knows the user, who may not see the topic.
     assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text
     assert PASSWORD not in caplog.text
@@ -289,7 +291,7 @@ def facts(**options: str) -> WriterFacts:
 
 
 def test_a_source_is_known_by_its_number_and_its_name() -> None:
-    found = sources_of(facts(), "p", "q")
+    found = sources_of(facts(), reading_query())
     assert list(found.sources) == ["1", "orders"]
     assert found.sources["1"] is found.sources["orders"]
 
@@ -297,10 +299,10 @@ def test_a_source_is_known_by_its_number_and_its_name() -> None:
 def test_a_reader_that_does_not_say_which_records_it_reads_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sources_of(facts(), "p", "q")
+    sources_of(facts(), reading_query())
     assert caplog.text.count("read_committed") == 1
     caplog.clear()
-    sources_of(facts(kafka__isolation__level="read_uncommitted"), "p", "q")
+    sources_of(facts(kafka__isolation__level="read_uncommitted"), reading_query())
     assert "read_committed" not in caplog.text
 
 
@@ -316,12 +318,12 @@ def test_without_the_client_a_query_runs_and_one_line_says_what_it_would_get(
         return right(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert sources_of(facts(kafka__isolation__level="read_committed"), "p", "q").sources == {}
+    assert sources_of(facts(kafka__isolation__level="read_committed"), reading_query()).sources == {}
     assert caplog.text.count("chandy[kafka]") == 1
 
 
 def test_settings_that_chandys_client_does_not_know_are_named(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    sources_of(facts(kafka__ssl__truststore__location="/trust.jks"), "p", "q")
+    sources_of(facts(kafka__ssl__truststore__location="/trust.jks"), reading_query())
     assert "ssl.truststore.location" in caplog.text
     assert "/trust.jks" not in caplog.text

@@ -11,6 +11,7 @@ from chandy.coordinator.connectors.recognition import sources_of
 from chandy.coordinator.connectors.state_changes import StateChangesSource, state_changes
 from chandy.coordinator.errors import WriterError
 from chandy.coordinator.sources.errors import SourceLostError
+from chandy.coordinator.sources.source import Standing
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
 from chandy.state.reader.feed_offsets import FeedOffset
 from chandy.storage.backends.local import LocalStore
@@ -20,6 +21,7 @@ from chandy.storage.checkpoints.pins import Pins, pinned
 
 from ...builders import make_manifest
 from ...waiting import eventually
+from .reading_query import reading_query
 
 READER = "warehouse"
 
@@ -67,14 +69,14 @@ def test_a_query_goes_on_only_where_its_checkpoint_is_still_there(
     store: LocalStore, source: StateChangesSource
 ) -> None:
     for standing in (offset(), offset(2), offset(to=2, shards=1)):
-        source.check(standing)
+        source.check(Standing(standing))
     with pytest.raises(SourceLostError, match="emptied or put back"):
-        source.check(offset(2, completed_at=-1.0))
+        source.check(Standing(offset(2, completed_at=-1.0)))
     store.delete(manifest_key(2))
-    source.check(offset(3))
+    source.check(Standing(offset(3)))
     for standing in (offset(2), offset(to=2, shards=1)):
         with pytest.raises(SourceLostError, match=r"checkpoint 2.*checkpoints 1, 3.*another name") as lost:
-            source.check(standing)
+            source.check(Standing(standing))
         assert [loss.needed for loss in lost.value.losses] == [2]
 
 
@@ -86,7 +88,7 @@ def test_a_store_that_does_not_answer_ends_nothing(
 
     monkeypatch.setattr(Catalog, "list_ids", fails)
     monkeypatch.setattr(Pins, "release_before", fails)
-    source.check(offset(7))
+    source.check(Standing(offset(7)))
     source.completed(offset(7))
     source.close()
     assert source._released.is_idle
@@ -105,5 +107,5 @@ def test_the_source_is_recognised_in_the_plan(store: LocalStore) -> None:
         Trigger.PROCESSING_TIME,
         sources=(SourceFacts("chandy", True, options=options),),
     )
-    found = sources_of(facts, "p", "copy")
+    found = sources_of(facts, reading_query())
     assert isinstance(found.sources["0"], StateChangesSource)

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -433,9 +433,11 @@ class Gone(QuerySources):
     after: int = 0
     """How often they still have it."""
     asked: list[Path] = attrs.field(factory=list)
+    replaced: list[tuple[Path, ...]] = attrs.field(factory=list)
 
-    def check(self, directory: Path) -> None:
+    def check(self, directory: Path, replaced: Iterable[Path] = ()) -> None:
         self.asked.append(directory)
+        self.replaced.append(tuple(replaced))
         if len(self.asked) > self.after:
             raise SourceLostError("gone", "offset 5", "8 as the earliest")
 
@@ -880,7 +882,9 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
-    setup.supervisor.start(setup.definition)
+    sources = Gone(after=9)
+    setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
+    (first,) = setup.runs.all()
     restored: list[int] = []
     restore = launcher.restore_query
 
@@ -893,6 +897,8 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     setup.supervisor.state_lost("it was killed")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert restored == [-1]
+    # What the first run has read behind the checkpoint is read again.
+    assert sources.replaced == [(), (first.directory,)]
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -1460,6 +1466,9 @@ class LeftAt6:
 
     def leftover(self, *_: object) -> ResumableRun:
         return self.where
+
+    def left(self, query: str) -> tuple[Path, ...]:
+        return ()
 
     def resumable(self, *_: object) -> dict[str, ResumableRun]:
         return {}

@@ -330,6 +330,32 @@ def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: di
     assert list(base.iterdir()) == list(changelogs.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({"resume": False}, True),
+        ({"generation": 6}, True),
+        ({"boot": "another start"}, True),
+        ({"point": checkpoint(8, q=3, generation=5)}, False),
+        ({"resume": False, "point": None, "base": ""}, False),
+    ],
+    ids=["not to resume", "of an older life", "rebooted", "not from the checkpoint", "begun anew"],
+)
+def test_what_a_run_has_read_behind_the_checkpoint_counts_also_if_it_is_not_resumed(
+    base: Path, changelogs: Path, options: dict[str, Any], counts: bool
+) -> None:
+    given = {"point": checkpoint(q=2, generation=3), **options}
+    record = attrs.evolve(RECORD, boot=given.pop("boot", RECORD.boot), base=given.pop("base", RECORD.base))
+    directory = left_behind(base, changelogs, record, committed=5)
+    (directory / "sources" / "0").mkdir(parents=True)
+    found = local_recovery(base, changelogs, given.pop("point"), **given)
+    assert found.leftover(query(), checkpoint(q=2, generation=3)) is None
+    assert found.left("q") == ((directory,) if counts else ())
+    assert directory.is_dir() == counts
+    found.close()
+    assert list(base.iterdir()) == list(changelogs.iterdir()) == []
+
+
 def test_what_is_anothers_stays(base: Path, changelogs: Path, refusals: list[tuple[str, str]]) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, root="file:///store/other", query_id="a"), committed=3)
     left_behind(base, changelogs, attrs.evolve(RECORD, query_id="b"), committed=3, place="alive")

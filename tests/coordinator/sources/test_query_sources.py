@@ -8,16 +8,16 @@ import attrs
 import pytest
 
 from chandy.coordinator.sources.query_sources import QuerySources
-from chandy.coordinator.sources.source import Source
+from chandy.coordinator.sources.source import Source, Standing
 
 
 @attrs.define
 class Told(Source):
-    checked: list[str] = attrs.field(factory=list)
+    checked: list[Standing] = attrs.field(factory=list)
     done: list[str] = attrs.field(factory=list)
 
-    def check(self, offset: str) -> None:
-        self.checked.append(offset)
+    def check(self, standing: Standing) -> None:
+        self.checked.append(standing)
 
     def completed(self, offset: str) -> None:
         self.done.append(offset)
@@ -37,15 +37,22 @@ def work(tmp_path: Path) -> Path:
 
 
 def test_a_source_is_checked_where_the_newest_committed_batch_ends(work: Path) -> None:
-    source = Told()
-    QuerySources({"1": source}).check(work)
-    assert source.checked == ["second 3"]
+    source, replaced = Told(), Path("/replaced")
+    QuerySources({"1": source}).check(work, [replaced])
+    assert source.checked == [Standing("second 3", (work / "sources" / "1", replaced / "sources" / "1"))]
 
 
-def test_a_query_without_a_committed_batch_goes_on_with_nothing(work: Path) -> None:
+def test_a_query_without_a_committed_batch_goes_on_with_what_it_has_planned(work: Path) -> None:
     source = Told()
     for commit in (work / "commits").iterdir():
         commit.unlink()
+    QuerySources({"0": source}).check(work)
+    assert source.checked == [Standing(None, (work / "sources" / "0",))]
+
+
+def test_a_source_is_not_checked_where_nobody_knows_how_far_it_was_read(work: Path) -> None:
+    source = Told()
+    (work / "offsets" / "3").unlink()
     QuerySources({"0": source}).check(work)
     assert source.checked == []
 
@@ -64,4 +71,4 @@ def test_a_source_that_was_given_a_name_is_found_by_it(work: Path) -> None:
     (work / "offsets" / "3").write_text("v2\n{}\nclicks:5\n1:6")
     source = Told()
     QuerySources({"0": source, "clicks": source}).check(work)
-    assert source.checked == ["5"]
+    assert source.checked[1].offset == "5"

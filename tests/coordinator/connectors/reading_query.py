@@ -1,0 +1,19 @@
+"""The query that reads a source, as a pipeline has it."""
+
+from __future__ import annotations
+
+from chandy.coordinator.connectors.recognition import SourceReader
+
+from ...builders import MemoryStore
+
+
+def reading_query(name: str = "q") -> SourceReader:
+    """Return a query of a pipeline that leads, without a Spark session."""
+    return SourceReader(
+        spark=None,  # type: ignore[arg-type]
+        pipeline="p",
+        query=name,
+        store=MemoryStore(),
+        check_leads=lambda: None,
+        begins_anew=False,
+    )
