@@ -131,7 +131,14 @@ def task_location(context: TaskContext | None, uid: str, parallelism: int) -> Ta
     batch = context.getLocalProperty("streaming.sql.batchId") if context else None
     query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
     if context is None or batch is None or query_id is None:
-        raise _misplaced(uid, "a batch of a streaming query", "a task without one")
+        raise MisplacedTaskError(
+            f"operator {uid!r} runs outside of its batch",
+            "a job of the thread that runs the batch",
+            "a job of another thread, or of a query that Chandy has not started",
+            "start the query with coordinator.start. For threads in a foreachBatch function, call rows.persist() and "
+            "rows.count() before them, or begin each with a function that knows the batch: "
+            "pyspark.util.inheritable_thread_target(rows.sparkSession)(function)",
+        )
     partition = context.partitionId()
     if partition >= parallelism:
         raise _misplaced(uid, f"a partition below {parallelism}", f"partition {partition}")
@@ -301,8 +308,7 @@ def _misplaced(uid: str, expected: str, found: str) -> MisplacedTaskError:
         f"operator {uid!r} runs in the wrong place",
         expected,
         found,
-        "start the query with coordinator.start, and put a repartition between the operator and a union or coalesce "
-        "after it",
+        "put a repartition between the operator and a union or coalesce after it",
     )
 
 

@@ -299,9 +299,9 @@ def test_the_processors_error_is_raised_also_when_it_cannot_be_reported(host):
 @pytest.mark.parametrize(
     "properties", [None, {}, {"streaming.sql.batchId": "7"}, {"sql.streaming.queryId": "q"}]
 )
-def test_a_task_outside_of_a_streaming_batch_says_to_use_coordinator_start(host, runs_in, properties):
+def test_a_task_outside_of_a_streaming_batch_says_what_threads_need(host, runs_in, properties):
     runs_in(properties=properties)
-    with pytest.raises(MisplacedTaskError, match=r"coordinator\.start"):
+    with pytest.raises(MisplacedTaskError, match=r"coordinator\.start.*threads.*inheritable_thread_target"):
         list(task_of(host)(iter([batch("a")])))
     assert host.events == []
 
