@@ -24,7 +24,9 @@ from .protocol.events import Published, ScheduleStarted
 from .query import CheckpointedQuery, Definition
 from .recovery.supervisor import Supervisor
 from .restore import restore_point
+from .sinks.place import directory_path
 from .sinks.recognition import sink_of
+from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
 from .sinks.two_phase.sink_set import check_together
@@ -173,7 +175,7 @@ class QueryStarter:
             sink=sink,
             operators=self.operators.of_query(name, facts.operators),
             reads=request.reads,
-            sources=sources_of(facts, self._reader(name)),
+            sources=sources_of(facts, self._reader(name, sink)),
             keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:
@@ -252,13 +254,17 @@ class QueryStarter:
         assert given is not None, "there is a writer or a function that returns one"
         return _Plan.of(given, request)
 
-    def _reader(self, query: str) -> SourceReader:
+    def _reader(self, query: str, sink: Sink) -> SourceReader:
+        sinks = (sink, *(one.query.definition.sink for one in self._started.values()))
         return SourceReader(
             spark=self.spark,
             pipeline=self.pipeline.name,
             query=query,
             store=self.pipeline.catalog.store,
             check_leads=self.pipeline.watch.proof.check_now,
+            taken_back=frozenset(
+                directory_path(one.location.as_uri()) for one in sinks if one.location is not None
+            ),
             begins_anew=not self.pipeline.may_resume and self.pipeline.point is None,
         )
 

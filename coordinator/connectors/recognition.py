@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from ...state.reader.names import FORMAT
+from ..sinks.place import directory_path
 from ..sources.query_sources import QuerySources
 from ..sources.remembered import RememberedLosses
+from ..spark.local_path import is_local, local_path
 from ..spark.writer_facts import KAFKA, SourceFacts, WriterFacts
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class SourceReader:
     """The pipeline's own."""
     check_leads: Callable[[], None]
     """Raises if another driver leads the pipeline."""
+    taken_back: frozenset[str] = frozenset()
+    """The directories into which queries of the pipeline write by Spark's file sink, which a restore puts back."""
     begins_anew: bool
     """Whether the user wants it to begin anew, whatever earlier lives have done."""
 
@@ -93,14 +97,21 @@ def _files(number: int, source: SourceFacts, reader: SourceReader) -> Source:
     from ..spark.hadoop_files import HadoopFiles
     from .source_files import FilesSource
 
+    path = source.options.get("path")
+    is_made_again = path is not None and is_local(path) and _directory(path) in reader.taken_back
     return FilesSource(
         reader.query,
-        source.options.get("path", f"its source of {source.name} files"),
+        path or f"its source of {source.name} files",
         source.ignores_missing_files,
         HadoopFiles(reader.spark),
         RememberedLosses(reader.store, reader.query, number, reader.check_leads),
         reader.begins_anew,
+        is_made_again,
     )
+
+
+def _directory(path: str) -> str:
+    return directory_path(local_path(path, role="input").as_uri())
 
 
 @cache

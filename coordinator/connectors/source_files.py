@@ -48,13 +48,16 @@ class FilesSource(Source):
     remembered: RememberedLosses
     forgets: bool = False
     """Whether the pipeline begins anew, whatever an earlier life has met."""
+    is_made_again: bool = False
+    """Whether a query of the pipeline writes the files, and takes back those after its checkpoint to write them anew:
+    then only those that are read in place are missed."""
 
     @override
     def check(self, standing: Standing) -> None:
-        before = self.remembered.read()
+        before = frozenset() if self.is_made_again else self.remembered.read()
         end = log_end(standing.offset)
         needed = frozenset() if self.forgets else before
-        for entries in standing.logs:
+        for entries in standing.logs[:1] if self.is_made_again else standing.logs:
             needed |= files_after(entries, -1 if end is None else end)
         gone = self._missing(needed)
         if gone and self.ignores_missing:
@@ -64,7 +67,7 @@ class FilesSource(Source):
                 files=listed(gone),
             )
         kept = frozenset() if self.ignores_missing else frozenset(gone)
-        if kept != before:
+        if kept != before and not self.is_made_again:
             self.remembered.replace(kept)
         if kept:
             raise SourceLostError(

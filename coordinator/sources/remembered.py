@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from ...storage.checkpoints.layout import lost_key
-from ...storage.codec import from_json, to_json
+from ...storage.codec import to_json
 from ...storage.errors import ObjectMissingError
 from ...storage.store import Store
+from ...storage.verified import read_record
 
 
 @attrs.frozen
@@ -43,9 +44,10 @@ class RememberedLosses:
             StorageError: the store does not tell.
         """
         try:
-            return frozenset(from_json(LostFiles, self.store.read(self._key)).files)
+            record = read_record(self.store, self._key, LostFiles, "the files that a source has lost")
         except ObjectMissingError:
             return frozenset()
+        return frozenset(record.files)
 
     def replace(self, files: Iterable[str]) -> None:
         """Remember these files, and no others.

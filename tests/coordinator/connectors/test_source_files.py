@@ -143,6 +143,17 @@ def test_a_loss_that_the_user_allows_is_allowed_for_good(
     world.source().check(after(-1))
 
 
+def test_files_that_the_pipeline_itself_takes_back_are_missed_only_in_place(world: World) -> None:
+    own, replaced = world.logged("run", ["file:///gone/a"]), world.logged("replaced", [], ["file:///gone/b"])
+    source = world.source(is_made_again=True)
+    source.check(after(0, own, replaced))
+    with pytest.raises(SourceLostError) as caught:
+        source.check(after(-1, own, replaced))
+    assert caught.value.files == ("file:///gone/a",)
+    # It has another name when it is made again.
+    assert world.store.objects == {}
+
+
 def test_what_cannot_be_seen_is_neither_there_nor_lost(world: World) -> None:
     log = world.logged("run", ["hdfs://nn/a.json"])
     with pytest.raises(RestoreError, match="no route to host") as caught:
@@ -182,7 +193,10 @@ def test_sources_are_known_by_what_spark_calls_them_and_others_by_their_entry_po
             SourceFacts("avro", True, options={"path": "/in"}, label="files", is_files=True),
         ),
     )
-    found = recognition.sources_of(facts, reading_query("copy")).sources
-    assert list(found) == ["1", "2", "files"]
-    assert found["1"] == ("clicks", "copy")
-    assert isinstance(found["2"], FilesSource)
+    for taken_back in (frozenset(), frozenset({"/in"})):
+        reader = attrs.evolve(reading_query("copy"), taken_back=taken_back)
+        found = recognition.sources_of(facts, reader).sources
+        assert list(found) == ["1", "2", "files"]
+        assert found["1"] == ("clicks", "copy")
+        assert isinstance(found["2"], FilesSource)
+        assert found["2"].is_made_again == bool(taken_back)
