@@ -20,6 +20,7 @@ from .protocol.errors import StateLostError as StateLostError
 __all__ = [
     "AdoptionError",
     "ArgumentError",
+    "BatchSkippedError",
     "ChandyError",
     "CheckpointError",
     "CheckpointStateError",
@@ -152,6 +153,25 @@ class QueryFailedError(ChandyError):
     def __str__(self) -> str:
         summary = f"{self.summary}\n" if self.summary else ""
         return f"{summary}query {self.query!r} failed: {self.message}\n{_START_AGAIN}"
+
+
+@attrs.define(eq=False)
+class BatchSkippedError(ChandyError):
+    """A function of ``foreachBatch`` has returned without having taken the rows of its batch."""
+
+    query: str
+    batch: int
+    operators: tuple[str, ...]
+    """Those whose state would lack the batch."""
+
+    def __str__(self) -> str:
+        operators = ", ".join(map(repr, self.operators))
+        return (
+            f"batch {self.batch} of query {self.query!r} cannot commit: expected its foreachBatch function to take all "
+            f"rows, because the state of {operators} changes meanwhile, found that it returned without; call "
+            "rows.persist() and rows.count() before you decide what to write, and raise what goes wrong, so that the "
+            "batch runs again"
+        )
 
 
 @attrs.define(eq=False)

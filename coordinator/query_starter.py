@@ -88,8 +88,9 @@ class _Plan:
         found = plan.facts(self.writer, table=table)
         if self.batches is None:
             return found
-        # Their operator is not in the plan of the stream.
-        return attrs.evolve(found, operators=(*found.operators, self.batches.uid))
+        # Their operator is not in the plan of the stream, all of which it reads.
+        uid, sources = self.batches.uid, tuple(range(len(found.sources)))
+        return attrs.evolve(found, operators=(*found.operators, uid), inputs={**found.inputs, uid: sources})
 
     def attach(self, sink: TransactionalSink, table: str | None) -> None:
         """Have the query call a sink with its rows."""

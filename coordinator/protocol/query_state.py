@@ -66,6 +66,10 @@ class QueryState:
         """The newest batch that must have committed: Spark begins a batch only when the one before has."""
         return max(self.committed, BatchId(self.gate.passed - 1))
 
+    def has_begun(self, batch: BatchId) -> bool:
+        """Whether a shard has begun a batch, or a later one."""
+        return self.gate.passed >= batch
+
     def newest_source(self, shard: ShardId) -> tuple[RestoreSource | None, BatchId]:
         """Return where the newest stored state of a shard is, None if that is empty, and the last batch in it."""
         if self.stored is not None and (cut := self.stored.cut(self.name)) is not None:

@@ -38,6 +38,7 @@ from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
 from .metrics import START, RecoveryMetrics
 from .runs import Run, Runs
+from .taken_batches import TakenBatches, is_followed
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -269,6 +270,7 @@ class Launcher:
             query_name=definition.facts.query_name or definition.name,
             output=None if location is None else str(location),
             stateful=bool(definition.operators),
+            after_batch=TakenBatches(run, self._protocol).check if is_followed(definition) else None,
         )
         try:
             if definition.table is not None:

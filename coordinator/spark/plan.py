@@ -80,6 +80,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
     spark, plan = writer._spark, writer._df._jdf.queryExecution().analyzed()
     options = field(writer._jwrite, "extraOptions")
     nodes = list(_nodes(plan))
+    sources = _sources(nodes)
     trigger = field(writer._jwrite, "trigger")
     kind = _TRIGGERS[trigger.getClass().getSimpleName()]
     return WriterFacts(
@@ -92,7 +93,8 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         operators=tuple(dict.fromkeys(uid for node in nodes if (uid := _operator(node)) is not None)),
         merged_operators=tuple(dict.fromkeys(_merged(plan))),
         native_state=any(_is_stateful(node) for node in nodes),
-        sources=tuple(_resolved(spark, source) for source in _sources(nodes)),
+        inputs=_inputs(nodes, sources),
+        sources=tuple(_resolved(spark, source) for _, source in sources),
         no_data_batches=spark.conf.get(_NO_DATA_BATCHES) == "true",
         source_compact_interval=int(spark.conf.get(_SOURCE_COMPACTION) or DEFAULT_INTERVAL),
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
@@ -102,14 +104,25 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
     )
 
 
-def _sources(nodes: list[Any]) -> tuple[SourceFacts, ...]:
+def _sources(nodes: list[Any]) -> list[tuple[Any, SourceFacts]]:
     """Return the sources in the order in which Spark numbers them: as they come in the plan, equal ones once."""
     found: list[tuple[Any, SourceFacts]] = []
     for node in nodes:
         source = _source(node)
         if source is not None and not any(node.equals(other) for other, _ in found):
             found.append((node, source))
-    return tuple(source for _, source in found)
+    return found
+
+
+def _inputs(nodes: list[Any], sources: list[tuple[Any, SourceFacts]]) -> dict[str, tuple[int, ...]]:
+    """Return by operator the numbers of the sources that it reads."""
+    found: dict[str, tuple[int, ...]] = {}
+    for node in nodes:
+        if (uid := _operator(node)) is not None:
+            below = [one for one in _nodes(node) if _source(one) is not None]
+            read = (at for at, (source, _) in enumerate(sources) if any(one.equals(source) for one in below))
+            found[uid] = tuple(read)
+    return found
 
 
 def check_writer(writer: object) -> None:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from ...storage.checkpoints.proof import FenceProof
 from ..errors import WriterError
+from .batch_function import followed
 from .local_path import is_local, local_path
 from .plan import field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from ...storage.ids import BatchId
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 """Spark's setting for the class by which a query writes its logs and state."""
@@ -50,6 +53,7 @@ def start(
     query_name: str | None = None,
     output: str | None = None,
     stateful: bool = False,
+    after_batch: Callable[[BatchId], None] | None = None,
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 
@@ -69,6 +73,7 @@ def start(
         stateful: whether the query has operators of Chandy. Like a query with state of Spark's own, it is then not
             planned adaptively, unless the user has set that: an operator has as many partitions as tasks, and
             adaptive planning takes a tenth of the time of a small batch.
+        after_batch: called once the writer's ``foreachBatch`` function has taken a batch; see ``followed``.
 
     Raises:
         FencedError: there is a successor. The query does not run.
@@ -82,7 +87,7 @@ def start(
     wanted = {ADAPTIVE: "false"} if stateful else {}
     if is_local(location) and (output is None or is_local(output)):
         wanted[FILE_MANAGER] = LOCAL_FILE_MANAGER
-    with _lock, _options_restored(writer), _unless_set(spark, wanted):
+    with _lock, _options_restored(writer), followed(writer, after_batch), _unless_set(spark, wanted):
         writer.option("checkpointLocation", location)
         if query_name is not None:
             writer.queryName(query_name)

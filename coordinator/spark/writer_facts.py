@@ -71,6 +71,8 @@ class WriterFacts:
     """Whether the query writes its logs asynchronously, later than it runs the batches."""
     operators: tuple[str, ...] = ()
     """Uids of the Chandy operators in the plan, without duplicates, in the order of the plan."""
+    inputs: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
+    """By the uid of an operator the numbers of the sources that it reads."""
     merged_operators: tuple[str, ...] = ()
     """The members of ``operators`` that are below a union or a coalesce without a shuffle in between."""
     native_state: bool = False

@@ -390,24 +390,26 @@ def test_a_state_value_of_the_wrong_type_names_operator_state_and_field(
 
 
 @pytest.mark.parametrize(
-    ("rows", "parallelism"),
+    ("rows", "parallelism", "taken", "told"),
     [
-        pytest.param(60_000, 1, id="a task is left before its end"),
-        pytest.param(1_000, 2, id="a task is not begun, for the other had rows enough"),
+        pytest.param(60_000, 1, 1, "stopped early", id="a task is left before its end"),
+        pytest.param(1_000, 2, 1, "stopped early", id="a task is not begun, for the other had rows enough"),
+        pytest.param(1, 2, 0, r"BatchSkippedError.*batch 0.*'totals'.*raise", id="no task is begun"),
     ],
 )
 def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
-    make: Make, spark: SparkSession, events: Events, rows: int, parallelism: int
+    make: Make, spark: SparkSession, events: Events, rows: int, parallelism: int, taken: int, told: str
 ) -> None:
     def peek(df: DataFrame, batch: int) -> None:
-        df.limit(1).collect()
+        if taken:
+            df.limit(taken).collect()
 
     events.add(2, rows=rows)
     coordinator = make()
     rows_by_key = events.stream(spark).selectExpr("concat(k, v) as k", "v")
     out = totals(coordinator, rows_by_key, parallelism=parallelism)
     query = coordinator.start(out.writeStream.foreachBatch(peek), name="q")
-    with pytest.raises(QueryFailedError, match="stopped early"):
+    with pytest.raises(QueryFailedError, match=told):
         query.awaitTermination(DEADLINE)
 
 

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from chandy import FilesSink
-from chandy.coordinator import CheckpointCoordinator
+from chandy.coordinator import CheckpointCoordinator, FixedDelay
 from chandy.coordinator.errors import RestoreError
+from chandy.coordinator.sources.errors import SourceLostError
 
 from ..waiting import DEADLINE
 from .support import EVENTS, PLANS_IN_PYTHON, Make
@@ -110,3 +111,26 @@ def test_sources_without_names_neither_come_nor_go(make: Make, spark: SparkSessi
         life(make(), rows.read("a", "b", named=False))
     rows.add("a", 3)
     assert life(make(), rows.read("a", named=False)) == {"a": 6}
+
+
+def test_a_file_that_is_gone_when_its_batch_runs_again_is_named_until_it_is_back(
+    make: Make, spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = Input(spark, tmp_path)
+    rows.add("a", 1)
+    file, away = tmp_path / "a" / "1.json", tmp_path / "away"
+
+    def lose(df: DataFrame, batch: int) -> None:
+        file.rename(away)
+        df.collect()
+
+    coordinator = make(restart=FixedDelay("0 s"))
+    totals = coordinator.aggregate(rows.read("a", named=False), by=["k"], uid="totals", total=("v", "sum"))
+    query = coordinator.start(totals.writeStream.foreachBatch(lose), name="totals")
+    with pytest.raises(SourceLostError, match=r"1\.json"):
+        query.awaitTermination(DEADLINE)
+    coordinator.stop()
+    with pytest.raises(SourceLostError, match=r"1\.json"):
+        life(make(), rows.read("a", named=False))
+    away.rename(file)
+    assert life(make(), rows.read("a", named=False)) == {"a": 1}

@@ -35,16 +35,24 @@ def lines(spark: SparkSession, tmp_path: Path) -> DataFrame:
 @pytest.mark.compat
 def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame, tmp_path: Path) -> None:
     seen: list[int] = []
+    followed: list[int] = []
     writer = lines.writeStream.foreachBatch(lambda frame, batch: seen.append(frame.count()))
     writer = writer.trigger(availableNow=True)
     ids = set()
     for life in range(3):
-        query = start(writer, query_id="new", location=str(tmp_path / str(life)), query_name="same")
+        query = start(
+            writer,
+            query_id="new",
+            location=str(tmp_path / str(life)),
+            query_name="same",
+            after_batch=(lambda batch, life=life: followed.append(life)) if life else None,
+        )
         assert query.awaitTermination(DEADLINE)
         assert query.name == "same"
         ids.add(query.id)
         gc.collect()
     assert seen == [2, 2, 2]
+    assert followed == [1, 2], "each by its own query, and by the user's function alone in between"
     assert len(ids) == 3
 
 

@@ -75,6 +75,17 @@ def read_between(directory: Path, batch: BatchId) -> str:
     return text if len(text) <= _LONGEST else ""
 
 
+def moved(directory: Path, batch: BatchId) -> frozenset[str]:
+    """Return the sources of which a planned batch has data, as the log calls them; none if the log does not say."""
+    try:
+        end = offsets_at(directory, batch)
+        begin = offsets_at(directory, BatchId(batch - 1)) if batch else ()
+    except OSError:
+        return frozenset()
+    before = {one.source: one.offset for one in begin}
+    return frozenset(one.source for one in end if one.offset != before.get(one.source))
+
+
 def log_end(offset: str | None) -> int | None:
     """Return the entry of a file source's log that an offset means, -1 before the first; None if it means none."""
     found = _LOG_END.fullmatch(offset or "")
