@@ -25,7 +25,7 @@ class LostFiles:
     """Their URIs."""
 
 
-@attrs.frozen
+@attrs.define
 class RememberedLosses:
     """What one source of a query has lost, until it is there again or the user does without it."""
 
@@ -36,6 +36,8 @@ class RememberedLosses:
     """The number of the source in its query."""
     check_leads: Callable[[], None]
     """Raises if another driver leads the pipeline, whose record it is then."""
+    _known: frozenset[str] | None = attrs.field(default=None, init=False)
+    """What the record says; None: nobody has read it in this life, which alone writes it."""
 
     def read(self) -> frozenset[str]:
         """Return the files.
@@ -43,11 +45,9 @@ class RememberedLosses:
         Raises:
             StorageError: the store does not tell.
         """
-        try:
-            record = read_record(self.store, self._key, LostFiles, "the files that a source has lost")
-        except ObjectMissingError:
-            return frozenset()
-        return frozenset(record.files)
+        if self._known is None:
+            self._known = self._read()
+        return self._known
 
     def replace(self, files: Iterable[str]) -> None:
         """Remember these files, and no others.
@@ -62,6 +62,14 @@ class RememberedLosses:
             self.store.write(self._key, to_json(LostFiles(found)))
         else:
             self.store.delete(self._key)
+        self._known = frozenset(found)
+
+    def _read(self) -> frozenset[str]:
+        try:
+            record = read_record(self.store, self._key, LostFiles, "the files that a source has lost")
+        except ObjectMissingError:
+            return frozenset()
+        return frozenset(record.files)
 
     @property
     def _key(self) -> str:

@@ -21,6 +21,7 @@ from chandy.coordinator.sources.remembered import RememberedLosses
 from chandy.coordinator.sources.source import Standing
 from chandy.coordinator.spark.hadoop_files import HadoopFiles
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.storage.checkpoints.layout import lost_key
 from chandy.storage.errors import FencedError
 
 from ...builders import MemoryStore
@@ -151,6 +152,19 @@ def test_files_that_the_pipeline_itself_takes_back_are_missed_only_in_place(worl
         source.check(after(-1, own, replaced))
     assert caught.value.files == ("file:///gone/a",)
     # It has another name when it is made again.
+    assert world.store.objects == {}
+
+
+def test_the_record_is_read_once_in_a_life_and_kept_up_to_date(world: World) -> None:
+    source, log = world.source(), world.logged("run", ["file:///gone/a"])
+    for _ in range(2):
+        source.check(after(0, log))
+        # What another has written meanwhile is not looked at: it does not lead.
+        world.store.write(lost_key("q", 0), b"no record")
+    with pytest.raises(SourceLostError):
+        source.check(after(-1, log))
+    assert b"file:///gone/a" in world.store.read(lost_key("q", 0))
+    attrs.evolve(source, forgets=True).check(after(0, log))
     assert world.store.objects == {}
 
 
