@@ -80,6 +80,22 @@ OF_PY4J = {"_jvm", "_jdf", "_jc", "_jsc", "_jsparkSession", "_jwrite", "_gateway
 """Attributes of PySpark's objects by which the JVM is reached; see ``docs/internals.md``."""
 LONGEST = 600
 """Lines of a module. What is longer has more than one job."""
+TIME_OF_DAY = {
+    "coordinator.wiring.driver": "it hands out the driver's clock, which no jump moves",
+    "storage.elapsed": "it hands out the clock of leases, which two clocks agree about",
+    "coordinator.connectors.files.log_clock": "it bounds what it takes from it",
+    "coordinator.execution.certificates": "others compare it with their own, and it allows for a month",
+    "coordinator.cli.cleanup": "the ages of files and objects are by clocks that others see, too",
+    "coordinator.connectors.files.sink": "so is the age of what was half-written",
+    "state.host.changelogs": "so is the age of changelogs",
+    "coordinator.adopt.adopter": "it is for people",
+    "coordinator.cli.top": "it is for people",
+    "coordinator.cli.ui": "it is for people",
+    "state.host.snapshot_manager": "it is for people",
+    "state.reader.feed": "it is for people",
+    "state.writer.savepoint_writer": "it is for people",
+}
+"""Modules that look at the time of day, which may be set to any value, and why. All others are given a clock."""
 READ_ONCE = {
     "coordinator.channels.observer": "the next look finds what this one has missed",
     "storage.checkpoints.collect": "what is missing is not deleted",
@@ -284,6 +300,10 @@ def test_only_a_second_look_says_that_an_object_is_damaged_or_missing() -> None:
         for name in reading - {"storage.verified"}
         if "storage.verified" not in imports()[name] and not name.startswith("storage.backends.")
     } == set(READ_ONCE)
+
+
+def test_nobody_else_takes_the_time_of_day_for_a_clock() -> None:
+    assert modules_with(r"\btime\.time\b|datetime\.now\(|utcnow\(|date\.today\(") == set(TIME_OF_DAY)
 
 
 # --- what the rules look at ---------------------------------------------------------------------------------

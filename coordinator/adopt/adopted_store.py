@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from ...storage.backends.open import open_store
-from ...storage.checkpoints.layout import pack_key
+from ...storage.checkpoints.layout import MANIFEST, is_file, pack_key
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.checkpoints.savepoint import commit_savepoint, read_savepoint
@@ -22,6 +22,7 @@ from ...storage.codec import to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError, StorageError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
+from ...storage.store import Store
 from ...storage.uri import join_uri
 from ...storage.verified import read_record
 from ..restore.restore_point import RestorePoint
@@ -31,6 +32,7 @@ log = logger(__name__)
 FOLDER: Final = "adopted"
 """Folder in a pipeline's storage with a folder for each adopted query, and in it one for each life that adopted it."""
 _RECORD: Final = "adoption.json"
+"""What is written first into such a folder, and deleted last: it says whose the folder is."""
 _ID: Final = CheckpointId(1)
 """The id of the savepoint, which is the only one in its folder."""
 
@@ -124,13 +126,13 @@ def write(
         FencedError: there is a successor. Nothing was adopted.
     """
     store = open_store(join_uri(place_of(life.root, query), str(life.generation)))
+    store.write(_RECORD, to_json(source))
     writer = SnapshotWriter(store, pack_key(_ID, "adopted"))
     writer.add("query", files)
     for (uid, number), snapshot in shards.items():
         writer.add(f"{uid}/{number}", snapshot)
     stored = writer.finish()
     handles = {name: one.handle for name, one in stored.items()}
-    store.write(_RECORD, to_json(source))
     manifest = Manifest(
         id=_ID,
         kind=CheckpointKind.SAVEPOINT,
@@ -166,11 +168,22 @@ def write(
 
 def _forget_older(life: AdoptingPipeline, query: str, proof: FenceProof) -> None:
     """Delete what earlier lives have written of an adoption: a part, or what was written too late."""
-    store = open_store(place_of(life.root, query))
-    keys = store.list()
-    older = {str(generation) for generation in _generations(keys) if generation < life.generation}
+    place = place_of(life.root, query)
+    for generation in sorted(_generations(open_store(place).list())):
+        if generation < life.generation:
+            try:
+                _delete(open_store(join_uri(place, str(generation))), proof)
+            except StorageError as error:
+                log.warning("cannot delete what an earlier driver has adopted", query=query, error=str(error))
+
+
+def _delete(store: Store, proof: FenceProof) -> None:
+    """Delete an adoption, by its record: what else is in its folder stays, and so does a folder without a record."""
     try:
+        read_record(store, _RECORD, AdoptionRecord, "the record of an adoption")
+    except ObjectMissingError:
+        return
+    files = [key for key in store.list() if is_file(key)]
+    for keys in ([MANIFEST], files, [_RECORD]):
         proof.check()
-        store.delete_all([key for key in keys if key.partition("/")[0] in older])
-    except StorageError as error:
-        log.warning("cannot delete what an earlier driver has adopted in part", query=query, error=str(error))
+        store.delete_all(keys)

@@ -15,6 +15,7 @@ from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import is_shared
 from ...storage.checkpoints.manifest import FileRef, Handle
 from ...storage.checkpoints.restore import restore_files
+from ...storage.disk.owners import OwnerRecord
 from ...storage.disk.workspace import Workspace
 from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
@@ -87,7 +88,7 @@ class Prefetch:
             log.info("could not fetch a checkpoint ahead", error=str(error))
 
     def _get(self, files: Iterable[FileRef]) -> None:
-        folder = Workspace.create(self._cache.directory / AHEAD, uuid.uuid4().hex[:12])
+        folder = Workspace.create(self._cache.directory / AHEAD, uuid.uuid4().hex[:12], OwnerRecord(AHEAD))
         try:
             # Files of several shards have the same names.
             handle = Handle(tuple(attrs.evolve(file, name=f"{file.sha256}.sst") for file in files))

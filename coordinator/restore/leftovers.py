@@ -23,9 +23,9 @@ from ...storage.disk.directories import (
     runtime_directory,
     size_and_age,
 )
-from ...storage.disk.locks import remove_unless_held, try_acquire
+from ...storage.disk.locks import try_acquire
 from ...storage.disk.scratch import SCRATCH
-from ...storage.disk.workspace import ALIVE, workspaces
+from ...storage.disk.workspace import ALIVE, remove_unless_held, workspaces
 from .run_record import boot_id, may_be_alive, read_records
 
 
@@ -60,6 +60,8 @@ class Leftover:
     """Whether a living process holds it, or may still write into it."""
     locks: tuple[str, ...] = ()
     """The lock files in it that a living process holds."""
+    kind: str = ""
+    """What its record says, if it has lock files."""
     owner: Path | None = None
     """The directory whose fate it shares; None: its own."""
 
@@ -105,17 +107,17 @@ def clean(places: Places, now: float, older_than: float, dry_run: bool = False) 
 
 
 def _find(places: Places) -> Iterator[Leftover]:
-    drivers = [_driver(path) for path in workspaces(places.work)]
+    drivers = [_driver(path) for path in workspaces(places.work, QUERIES)]
     yield from drivers
     yield from _changelogs(places.cache / changelog.FOLDER, drivers)
-    for path in workspaces(places.cache / HOSTS):
-        yield _leftover(path, "a state host", locks=(ALIVE,))
-    for path in workspaces(places.cache / HOST_CHANGELOGS):
-        yield _leftover(path, "changelogs of a state host", locks=(ALIVE,))
-    for path in workspaces(places.runtime / DISCOVERY_FOLDER):
-        yield _leftover(path, "the log and socket of a state host", locks=(START_LOCK, ALIVE))
-    for path in workspaces(places.runtime / SCRATCH):
-        yield _leftover(path, "files of a moment", locks=(ALIVE,))
+    for path in workspaces(places.cache / HOSTS, HOSTS):
+        yield _leftover(path, "a state host", HOSTS, (ALIVE,))
+    for path in workspaces(places.cache / HOST_CHANGELOGS, HOST_CHANGELOGS):
+        yield _leftover(path, "changelogs of a state host", HOST_CHANGELOGS, (ALIVE,))
+    for path in workspaces(places.runtime / DISCOVERY_FOLDER, DISCOVERY_FOLDER):
+        yield _leftover(path, "the log and socket of a state host", DISCOVERY_FOLDER, (START_LOCK, ALIVE))
+    for path in workspaces(places.runtime / SCRATCH, SCRATCH):
+        yield _leftover(path, "files of a moment", SCRATCH, (ALIVE,))
 
 
 def _driver(path: Path) -> Leftover:
@@ -124,7 +126,7 @@ def _driver(path: Path) -> Leftover:
     # The driver's JVM may outlive it for a moment.
     lives = any(record.boot == boot_id() and may_be_alive(record.java) for record in records)
     what = f"a driver of {', '.join(roots)}" if roots else "a driver"
-    return _leftover(path, what, in_use=lives, locks=(ALIVE,))
+    return _leftover(path, what, QUERIES, (ALIVE,), in_use=lives)
 
 
 def _changelogs(folder: Path, drivers: Iterable[Leftover]) -> Iterator[Leftover]:
@@ -140,11 +142,24 @@ def _changelogs(folder: Path, drivers: Iterable[Leftover]) -> Iterator[Leftover]
 
 
 def _leftover(
-    path: Path, what: str, *, in_use: bool = False, locks: tuple[str, ...] = (), owner: Path | None = None
+    path: Path,
+    what: str,
+    kind: str = "",
+    locks: tuple[str, ...] = (),
+    *,
+    in_use: bool = False,
+    owner: Path | None = None,
 ) -> Leftover:
     size, written_at = size_and_age(path)
     return Leftover(
-        path, what, size, written_at, in_use or any(_is_held(path / name) for name in locks), locks, owner
+        path,
+        what,
+        size,
+        written_at,
+        in_use or any(_is_held(path / name) for name in locks),
+        locks,
+        kind,
+        owner,
     )
 
 
@@ -169,7 +184,7 @@ def _delete(leftovers: Iterable[Leftover]) -> Iterator[tuple[str, str]]:
 def _reason(one: Leftover, stays: Collection[Path]) -> str | None:
     """Delete a directory; return why it stays, None if it is gone."""
     # A process may have begun to use it since it was looked at.
-    held = bool(one.locks) and not remove_unless_held(one.path, *one.locks) and one.path.exists()
+    held = bool(one.locks) and not remove_unless_held(one.path, one.kind, *one.locks) and one.path.exists()
     if held or one.owner in stays:
         return "a process has begun to use it"
     try:

@@ -7,7 +7,6 @@ not used, because going back to the checkpoint is always right.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +16,7 @@ import attrs
 from ...state.local.changelog import admit, gap, remove, shard_folder, sweep
 from ...state.shards import NotResumable, ResumePoint
 from ...storage.disk.locks import FileLock, try_acquire
+from ...storage.disk.owners import remove_owned
 from ...storage.disk.workspace import ALIVE
 from ...storage.errors import UnsafeDirectoryError
 from ...storage.ids import NO_BATCH
@@ -126,7 +126,7 @@ def find_leftovers(
             runs += here
             places.append((place, lock))
         else:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_owned(place, ALIVE)
             lock.release()
     newest = max((record.round for record, _ in runs), default=0)
     for record, _ in runs:
@@ -340,7 +340,7 @@ class LocalRecovery:
         """Delete what the life before has left."""
         self.delete_changelogs(record.query_id for record, _ in self._leftovers.runs.values())
         for place, lock in self._leftovers.places:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_owned(place, ALIVE)
             lock.release()
 
     def _candidate(

@@ -12,6 +12,7 @@ from ...storage.disk.directories import (
     private_directory,
     runtime_directory,
 )
+from ...storage.disk.owners import OwnerRecord
 from ...storage.disk.workspace import Workspace
 from ..spark.mirror import Mirror
 from .remote_directories import RemoteDirectories
@@ -31,6 +32,7 @@ class QueryDirectories:
         self._workspace = Workspace.create(
             self.base,
             f"{pipeline}-{uuid.uuid4().hex[:12]}",
+            OwnerRecord(QUERIES, pipeline),
             keep=lambda place: any(place.glob(f"*/{RECORD}")),
         )
         self._runs = 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...state.host.discovery import keep_spare
 from ...storage.disk.directories import private_directory, runtime_directory
+from ...storage.disk.owners import OwnerRecord
 from ...storage.disk.workspace import Workspace
 from ...storage.logs import logger
 from ..config import CheckpointConfig
@@ -72,7 +73,8 @@ def _use_workers(spark: SparkSession) -> None:
 def _rehearse_both_lives(
     spark: SparkSession, coordinators: Callable[..., Any], needed: threading.Event
 ) -> None:
-    workspace = Workspace.create(private_directory(runtime_directory()) / FOLDER, uuid.uuid4().hex[:12])
+    base = private_directory(runtime_directory()) / FOLDER
+    workspace = Workspace.create(base, uuid.uuid4().hex[:12], OwnerRecord(FOLDER))
     try:
         # The second time it restores what the first has checkpointed.
         for life in range(2):

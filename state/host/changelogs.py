@@ -12,8 +12,9 @@ from typing import Final, Self
 
 import attrs
 
-from ...storage.disk.directories import size_and_age
+from ...storage.disk.directories import HOST_CHANGELOGS, size_and_age
 from ...storage.disk.locks import try_acquire
+from ...storage.disk.owners import OwnerRecord
 from ...storage.disk.workspace import ALIVE, Workspace, workspaces
 from ...storage.ids import BatchId
 from ..errors import ChangelogBrokenError
@@ -81,7 +82,9 @@ class HostChangelogs:
                 return True
             return time.time() - written_at < _KEPT_SECONDS
 
-        return cls(Workspace.create(root, f"{driver}-{host}", is_kept), driver)
+        return cls(
+            Workspace.create(root, f"{driver}-{host}", OwnerRecord(HOST_CHANGELOGS, host), is_kept), driver
+        )
 
     @property
     def root(self) -> Path:
@@ -128,7 +131,7 @@ class HostChangelogs:
 
     def _release(self, query_id: str) -> None:
         shutil.rmtree(self.workspace.path / query_id, ignore_errors=True)
-        for folder in workspaces(self.root):
+        for folder in workspaces(self.root, HOST_CHANGELOGS):
             if not folder.name.startswith(self._driver) or folder == self.workspace.path:
                 continue
             with contextlib.suppress(OSError):

@@ -21,6 +21,8 @@ import attrs
 from ...storage.codec import to_json
 from ...storage.disk.directories import private_directory
 from ...storage.disk.locks import locked
+from ...storage.disk.owners import OwnerRecord, write_owner
+from ...storage.disk.workspace import ALIVE
 from ...storage.logs import logger
 from ..errors import HostStartError
 from ..rpc.addresses import place
@@ -145,12 +147,14 @@ def _start_unless_listening(config: HostConfig) -> None:
         private_directory(directory.parent)
         private_directory(directory)
         # A host that ends removes the directory. Then the lock file is gone, and this starts again.
-        with contextlib.suppress(FileNotFoundError), locked(directory / START_LOCK):
-            if not is_listening(path):
-                path.unlink(missing_ok=True)
-                if driver := config.endpoint.versions:
-                    check_same(driver, versions_of(driver))
-                _start(attrs.evolve(config, spark_executor=executor_id()), directory)
+        with contextlib.suppress(FileNotFoundError):
+            write_owner(directory / ALIVE, OwnerRecord(DISCOVERY_FOLDER))
+            with locked(directory / START_LOCK):
+                if not is_listening(path):
+                    path.unlink(missing_ok=True)
+                    if driver := config.endpoint.versions:
+                        check_same(driver, versions_of(driver))
+                    _start(attrs.evolve(config, spark_executor=executor_id()), directory)
 
 
 def _client(config: HostConfig) -> TaskClient:

@@ -18,8 +18,9 @@ import attrs
 from ...storage.checkpoints.files import FileCache
 from ...storage.codec import from_json
 from ...storage.disk.directories import HOSTS
-from ...storage.disk.locks import acquire, remove_unless_held, try_acquire
-from ...storage.disk.workspace import ALIVE, Workspace
+from ...storage.disk.locks import acquire, try_acquire
+from ...storage.disk.owners import OwnerRecord, write_owner
+from ...storage.disk.workspace import ALIVE, Workspace, remove_unless_held
 from ...storage.errors import UnsafeDirectoryError
 from ...storage.logs import logger
 from ..local.machine import machine_id, machine_name
@@ -29,7 +30,7 @@ from ..rpc.messages import Endpoint, HostHello
 from ..rpc.tls import SCHEME
 from .changelogs import HostChangelogs, RunChangelogs
 from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
-from .host_config import LOG, READY, SOCKET, SPARE, START_LOCK, UNIX, HostConfig
+from .host_config import DISCOVERY_FOLDER, LOG, READY, SOCKET, SPARE, START_LOCK, UNIX, HostConfig
 from .memory import Memory
 from .serving import HostServer
 from .state_host import StateHost
@@ -54,10 +55,11 @@ def run(config: HostConfig) -> NoReturn:
     sys.setswitchinterval(_SWITCH_SECONDS)
     sys.meta_path.insert(0, _NoPandas())
     directory, cache = Path(config.directory), Path(config.endpoint.cache)
+    write_owner(directory / ALIVE, OwnerRecord(DISCOVERY_FOLDER))
     alive = acquire(directory / ALIVE)
     _remove_unused_directories(directory)
     host = uuid.uuid4().hex[:12]
-    workspace = Workspace.create(cache / HOSTS, host)
+    workspace = Workspace.create(cache / HOSTS, host, OwnerRecord(HOSTS, host))
     code = 1
     try:
         control = CoordinatorClient(config.endpoint)
@@ -205,7 +207,7 @@ def _raise_file_limit() -> None:
 def _remove_unused_directories(own: Path) -> None:
     for other in own.parent.iterdir():
         if other != own and other.is_dir():
-            remove_unless_held(other, START_LOCK, ALIVE)
+            remove_unless_held(other, DISCOVERY_FOLDER, START_LOCK, ALIVE)
 
 
 def _remove_directory(directory: Path) -> None:

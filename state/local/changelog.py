@@ -32,6 +32,7 @@ import pyarrow as pa
 import xxhash
 
 from ...storage.disk.directories import private_directory
+from ...storage.disk.owners import OwnerRecord, owner_of, remove_owned, write_owner
 from ...storage.ids import NO_BATCH, BatchId
 from ...storage.logs import logger
 from ..errors import ChangelogBrokenError
@@ -75,7 +76,7 @@ def admit(root: Path, query_id: str, owner: Path) -> None:
         new = root / f"{_GONE}new-{query_id}"
         try:
             new.mkdir()
-            (new / _OWNER).write_text(str(owner))
+            write_owner(new / _OWNER, OwnerRecord(FOLDER, str(owner)))
             new.rename(root / query_id)
             return
         except FileNotFoundError:
@@ -89,24 +90,28 @@ def remove(root: Path, query_id: str) -> None:
     gone = root / f"{_GONE}{query_id}"
     with contextlib.suppress(OSError):
         (root / query_id).rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    remove_owned(gone, _OWNER)
 
 
 def sweep(root: Path) -> None:
     """Delete the changelogs whose owner is gone, and what killed processes have left half deleted."""
     for gone in root.glob(f"{_GONE}*"):
-        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            # Without a record, it goes only if it is empty.
+            gone.rmdir()
     for folder, owner in runs(root):
         with contextlib.suppress(OSError):
-            if not owner.exists():
+            if folder.name.startswith(_GONE):
+                remove_owned(folder, _OWNER)
+            elif not owner.exists():
                 remove(root, folder.name)
 
 
 def runs(root: Path) -> Iterator[tuple[Path, Path]]:
     """Yield the folder of each run that has changelogs, and the directory that owns them, which may be gone."""
-    for owner in sorted(root.glob(f"*/{_OWNER}")):
-        with contextlib.suppress(OSError):
-            yield owner.parent, Path(owner.read_text())
+    for path in sorted(root.glob(f"*/{_OWNER}")):
+        if (owner := owner_of(path)) is not None and owner.kind == FOLDER:
+            yield path.parent, Path(owner.of)
 
 
 @attrs.define

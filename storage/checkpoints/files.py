@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -23,6 +24,8 @@ CHUNK = 1 << 20
 
 _SEAL: Final = "user.chandy.seal"
 """The extended attribute that holds a file's SHA-256 and the XXH3 (128 bits) of the same bytes."""
+_ENTRY: Final = re.compile(r"([0-9a-f]{2})/(?:\1[0-9a-f]{62}|\.[0-9a-f]{32})")
+"""An entry of the cache, by its SHA-256, or one that was just being made."""
 _log = logger(__name__)
 
 
@@ -162,8 +165,10 @@ class FileCache:
                 _log.warning("could not drop a file from the cache", path=str(path), error=str(error))
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
-        """Return the last use, size and path of each entry. Only regular files are entries."""
+        """Return the last use, size and path of each entry. Only regular files of the cache's own names are entries."""
         for path in self.files.glob("*/*"):
+            if not _ENTRY.fullmatch(f"{path.parent.name}/{path.name}"):
+                continue
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):

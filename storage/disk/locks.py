@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Generator
 from pathlib import Path
 
@@ -58,24 +57,6 @@ def hold_directory(path: Path) -> FileLock | None:
         os.close(descriptor)
         return None
     return FileLock(descriptor)
-
-
-def remove_unless_held(directory: Path, *locks: str) -> bool:
-    """Delete a directory unless one of these lock files in it is held; return whether it was deleted."""
-    held: list[FileLock] = []
-    try:
-        for name in locks:
-            lock = try_acquire(directory / name)
-            if lock is None:
-                return False
-            held.append(lock)
-        shutil.rmtree(directory, ignore_errors=True)
-        return True
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    finally:
-        for lock in held:
-            lock.release()
 
 
 def _try(path: Path, operation: int) -> FileLock | None:

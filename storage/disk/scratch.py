@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from .directories import runtime_directory
+from .owners import OwnerRecord
 from .workspace import Workspace
 
 SCRATCH: Final = "scratch"
@@ -29,7 +30,8 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     Raises:
         OSError, UnsafeDirectoryError: it cannot be made.
     """
-    workspace = Workspace.create(runtime_directory() / SCRATCH, f"{purpose}-{uuid.uuid4().hex}")
+    name = f"{purpose}-{uuid.uuid4().hex}"
+    workspace = Workspace.create(runtime_directory() / SCRATCH, name, OwnerRecord(SCRATCH, purpose))
     try:
         files = workspace.path / "files"
         files.mkdir()

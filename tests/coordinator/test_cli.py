@@ -30,6 +30,7 @@ from chandy.storage.checkpoints.manifest import (
 from chandy.storage.checkpoints.manifest_json import encode_manifest
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
+from chandy.storage.disk.owners import OwnerRecord, write_owner
 
 from ..builders import make_manifest, shared
 
@@ -435,13 +436,13 @@ def test_clean_tells_and_deletes_what_killed_processes_left_on_this_machine(
     monkeypatch.setenv("CHANDY_RUNTIME_DIR", str(tmp_path / "run"))
     dead = tmp_path / "run" / "queries" / "flights-1"
     dead.mkdir(parents=True)
-    (dead / "alive").touch()
+    write_owner(dead / "alive", OwnerRecord("queries", "flights"))
     (dead / "offsets").write_bytes(b"x" * 1500)
     kept = run_json("clean")
     assert (kept["deleted"], [one["path"] for one in kept["young"]]) == ([], [str(dead)])
     dry = run_json("clean", "--force", "--dry-run")
     assert [(one["path"], one["what"], one["bytes"]) for one in dry["deleted"]] == [
-        (str(dead), "a driver", 1500)
+        (str(dead), "a driver", 1500 + (dead / "alive").stat().st_size)
     ]
     assert dead.exists()
     os.utime(dead / "offsets", (1, 1))
@@ -451,7 +452,7 @@ def test_clean_tells_and_deletes_what_killed_processes_left_on_this_machine(
     assert result.exit_code == 0, result.output
     assert str(dead) in result.stdout
     assert "days ago" in result.stdout
-    assert "deleted 1 directories, 1.5 kB; kept 0 young ones and 0 in use" in result.stdout
+    assert "deleted 1 directories, 1.6 kB; kept 0 young ones and 0 in use" in result.stdout
     assert not dead.exists()
 
 

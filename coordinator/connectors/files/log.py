@@ -86,6 +86,8 @@ class LogEntry:
     """What was taken back, by writer."""
     removed: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     """By writer, the lines about files that were taken back, and that are not deleted."""
+    at: float | None = attrs.field(default=None, eq=False)
+    """When it was created, in seconds since 1970 by its writer's clock."""
 
     def with_position(self, writer: str, position: Position) -> LogEntry:
         """Return what is known with another position of a writer."""
@@ -157,6 +159,7 @@ def decode(number: int, data: bytes) -> LogEntry | None:
         {name: structure(Position, one) for name, one in note[_NOTE].items()},
         {name: structure(Rewinds, one) for name, one in note.get(_REWINDS, {}).items()},
         {writer: tuple(lines) for writer, lines in note.get(_REMOVED, {}).items()},
+        note["modificationTime"] / 1000,
     )
 
 
@@ -279,7 +282,7 @@ class FileLog:
         Args:
             known: the entry before, with what is to be known from now on.
             files: what the entry adds.
-            modified: seconds since 1970.
+            modified: seconds since 1970, as a ``LogClock`` has them. Files that are older than the retention may leave.
 
         Raises:
             ObjectExistsError: somebody else has, or the entry before is not there any more.

@@ -36,6 +36,7 @@ from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .formats import WRITERS, in_partitions, unwritable, unwritten
 from .log import EMPTY, DataFile, FileLog, LogEntry, file_of
+from .log_clock import LogClock
 from .rewinds import Rewinds
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class FilesSink(StagedSink):
         validator=lambda sink, field, value: _check_retention(value),
     )
     """How long a file is in the log at least, such as "30 d"; later readers of the log do not see it. The file itself
-    stays: whoever is sure that nobody needs it may delete it. None: for ever."""
+    stays: whoever is sure that nobody needs it may delete it. A time in which no driver runs counts for a tenth of it
+    at most, because nobody can tell that from a clock that is ahead. None: for ever."""
     timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
     """Seconds after which a step is not tried again."""
 
@@ -164,15 +166,16 @@ class FilesSink(StagedSink):
                 newest = log.newest()
                 found = newest.positions.get(fence.writer)
                 own = found.taken_by(fence) if found else Position.first(fence)
+                clock = LogClock.begin(newest.at, log.retention, is_new=own != found)
                 if not newest.rewinds.get(fence.writer, Rewinds()).is_last(own.epoch):
                     newest = delete_removed(log, newest, fence.writer)
                 if own != found:
                     try:
-                        newest = log.create(newest.with_position(fence.writer, own), (), time.time())
+                        newest = log.create(newest.with_position(fence.writer, own), (), clock())
                     except ObjectExistsError:
                         continue
                 log.settle()
-                return _Committer(self, log, fence, newest, own)
+                return _Committer(self, log, fence, newest, own, clock)
         raise self.busy()
 
     def open(self) -> Store:
@@ -215,12 +218,21 @@ class FilesSink(StagedSink):
 class _Committer(Committer):
     """Knows the newest entry that it has seen. If there is a newer one, creating the next one fails."""
 
-    def __init__(self, sink: FilesSink, log: FileLog, fence: Fence, newest: LogEntry, own: Position) -> None:
+    def __init__(
+        self,
+        sink: FilesSink,
+        log: FileLog,
+        fence: Fence,
+        newest: LogEntry,
+        own: Position,
+        clock: LogClock,
+    ) -> None:
         self._sink = sink
         self._log = log
         self._fence = fence
         self._newest = newest
         self._own = own
+        self._clock = clock
         self._is_swept = False
 
     @property
@@ -237,7 +249,7 @@ class _Committer(Committer):
             known = self._newest.with_position(self._fence.writer, new)
             with self._sink.explained():
                 try:
-                    self._newest = log.create(known, files, time.time())
+                    self._newest = log.create(known, files, self._clock())
                 except ObjectExistsError:
                     self._look(log)
                     continue
@@ -255,6 +267,7 @@ class _Committer(Committer):
         self._is_swept = True
         # It is space alone that is lost, and the next life tries it again.
         with suppress(ChandyError):
+            # By the store's clock, as far as this machine's time of day tells it.
             self._sink.open().sweep(time.time() - ABANDONED_S)
 
     @override
@@ -301,7 +314,7 @@ class _Committer(Committer):
                 if changed is None:
                     return
                 try:
-                    self._newest = log.replace(*changed, time.time())
+                    self._newest = log.replace(*changed, self._clock())
                 except ObjectExistsError:
                     continue
             self._own = self._newest.positions[self._fence.writer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +103,27 @@ def test_a_driver_that_is_overtaken_while_it_adopts_does_not_touch_what_its_succ
     assert (tmp_path / "restored" / "working/offsets/7").read_text() == "v1 of the successor"
 
 
-def test_what_an_earlier_life_has_written_in_part_is_deleted(
-    life: AdoptingPipeline, files: dict[str, Path]
+@pytest.mark.parametrize("until", ["the record", "the files", "the manifest"])
+def test_what_an_earlier_life_has_written_is_deleted_by_its_record_and_nothing_else(
+    life: AdoptingPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, until: str
 ) -> None:
-    open_store(write(life, files).point.root).delete("manifest.json")
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        if until == "the record":
+            patch.setattr(SnapshotWriter, "finish", killed)
+        elif until == "the files":
+            patch.setattr(adopted_store, "commit_savepoint", killed)
+        write(life, files)
+    place = open_store(adopted_store.place_of(life.root, "q"))
+    assert any(key.startswith("4/") for key in place.list())
+    foreign = {"4/notes.txt", "5/manifest.json", "6/shared/aa/notes"}
+    for key in foreign:
+        place.write(key, b"somebody's")
     written = write(attrs.evolve(life, generation=7), files)
     assert adopted_store.find(life.root, "q") == written
-    assert {key.partition("/")[0] for key in open_store(adopted_store.place_of(life.root, "q")).list()} == {
-        "7"
-    }
+    assert {key for key in place.list() if not key.startswith("7/")} == foreign
 
 
 def test_the_garbage_collection_of_the_pipeline_leaves_it_alone(

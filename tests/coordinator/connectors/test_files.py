@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chandy.coordinator.connectors.files import log as log_module
+from chandy.coordinator.connectors.files import log_clock
 from chandy.coordinator.connectors.files import sink as sink_module
 from chandy.coordinator.connectors.files.log import FileLog, LogEntry
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
@@ -435,6 +436,47 @@ def test_the_retention_of_one_sink_drops_nothing_of_another_that_shares_its_log(
         entry.write_text(re.sub(r'"modificationTime": \d+', '"modificationTime": 1', entry.read_text()))
     publish(forgetful, other, *range(1002, 1015))
     assert sorted(row[0] for row in directory.rows()) == [1, *range(1002, 1015)]
+
+
+class Clocks:
+    """The time of day, which may be set, and the steady clock of a process."""
+
+    def __init__(self) -> None:
+        self.passed = self.ahead = 0.0
+
+    def time(self) -> float:
+        return 1_800_000_000.0 + self.passed + self.ahead
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+@pytest.mark.parametrize("when", ["in a life", "at a start", "at the first start", "at a start long after"])
+def test_no_file_leaves_the_log_early_because_a_clock_was_ahead(
+    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(log_clock, "time", clocks := Clocks())
+    day, month = 86400.0, 31 * 86400.0
+    kept = attrs.evolve(pipeline, sink=attrs.evolve(directory.sink(), retention="30 d"))
+    clocks.ahead = month if when == "at the first start" else 0.0
+    committer = kept.recover()
+    publish(kept, committer, *range(1, 5))
+    clocks.ahead = month if when in ("in a life", "at a start") else 0.0
+    clocks.passed += month if when == "at a start long after" else day
+    committer = committer if when == "in a life" else kept.recover(2)
+    publish(kept, committer, *range(5, 25))
+    clocks.ahead, clocks.passed = 0.0, clocks.passed + day
+    publish(kept, committer, *range(25, 45))
+    committer = kept.recover(3)
+    publish(kept, committer, *range(45, 65))
+    assert keys(directory) == list(range(1, 65))
+    # In the end they do.
+    clocks.passed += 2 * month
+    for life in range(4, 14):
+        committer = kept.recover(life)
+    publish(kept, committer, *range(65, 85))
+    assert sorted(row[0] for row in directory.rows())[-20:] == list(range(65, 85))
+    assert 1 not in {row[0] for row in directory.rows()} or when == "at the first start"
 
 
 # --- directories that cannot be used ------------------------------------------------------------------------

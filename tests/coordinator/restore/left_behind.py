@@ -12,6 +12,8 @@ from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.restore.run_record import RunRecord, base_of
 from chandy.state.local.changelog import Changelog, admit, shard_folder
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, OperatorRecord, QueryRecord
+from chandy.storage.disk.directories import QUERIES
+from chandy.storage.disk.owners import OwnerRecord, write_owner
 from chandy.storage.disk.workspace import ALIVE
 
 from ...builders import make_manifest
@@ -65,7 +67,7 @@ def left_behind(
     folder = base / place / f"{record.round}-{record.query}"
     (folder / "checkpoint" / "commits").mkdir(parents=True)
     (folder / "checkpoint" / "commits" / str(committed)).touch()
-    (base / place / ALIVE).touch()
+    write_owner(base / place / ALIVE, OwnerRecord(QUERIES))
     record.write(folder)
     admit(changelogs, record.query_id, base / place)
     for operator in record.operators:

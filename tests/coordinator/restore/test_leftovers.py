@@ -13,7 +13,9 @@ import pytest
 from chandy.coordinator.restore import leftovers
 from chandy.coordinator.restore.leftovers import Places, clean
 from chandy.coordinator.restore.run_record import boot_id
+from chandy.storage.codec import to_json
 from chandy.storage.disk.locks import acquire
+from chandy.storage.disk.owners import OwnerRecord
 from chandy.storage.disk.workspace import ALIVE
 
 from .left_behind import RECORD, ROOT, left_behind
@@ -30,11 +32,11 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "queries", tmp_path / "cache", tmp_path / "run")
 
 
-def make(path: Path, *locks: str) -> Path:
+def make(path: Path, alive: bytes = b"") -> Path:
+    """Make a directory of the kind that the folder around it is for, or one with another program's file."""
     path.mkdir(parents=True)
     (path / "data").write_bytes(b"12345")
-    for name in locks:
-        (path / name).touch()
+    (path / ALIVE).write_bytes(alive or to_json(OwnerRecord(path.parent.name)))
     return path
 
 
@@ -53,10 +55,10 @@ def everything(places: Places) -> list[Path]:
     return [
         driver(places),
         changelogs(places),
-        make(places.cache / "hosts" / "h", ALIVE),
-        make(places.cache / "changelogs" / "driver-h", ALIVE),
-        make(places.runtime / "meet" / "m", ALIVE),
-        make(places.runtime / "scratch" / "copy-x", ALIVE),
+        make(places.cache / "hosts" / "h"),
+        make(places.cache / "changelogs" / "driver-h"),
+        make(places.runtime / "meet" / "m"),
+        make(places.runtime / "scratch" / "copy-x"),
     ]
 
 
@@ -68,7 +70,7 @@ def test_what_nobody_uses_is_told_with_its_size_and_age_and_deleted(places: Plac
         f"a driver of {ROOT}",
         f"changelogs of a driver of {ROOT}",
     ]
-    assert found.deleted[2].bytes == 5
+    assert found.deleted[2].bytes == 5 + len(to_json(OwnerRecord("hosts")))
     assert all(abs(one.written_at - time.time()) < DAY for one in found.deleted)
     assert all(path.exists() for path in left)
     assert clean(places, tomorrow(), DAY) == found
@@ -122,15 +124,15 @@ def test_a_driver_that_wrote_lately_keeps_its_old_changelogs(places: Places) -> 
 def test_nothing_of_other_programs_is_touched(places: Places) -> None:
     # Promise 8: somebody names a folder with other things in it.
     foreign = [
-        make(places.work / "photos"),
-        make(places.cache / "hosts" / "x"),
-        make(places.runtime / "meet" / "x"),
-        make(places.runtime / "scratch" / "chandy-copy-of-my-thesis"),
+        make(places.work / "photos", b"a heartbeat"),
+        make(places.cache / "hosts" / "x", b"1"),
+        make(places.runtime / "meet" / "x", b"{}"),
+        make(places.runtime / "scratch" / "chandy-copy-of-my-thesis", to_json(OwnerRecord("another kind"))),
         make(places.cache / "files" / "ab"),
     ]
     found = clean(places, tomorrow(), 0)
     assert (found.deleted, found.young, found.in_use) == ((), (), 0)
-    assert [[path.name for path in folder.iterdir()] for folder in foreign] == [["data"]] * 5
+    assert [sorted(path.name for path in folder.iterdir()) for folder in foreign] == [[ALIVE, "data"]] * 5
 
 
 def test_what_cannot_be_deleted_is_told_and_keeps_nothing_else(

@@ -22,8 +22,7 @@ from chandy.state.local.changelog import admit
 from chandy.state.local.processes import started_at
 from chandy.state.rpc.messages import Endpoint
 from chandy.storage.disk.directories import private_directory, runtime_directory
-from chandy.storage.disk.locks import acquire, remove_unless_held, try_acquire
-from chandy.storage.disk.workspace import ALIVE, Workspace
+from chandy.storage.disk.locks import acquire, try_acquire
 from chandy.storage.errors import UnsafeDirectoryError
 
 from ...waiting import DEADLINE, eventually
@@ -217,24 +216,3 @@ def test_a_lock_is_not_given_twice_and_not_for_a_file_that_was_replaced(tmp_path
         second = waiting.result(DEADLINE)
     assert try_acquire(tmp_path / "lock") is None
     second.release()
-
-
-def test_only_directories_that_nobody_holds_are_removed(tmp_path: Path) -> None:
-    first = Workspace.create(tmp_path / "hosts", "first")
-    (tmp_path / "hosts" / "dead").mkdir()
-    (tmp_path / "hosts" / "dead" / "data").write_text("x")
-    (tmp_path / "hosts" / "dead" / ALIVE).touch()
-    # Promise 8
-    (tmp_path / "hosts" / "foreign").mkdir()
-    (tmp_path / "hosts" / "foreign" / "data").write_text("x")
-    second = Workspace.create(tmp_path / "hosts", "second")
-    assert sorted(path.name for path in (tmp_path / "hosts").iterdir() if path.is_dir()) == [
-        "first",
-        "foreign",
-        "second",
-    ]
-    assert [path.name for path in (tmp_path / "hosts" / "foreign").iterdir()] == ["data"]
-    first.remove()
-    second.remove()
-    assert not first.path.exists()
-    assert not remove_unless_held(tmp_path / "nothing", "lock")

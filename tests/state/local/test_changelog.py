@@ -19,8 +19,10 @@ from chandy.state.host.cache import Value
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
+from chandy.state.local import changelog as changelog_module
 from chandy.state.local.changelog import Changelog, admit, gap, read, remove, shard_folder, sweep
 from chandy.state.shards import ResumePoint
+from chandy.storage.disk.owners import OwnerRecord
 from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
@@ -103,14 +105,22 @@ def test_a_run_is_admitted_once(folder: Path, tmp_path: Path) -> None:
 def test_a_run_is_admitted_while_another_driver_sweeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, mkdir, swept = tmp_path / "changelogs", Path.mkdir, iter([True, True, False])
+    root, swept = tmp_path / "changelogs", iter(["empty", "with its record", "not"])
+    when, mkdir, write = "not", Path.mkdir, changelog_module.write_owner
 
     def mkdir_then_sweep(path: Path, *args: Any, **options: Any) -> None:
+        nonlocal when
         mkdir(path, *args, **options)
-        if path.name == ".gone-new-query" and next(swept):
+        if path.name == ".gone-new-query" and (when := next(swept)) == "empty":
+            sweep(root)
+
+    def write_then_sweep(path: Path, record: OwnerRecord) -> None:
+        write(path, record)
+        if when == "with its record":
             sweep(root)
 
     monkeypatch.setattr(Path, "mkdir", mkdir_then_sweep)
+    monkeypatch.setattr(changelog_module, "write_owner", write_then_sweep)
     admit(root, "query", tmp_path)
     assert [path.name for path in root.iterdir()] == ["query"]
 
@@ -122,8 +132,14 @@ def test_changelogs_whose_owner_is_gone_are_swept_away_and_no_others(tmp_path: P
         admit(root, name, tmp_path / name)
     (root / ".gone-half").mkdir()
     (tmp_path / "other").rmdir()
+    admit(root, "half deleted", tmp_path / "one")
+    (root / "half deleted").rename(root / ".gone-half deleted")
+    # Promise 8: another program's, with files of the same names.
+    for name in ("foreign", ".gone-foreign"):
+        (root / name).mkdir()
+        (root / name / "owner").write_text("/home/somebody")
     sweep(root)
-    assert [path.name for path in root.iterdir()] == ["one"]
+    assert sorted(path.name for path in root.iterdir()) == [".gone-foreign", "foreign", "one"]
     sweep(tmp_path / "none")
 
 

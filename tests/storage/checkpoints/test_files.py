@@ -117,11 +117,17 @@ def test_a_trim_passes_over_what_is_no_file_of_the_cache(tmp_path: Path) -> None
         os.utime(cache.files / name[:2] / name, (1000 + age, 1000))
     folder, link = cache.files / "aa" / "folder", cache.files / "bb" / "link"
     folder.mkdir()
-    # Older than any file, so that it would be the first to go.
-    os.utime(folder, (1, 1))
+    # Another program's: files beside entries, and in folders of its own.
+    foreign = [cache.files / "aa" / "notes.txt", cache.files / "photos" / ("bb" * 32)]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 100)
+    # Older than any file, so that they would be the first to go.
+    for path in (folder, *foreign):
+        os.utime(path, (1, 1))
     link.symlink_to(tmp_path / "nothing")
     cache.trim()
-    assert kept(cache) == sorted([names[1], "folder", "link"])
+    assert kept(cache) == sorted([names[1], "folder", "link", *(path.name for path in foreign)])
 
 
 def test_a_trim_touches_nothing_beside_the_files(tmp_path: Path) -> None:
