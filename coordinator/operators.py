@@ -16,6 +16,7 @@ from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.aggregation.windowing import Scope
 from ..state.errors import DefinitionError
+from ..state.format.evolution import BOOKKEEPING
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
@@ -261,7 +262,7 @@ class Operators:
             return
         known = {name for version in was.states[AGGREGATES].versions for name in from_json(version).names}
         names = from_json(now.states[AGGREGATES].versions[-1]).names
-        if new := [name for name in names if name not in known]:
+        if new := [name for name in names if name not in known | BOOKKEEPING]:
             log.warning(
                 "aggregates are new to restored state: of a key that it has, they cover the rows from now on alone",
                 operator=now.uid,

@@ -354,9 +354,8 @@ class ProcessorOperator:
                 yield from attempts.over(
                     len(due.timers), partial(self._fire, due, state), partial(self._give_up_timer, due)
                 )
-        # Even if no state has a time to live now: one may have had it in an earlier version of the operator.
-        if self._spec.mode is TimeMode.PROCESSING:
-            expiry.clean(state, self._handle.variables.values(), self._handle.current)
+        # Even if no state can have a time to live now: one may have had it in an earlier version of the operator.
+        expiry.clean(state, self._handle.variables.values(), self._handle.current)
         self._closed = True
         self._guarded("close", self._processor.close)
 

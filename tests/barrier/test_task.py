@@ -104,6 +104,9 @@ class Host:
         self.events.append("fetch")
         return pa.array([self.held.get(key) for key in keys.to_pylist()], BYTES)
 
+    def scan(self, start, stop):
+        return iter(())
+
     def apply(self, changes):
         self.events.append("apply")
         for entries in changes:
