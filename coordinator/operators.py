@@ -23,7 +23,7 @@ from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
-from ..state.operators.pickling import pickled
+from ..state.operators.pickling import Pickled
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
@@ -227,7 +227,7 @@ class Operators:
             aggregates=made.aggregates,
         )
         tasks = {
-            place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
+            place: attrs.evolve(task, spec=Pickled.of(attrs.evolve(spec, states=states), stream.uid))
             for place, spec in made.specs.items()
         }
         return BatchAggregate(

@@ -21,7 +21,7 @@ from chandy.state.format.keys import KeyCodec
 from chandy.state.format.packing import Packing, expiry_of
 from chandy.state.format.values import StateName
 from chandy.state.operators.expiry_index import ASLEEP_MS
-from chandy.state.operators.pickling import pickled
+from chandy.state.operators.pickling import Pickled
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.processors.timers import hidden_list, times_of
@@ -236,7 +236,7 @@ def spec_of(mode: TimeMode, ttl: int | None) -> ProcessorSpec:
 
 
 def interprets(mode: TimeMode, ttl: int | None, *program: Any) -> ProcessorSpec:
-    return attrs.evolve(spec_of(mode, ttl), processor=pickled(Interprets(*program, ttl)))
+    return attrs.evolve(spec_of(mode, ttl), processor=Pickled.of(Interprets(*program, ttl), "op"))
 
 
 def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Plain, int]:
