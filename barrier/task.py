@@ -10,7 +10,7 @@ from typing import Final, Protocol, Self
 import attrs
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -36,7 +36,7 @@ from ..state.operators.dead_letters import check_on_error
 from ..state.operators.engine import OperatorSpec, RuntimeContext
 from ..state.operators.garbage_collection import infrequent_garbage_collection
 from ..state.operators.partitioning import Partitioning, by_id
-from ..state.operators.pickling import pickled
+from ..state.operators.pickling import Pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
 from ..storage.checkpoints.manifest import StateRecord
@@ -167,8 +167,8 @@ class OperatorTask:
     """Schema of the key columns as Spark's JSON."""
     shards: int
     parallelism: int
-    spec: bytes
-    """The ``OperatorSpec``, by cloudpickle; every task unpickles its own."""
+    spec: Pickled[OperatorSpec]
+    """Every task loads its own."""
     endpoint: Endpoint
     on_error: OnError = "fail"
     """What becomes of an error of the user's code."""
@@ -184,7 +184,8 @@ class OperatorTask:
 
     def with_states(self, states: dict[str, StateRecord]) -> OperatorTask:
         """Return the same operator with other records of its states, which know the schemas of older values."""
-        return attrs.evolve(self, spec=pickled(attrs.evolve(self._spec(), states=states)))  # type: ignore[misc]
+        spec = attrs.evolve(self.spec.load(), states=states)  # type: ignore[misc]
+        return attrs.evolve(self, spec=Pickled.of(spec, self.uid))
 
     def over(
         self, df: DataFrame, combiner: Combiner | None = None, partitioning: Partitioning = by_id
@@ -212,7 +213,7 @@ class OperatorTask:
             self.shards,
             self.parallelism,
             self,
-            from_json(self._spec().output),
+            from_json(self.spec.load().output),
             function_name(self.uid),
             combiner,
             partitioning,
@@ -260,15 +261,11 @@ class OperatorTask:
                 times=access.times.lagging(self.watermark_lag_ms),
             )
             # The context closes the operator even after an error, without waiting for the garbage collector.
-            with self._spec().open(context) as operator:
+            with self.spec.load().open(context) as operator:
                 rows = self._checked(batches, context)
                 codec = KeyCodec(self.key_schema)
                 output = engine.run(operator, context, rows, codec, SHARD, access, self.on_error)
                 yield from access.metrics.on_output(output)
-
-    def _spec(self) -> OperatorSpec:
-        spec: OperatorSpec = cloudpickle.loads(self.spec)
-        return spec
 
     def _checked(
         self, batches: Iterator[pa.RecordBatch], context: RuntimeContext
@@ -340,7 +337,7 @@ def operator_task(
         key=to_json(key_schema),
         shards=shards,
         parallelism=parallelism,
-        spec=pickled(spec),
+        spec=Pickled.of(spec, uid),
         endpoint=endpoint,
         on_error=on_error,
         watermark_lag_ms=watermark_lag_ms,

@@ -81,7 +81,7 @@ class Lookup:
         encoded = KeyCodec(schema).encode(values)
 
         where, record = value_prefix(name) + encoded, operator.states[name]
-        entries = self._fetch(operator, schema, values, where, record.kind)
+        entries = self._fetch(operator, schema, encoded, where, record.kind)
         return lookup_state(record, StateName(operator.uid, name), encoded, entries, int(self.clock() * 1000))
 
     def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
@@ -137,7 +137,7 @@ class Lookup:
         self,
         operator: OperatorRecord,
         schema: StructType,
-        key: tuple[Any, ...],
+        key: bytes,
         where: bytes,
         kind: StateKind,
     ) -> dict[bytes, bytes]:
@@ -167,7 +167,7 @@ class Lookup:
         committed: BatchId,
         operator: OperatorRecord,
         schema: StructType,
-        key: tuple[Any, ...],
+        key: bytes,
         where: bytes,
         kind: StateKind,
     ) -> dict[bytes, bytes]:

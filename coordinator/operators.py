@@ -16,13 +16,14 @@ from ..state.aggregation.batch_aggregation import Tally, batch_aggregation
 from ..state.aggregation.combining import Combining, PreAggregation
 from ..state.aggregation.windowing import Scope
 from ..state.errors import DefinitionError
+from ..state.format.evolution import BOOKKEEPING
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
-from ..state.operators.pickling import pickled
+from ..state.operators.pickling import Pickled
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
 from ..state.processors.processor import ProcessorSpec, processor_spec
@@ -226,7 +227,7 @@ class Operators:
             aggregates=made.aggregates,
         )
         tasks = {
-            place: attrs.evolve(task, spec=pickled(attrs.evolve(spec, states=states)))
+            place: attrs.evolve(task, spec=Pickled.of(attrs.evolve(spec, states=states), stream.uid))
             for place, spec in made.specs.items()
         }
         return BatchAggregate(
@@ -261,7 +262,7 @@ class Operators:
             return
         known = {name for version in was.states[AGGREGATES].versions for name in from_json(version).names}
         names = from_json(now.states[AGGREGATES].versions[-1]).names
-        if new := [name for name in names if name not in known]:
+        if new := [name for name in names if name not in known | BOOKKEEPING]:
             log.warning(
                 "aggregates are new to restored state: of a key that it has, they cover the rows from now on alone",
                 operator=now.uid,

@@ -9,6 +9,7 @@
 | char, varchar | string, or varchar that is as long or longer |
 | void | any type |
 | not null | nullable |
+| a struct with bookkeeping of the operator | one without it, or with another; what it was stays |
 
 So every old value has exactly one new value, and nothing is lost. The same rules hold for the elements of arrays,
 the keys and values of maps and the fields of structs. The kind of a state and the keys of a map state cannot change.
@@ -43,7 +44,7 @@ from pyspark.sql.types import (
 
 from ...storage.checkpoints.manifest import StateRecord
 from ..errors import StateSchemaError
-from .schema import MADE_OF, arrow_struct, from_json
+from .schema import MADE_OF, arrow_struct, from_json, to_json
 
 MAX_VERSIONS: Final = 128
 """The most schemas that one state can have had: a packed row has seven bits for the version of its schema."""
@@ -55,6 +56,14 @@ _WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
     IntegerType: (LongType, DoubleType),
     FloatType: (DoubleType,),
 }
+
+TIME: Final = "$time"
+END: Final = "$end"
+"""When a key ends in event time, and the event time of the row that has decided so, in milliseconds since 1970."""
+EARLIER_TIMES: Final = ("$last_time", "$first_time")
+"""What an earlier version of Chandy has instead: the event time alone."""
+BOOKKEEPING: Final = frozenset({TIME, END, *EARLIER_TIMES})
+"""Fields that an operator keeps for itself among those of a state. They stay when they are declared no more."""
 
 RowConverter = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 ColumnConverter = Callable[[pa.StructArray], pa.StructArray]
@@ -75,6 +84,10 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
     if was is None:
         return now
     old, new = from_json(was.versions[-1]), from_json(now.versions[-1])
+    kept = [field for field in old.fields if field.name in BOOKKEEPING and field.name not in new.names]
+    if kept:
+        new = StructType([*new.fields, *kept])
+        now = attrs.evolve(now, versions=(to_json(new),))
 
     def refusal(expected: str, found: str, detail: str) -> StateSchemaError:
         return StateSchemaError(

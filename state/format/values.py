@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import decimal
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -258,9 +259,24 @@ def _temporal(dtype: DataType) -> Convert:
             raise TypeError(value)
         if isinstance(dtype, TimestampNTZType) and value.tzinfo is not None:
             raise ValueError(value)
+        if kind is datetime.datetime and value.tzinfo is None and isinstance(dtype, TimestampType):
+            return _local_micros(value)
         return dtype.toInternal(value)
 
     return encode
+
+
+def _local_micros(value: datetime.datetime) -> int:
+    """Return the microseconds since 1970 of a local time; ``fold`` says which one is meant of an hour that comes twice.
+
+    PySpark asks the C library, which then answers as it has answered last.
+    """
+    try:
+        seconds = value.replace(microsecond=0).timestamp()
+    except (ValueError, OverflowError):
+        # A day at the end of the calendar, where no hour comes twice.
+        seconds = time.mktime(value.timetuple())
+    return int(seconds) * 1_000_000 + value.microsecond
 
 
 def _struct(name: StateName, path: str, dtype: StructType) -> Convert:

@@ -91,10 +91,10 @@ class ColumnExpiry:
 
     def clean(self, state: TaskState) -> None:
         """Remove everything that has expired, after the batch's changes."""
-        if not any(self.ttl.values()):
-            return
+        # Without a time to live, nothing was noted of what the batch has written over values that had one.
+        fetch = state.fetch_before if any(self.ttl.values()) else state.fetch
         for shards, keys in take_due(EXPIRY, state, self.now):
-            held = state.fetch_before(shards, keys)
+            held = fetch(shards, keys)
             asleep = valid(held)
             for prefix, ttl in self.ttl.items():
                 mine = to_numpy(pc.starts_with(keys, prefix))

@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import IntegerType, StructField, StructType
 
@@ -23,13 +22,13 @@ from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..format.rows import check_columns
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
-from ..operators import pickling
 from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
 from ..operators.dead_letters import INITIAL_STATE, GivenUpKey
 from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
 from ..operators.grouping import Groups, group
+from ..operators.pickling import Pickled
 from ..operators.task_state import TaskState, sorted_by_shard
 from ..operators.time_mode import EventTime, TimeMode, carry_watermark
 from ..rpc.access import Entries, ShardColumn
@@ -56,8 +55,8 @@ class ProcessorSpec:
     """Names of states of an earlier version of the processor, to be deleted."""
     ddl: dict[str, str]
     """The schemas of the processor's DDL texts, as Spark's JSON by text, because a task cannot parse DDL."""
-    processor: bytes
-    """The StatefulProcessor, by cloudpickle; every task unpickles its own."""
+    processor: Pickled[StatefulProcessor]
+    """Every task loads its own."""
     style: StyleName
     mode: TimeMode
     event_time: EventTime | None
@@ -79,7 +78,7 @@ class ProcessorSpec:
         handle = StateHandle(
             self.uid, Schemas(parse=None, known=dict(self.ddl)), self.mode, self.states, info
         )
-        operator = ProcessorOperator(self, context, cloudpickle.loads(self.processor), handle, self._style())
+        operator = ProcessorOperator(self, context, self.processor.load(), handle, self._style())
         try:
             operator.init()
             yield operator
@@ -131,8 +130,8 @@ def processor_spec(
     check_columns(resolved, f"the output of operator {uid!r}")
     if event_time_column is not None:
         resolved = carry_watermark(schema, resolved, event_time_column)
-    pickled, schemas = _pickled(processor), Schemas()
-    declared = declarations(cloudpickle.loads(pickled), uid, schemas, mode)
+    pickled, schemas = _pickled(processor, uid), Schemas()
+    declared = declarations(pickled.load(), uid, schemas, mode)
     return ProcessorSpec(
         uid=uid,
         key=tuple(key),
@@ -150,11 +149,11 @@ def processor_spec(
     )
 
 
-def _pickled(processor: object) -> bytes:
+def _pickled(processor: object, uid: str) -> Pickled[StatefulProcessor]:
     if not isinstance(processor, StatefulProcessor):
         found = f"the class {processor.__name__}" if isinstance(processor, type) else type(processor).__name__
         raise invalid_argument("processor", "an instance of pyspark.sql.streaming.StatefulProcessor", found)
-    return pickling.pickled(processor)
+    return Pickled.of(processor, uid)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -354,9 +353,8 @@ class ProcessorOperator:
                 yield from attempts.over(
                     len(due.timers), partial(self._fire, due, state), partial(self._give_up_timer, due)
                 )
-        # Even if no state has a time to live now: one may have had it in an earlier version of the operator.
-        if self._spec.mode is TimeMode.PROCESSING:
-            expiry.clean(state, self._handle.variables.values(), self._handle.current)
+        # Even if no state can have a time to live now: one may have had it in an earlier version of the operator.
+        expiry.clean(state, self._handle.variables.values(), self._handle.current)
         self._closed = True
         self._guarded("close", self._processor.close)
 

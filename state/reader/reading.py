@@ -235,7 +235,7 @@ def _located(spark: SparkSession, selection: Selection, key: Any) -> tuple[str, 
         expected = f"the values of {', '.join(schema.names)}, or one value if there is one key column"
         raise invalid_argument("key", expected, repr(key))
     encoded = KeyCodec(schema).encode(values)
-    return encoded.hex(), shard_of(spark, schema, values, len(selection.shards))
+    return encoded.hex(), shard_of(spark, schema, encoded, len(selection.shards))
 
 
 def register(spark: SparkSession) -> None:

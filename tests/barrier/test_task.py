@@ -27,6 +27,7 @@ from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import to_json
+from chandy.state.operators.pickling import Pickled
 from chandy.state.processors.processor import processor_spec
 from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint
 from chandy.state.rpc.metrics import OperatorMetrics
@@ -104,6 +105,9 @@ class Host:
         self.events.append("fetch")
         return pa.array([self.held.get(key) for key in keys.to_pylist()], BYTES)
 
+    def scan(self, start, stop):
+        return iter(())
+
     def apply(self, changes):
         self.events.append("apply")
         for entries in changes:
@@ -151,7 +155,7 @@ def task_of(host, processor=None, spec=None):
         key=to_json(StructType([INPUT["k"]])),
         shards=16,
         parallelism=4,
-        spec=cloudpickle.dumps(made),
+        spec=Pickled.of(made, "delays"),
         endpoint=Endpoint("grpc://driver:1", "secret", "flights", 1 << 20, "/cache", "/run"),
         connect=host.connect,
     )

@@ -2,6 +2,8 @@
 
 import datetime
 import decimal
+import time
+from operator import add
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -37,6 +39,10 @@ from pyspark.sql.types import (
 from chandy.state.errors import DefinitionError, StateTypeError
 from chandy.state.format.keys import KeyCodec
 from chandy.state.pyspark_versions import arrow_type
+
+from ...effort import trying
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
 _leaves: list[tuple[DataType, st.SearchStrategy]] = [
@@ -150,6 +156,46 @@ def test_a_timestamp_is_the_same_key_in_every_time_zone_and_two_keys_in_an_hour_
     assert codec.encode((first,)) != codec.encode((second,))
     column = pa.array([first, second], pa.timestamp("us", "Europe/Berlin"))
     assert codec.encode_columns([column]).to_pylist() == [codec.encode((first,)), codec.encode((second,))]
+
+
+@pytest.fixture
+def local(monkeypatch):
+    """Sets the local time zone."""
+
+    def become(zone):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield become
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("zone", "end"),
+    [("America/New_York", 1699164000), ("Europe/Berlin", 1603587600), ("Australia/Lord_Howe", 1680359400)],
+)
+@trying(30)
+@given(st.data())
+def test_a_local_time_is_its_instant_whatever_was_encoded_before(local, zone, end, data):
+    local(zone)
+    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    # Within two hours of the end of summer time, or half a year away.
+    near = st.integers(-7200_000_000, 7200_000_000)
+    micros = st.builds(add, st.sampled_from([0, 0, 15_552_000_000_000]), near)
+    for at in data.draw(st.lists(micros, min_size=1, max_size=6)):
+        moment = EPOCH + datetime.timedelta(seconds=end, microseconds=at)
+        # As PySpark's ``collect`` does it.
+        naive = datetime.datetime.fromtimestamp(end + at // 1_000_000).replace(microsecond=at % 1_000_000)
+        assert codec.decode(codec.encode((naive,))) == (moment,)
+
+
+def test_the_first_and_the_last_local_time_can_be_encoded(local):
+    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    for zone in ("Asia/Tokyo", "America/New_York"):
+        local(zone)
+        keys = {codec.encode((naive,)) for naive in (datetime.datetime.min, datetime.datetime.max)}
+        assert len(keys) == 2
 
 
 def test_a_decimal_of_38_digits_keeps_them_all():

@@ -10,11 +10,14 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+from chandy.state import ArrowProcessor, ArrowResult
 from chandy.state.errors import DefinitionError, OutputTypeError, ProcessorError
 from chandy.state.format import keyspace, parts
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.rows import SLICE
 from chandy.state.operators import chunks, engine, expiry_index
+from chandy.state.operators.arrow_processor import arrow_spec
+from chandy.state.operators.pickling import Pickled
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors import processor as module
 from chandy.state.rpc.messages import BatchTimes
@@ -306,8 +309,33 @@ def test_what_is_no_processor_is_refused_on_the_driver():
     unpicklable = Totals()
     unpicklable.lock = iter(lambda: 0, 1).__next__
     unpicklable.file = (at for at in ())
-    with pytest.raises(DefinitionError, match="can be pickled"):
+    with pytest.raises(DefinitionError, match=r"of operator 'delays' .* can be pickled"):
         Pipeline().spec(unpicklable)
+
+
+class NotLoaded:
+    """As a broadcast variable, which no process but a task's can load."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+@pytest.mark.parametrize("kind", [StatefulProcessor, ArrowProcessor])
+def test_a_processor_that_cannot_be_loaded_again_is_refused_on_the_driver(kind):
+    broken = Totals() if kind is StatefulProcessor else Empty()
+    broken.table = NotLoaded()
+    with pytest.raises(
+        DefinitionError, match=r"of operator 'delays' .* loaded again .* found ValueError: invalid"
+    ):
+        if kind is StatefulProcessor:
+            Pipeline().spec(broken)
+        else:
+            Pickled.of(arrow_spec(KEY, uid="delays", processor=broken, output=KEY), "delays")
+
+
+class Empty(ArrowProcessor):
+    def process(self, given):
+        return ArrowResult()
 
 
 def test_a_processor_knows_its_query_its_run_and_its_batch():

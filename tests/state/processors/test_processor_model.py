@@ -21,7 +21,7 @@ from chandy.state.format.keys import KeyCodec
 from chandy.state.format.packing import Packing, expiry_of
 from chandy.state.format.values import StateName
 from chandy.state.operators.expiry_index import ASLEEP_MS
-from chandy.state.operators.pickling import pickled
+from chandy.state.operators.pickling import Pickled
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.processors.timers import hidden_list, times_of
@@ -236,7 +236,7 @@ def spec_of(mode: TimeMode, ttl: int | None) -> ProcessorSpec:
 
 
 def interprets(mode: TimeMode, ttl: int | None, *program: Any) -> ProcessorSpec:
-    return attrs.evolve(spec_of(mode, ttl), processor=pickled(Interprets(*program, ttl)))
+    return attrs.evolve(spec_of(mode, ttl), processor=Pickled.of(Interprets(*program, ttl), "op"))
 
 
 def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Plain, int]:
@@ -357,21 +357,25 @@ lives = st.tuples(
 
 
 @settings(max_examples=examples(20))
-@given(run=st.lists(lives, min_size=2, max_size=8))
-def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(run: list[Any]) -> None:
+@given(run=st.lists(lives, min_size=2, max_size=8), untimed=st.sampled_from([TimeMode.NONE, *TimeMode]))
+def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(
+    run: list[Any], untimed: TimeMode
+) -> None:
+    """Without a time to live, the operator may have any time mode."""
     pipeline, model, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), Plain(), 1000
     for program, ttl, declared, step in run:
         now += step
         rows, times = [(key, 0) for key in program], BatchTimes(now, 0)
         if declared:
-            expected = model.batch(program, [], ttl, times, TimeMode.PROCESSING)
-            found = pipeline.batch(interprets(TimeMode.PROCESSING, ttl, program, []), rows, times)
+            mode = untimed if ttl is None else TimeMode.PROCESSING
+            expected = model.batch(program, [], ttl, times, mode)
+            found = pipeline.batch(interprets(mode, ttl, program, []), rows, times)
             assert {row["k"]: json.loads(row["what"]) for row in found} == dict(plain(expected))
         else:
             pipeline.batch(Sleeps(), rows, times)
         check_index(pipeline, now)
     for later in (100_000, ASLEEP_MS, 2 * ASLEEP_MS, 3 * ASLEEP_MS):
-        pipeline.batch(interprets(TimeMode.PROCESSING, TTL, {}, []), [], BatchTimes(now + later, 0))
+        pipeline.batch(interprets(untimed, None, {}, []), [], BatchTimes(now + later, 0))
         check_index(pipeline, now + later)
     model.now = now + 3 * ASLEEP_MS
     live = sum(map(model.live, model.value.values()))
