@@ -58,8 +58,9 @@ class DeltaSink(StagedSink):
     Any reader of Delta sees whole epochs alone. Other programs may write into the table at the same time.
 
     The table keeps what was published by Delta's application transactions: ``chandy/<pipeline>/<query>/<uid>`` has
-    the newest epoch, and with ``#generation`` and ``#store`` after it the life that publishes and a hash of the
-    pipeline's store. For people, each commit has the same as text in its ``commitInfo``, under ``chandy``.
+    the newest epoch, and with ``#generation``, ``#store`` and ``#table`` after it the life that publishes, and hashes
+    of the pipeline's store and of the table's id. For people, each commit has the same as text in its ``commitInfo``,
+    under ``chandy``.
 
     ``RESTORE`` of the table takes rows back, and not the application transactions. Chandy finds it in the table's
     history, takes the position of the version that was restored, and says with ``OutputLostError`` what is missing. Do
