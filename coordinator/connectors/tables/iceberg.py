@@ -50,8 +50,8 @@ class IcebergSink(StagedSink):
     Any reader of Iceberg sees whole epochs alone. Other programs may write into the table at the same time.
 
     The table keeps what was published in its property ``chandy.position.<pipeline>/<query>/<uid>``. It changes in the
-    commit that adds the rows, and stays when snapshots expire. A new life of the pipeline adds an empty snapshot: with
-    it, no commit of an earlier life fits any more.
+    commit that adds the rows, and stays when snapshots expire; ``chandy.table.<...>`` has the table's UUID. A new life
+    of the pipeline adds an empty snapshot: with it, no commit of an earlier life fits any more.
 
     Rolling the table back to an earlier snapshot takes rows back, and not the property. So each snapshot of the sink
     says the same, and the position is that of the newest one that the table stands on: ``OutputLostError`` says what
@@ -201,7 +201,10 @@ class IcebergSink(StagedSink):
 
         table.io = written = WrittenFiles(table.io)
         transaction = table.transaction()
-        said = {_property(fence): to_json(new).decode()}
+        said = {
+            _property(fence): to_json(new).decode(),
+            _identity_property(fence): str(table.metadata.table_uuid),
+        }
         with self.explained():
             try:
                 if (
@@ -333,10 +336,15 @@ def _property(fence: Fence) -> str:
     return f"chandy.position.{fence.writer}"
 
 
+def _identity_property(fence: Fence) -> str:
+    return f"chandy.table.{fence.writer}"
+
+
 def _position(table: Table, fence: Fence) -> Position | None:
     """Return the record of a writer; its epoch is the newest whose rows the table has.
 
-    A rollback of the table leaves its properties. So each snapshot repeats the properties of its time.
+    A rollback of the table leaves its properties. So each snapshot repeats the properties of its time. And another
+    table may have got them with its definition: so they name the table.
     """
     from pyiceberg.table.snapshots import ancestors_of
 
@@ -345,6 +353,9 @@ def _position(table: Table, fence: Fence) -> Position | None:
     if found is None:
         return None
     position = from_json_of_any_version(Position, found.encode())
+    identity = str(table.metadata.table_uuid)
+    if table.metadata.properties.get(_identity_property(fence), identity) != identity:
+        return attrs.evolve(position, epoch=None)
     oldest = None
     for oldest in ancestors_of(table.current_snapshot(), table.metadata):
         if said := _said(oldest, name):
