@@ -14,9 +14,10 @@ import attrs
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NotInstalledError
+from pyiceberg.exceptions import CommitFailedException, NotInstalledError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Transaction
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -155,6 +156,21 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> No
         committer.commit(pipeline.epoch(number, [(number, "a")]))
     expire(table)
     assert pipeline.recover(2).position == 3
+
+
+def test_a_commit_that_fails_while_the_table_stays_as_it_is_is_no_conflict(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+
+    def fail(*arguments: object) -> None:
+        raise CommitFailedException("odd")
+
+    monkeypatch.setattr(Transaction, "commit_transaction", fail)
+    for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
+        with pytest.raises(TargetUnavailableError, match="no other writer was faster: odd") as caught:
+            attempt()
+        assert not caught.value.is_understood
 
 
 def expire(table: Table) -> None:
