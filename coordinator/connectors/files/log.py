@@ -38,6 +38,7 @@ from ....storage.store import Store
 from ....storage.verified import read_verified, verified
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
+from .layout import DirectoryLayout
 from .rewinds import Rewinds
 
 log = logger(__name__)
@@ -55,6 +56,7 @@ _NOTE = "chandy"
 """The key of the line that is for Chandy: the positions."""
 _REWINDS = "rewinds"
 _REMOVED = "removed"
+_LAYOUT = "layout"
 
 
 @attrs.frozen
@@ -86,6 +88,8 @@ class LogEntry:
     """What was taken back, by writer."""
     removed: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     """By writer, the lines about files that were taken back, and that are not deleted."""
+    layout: DirectoryLayout | None = None
+    """What all files have in common; None: there are none, or an older version has published them."""
     at: float | None = attrs.field(default=None, eq=False)
     """When it was created, in seconds since 1970 by its writer's clock."""
 
@@ -140,6 +144,8 @@ def encode(added: Iterable[str], known: LogEntry, directory: str, modified: floa
     note = _line(f"{directory}/_chandy", 0, modified, is_folder=True) | {_NOTE: plain(dict(known.positions))}
     if known.rewinds:
         note[_REWINDS] = plain(dict(known.rewinds))
+    if known.layout:
+        note[_LAYOUT] = plain(known.layout)
     if known.removed:
         note[_REMOVED] = {writer: list(lines) for writer, lines in known.removed.items()}
     return "\n".join([VERSION, *added, json.dumps(note)]).encode()
@@ -159,6 +165,7 @@ def decode(number: int, data: bytes) -> LogEntry | None:
         {name: structure(Position, one) for name, one in note[_NOTE].items()},
         {name: structure(Rewinds, one) for name, one in note.get(_REWINDS, {}).items()},
         {writer: tuple(lines) for writer, lines in note.get(_REMOVED, {}).items()},
+        structure(DirectoryLayout, note[_LAYOUT]) if _LAYOUT in note else None,
         note["modificationTime"] / 1000,
     )
 

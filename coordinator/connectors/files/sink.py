@@ -35,6 +35,7 @@ from ...sinks.two_phase.errors import OutputError, RewindError, TargetFullError,
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from .formats import WRITERS, in_partitions, unwritable, unwritten
+from .layout import DirectoryLayout
 from .log import EMPTY, DataFile, FileLog, LogEntry, file_of
 from .log_clock import LogClock
 from .rewinds import Rewinds
@@ -123,7 +124,8 @@ class FilesSink(StagedSink):
         """Check that rows of this schema can be written, and that the directory is Chandy's own or empty.
 
         Raises:
-            OutputError: they cannot, or the directory is another program's or may not be written.
+            OutputError: they cannot, or not beside the files that are there; or the directory is another program's or
+                may not be written.
             TargetUnavailableError: its store cannot be reached.
         """
         if found := unwritable(schema, self.format, self.partition_by):
@@ -135,7 +137,10 @@ class FilesSink(StagedSink):
             )
         with self.explained():
             store = self.open()
-            if self._log(store).newest() == EMPTY and (keys := _visible(store.list())):
+            newest = self._log(store).newest()
+            if newest.layout is not None:
+                newest.layout.joined(self.layout(schema), self.name)
+            if newest == EMPTY and (keys := _visible(store.list())):
                 raise OutputError(
                     f"{self.name} cannot be written",
                     "an empty directory, or one of Chandy's own, because Spark would pass over files without a log",
@@ -177,6 +182,10 @@ class FilesSink(StagedSink):
                 log.settle()
                 return _Committer(self, log, fence, newest, own, clock)
         raise self.busy()
+
+    def layout(self, schema: pa.Schema) -> DirectoryLayout:
+        """Return the layout of files that have nothing but rows of a schema."""
+        return DirectoryLayout.of(self.format, self.partition_by, schema)
 
     def open(self) -> Store:
         """Open the directory."""
@@ -244,12 +253,17 @@ class _Committer(Committer):
     def commit(self, epoch: Epoch) -> None:
         log = self._sink.within(self._log)
         new = attrs.evolve(self._own, epoch=epoch.id)
-        files = list(self._written(log.store, epoch)) if epoch.rows else []
+        layout = self._newest.layout
+        files = self._written(log.store, epoch, layout)
         for _ in range(ATTEMPTS):
-            known = self._newest.with_position(self._fence.writer, new)
+            if self._newest.layout != layout:
+                # Of another sink, which was faster.
+                layout = self._newest.layout
+                files = self._written(log.store, epoch, layout)
+            known = attrs.evolve(self._newest.with_position(self._fence.writer, new), layout=files.layout)
             with self._sink.explained():
                 try:
-                    self._newest = log.create(known, files, self._clock())
+                    self._newest = log.create(known, files.files, self._clock())
                 except ObjectExistsError:
                     self._look(log)
                     continue
@@ -368,31 +382,50 @@ class _Committer(Committer):
             self._newest = log.newest()
         check_record(self._newest.positions.get(self._fence.writer), self._own, self._fence, self._sink.name)
 
-    def _written(self, store: Store, epoch: Epoch) -> Iterator[DataFile]:
+    def _written(self, store: Store, epoch: Epoch, layout: DirectoryLayout | None) -> _EpochFiles:
         """Write the files of an epoch. What is written again has the same names and the same bytes."""
+        files = list[DataFile]()
+        if not epoch.rows:
+            return _EpochFiles(layout, files)
         writer = self._fence.writer
         short = _short(self._fence, self._newest.rewinds.get(writer, Rewinds()).times)
-        for number, (folder, data, rows) in enumerate(self._contents(epoch)):
-            digest = hashlib.sha256(data).hexdigest()[:16]
-            key = f"{folder}part-{epoch.id:08d}-{number:05d}-{short}-{digest}.{self._sink.format}"
-            with self._sink.explained():
-                store.write(key, data)
-            uri = f"{self._log.directory}/{quote(key, safe='/=')}"
-            yield DataFile(uri, len(data), rows, writer, epoch.id, key)
+        for staged in StagedRows(epoch).files():
+            layout, contents = self._contents(staged, layout)
+            for folder, data, rows in contents:
+                digest = hashlib.sha256(data).hexdigest()[:16]
+                key = f"{folder}part-{epoch.id:08d}-{len(files):05d}-{short}-{digest}.{self._sink.format}"
+                with self._sink.explained():
+                    store.write(key, data)
+                uri = f"{self._log.directory}/{quote(key, safe='/=')}"
+                files.append(DataFile(uri, len(data), rows, writer, epoch.id, key))
+        return _EpochFiles(layout, files)
 
-    def _contents(self, epoch: Epoch) -> Iterator[tuple[str, bytes, int]]:
-        """Yield the folder, the bytes and the number of rows of each file."""
+    def _contents(
+        self, staged: bytes, layout: DirectoryLayout | None
+    ) -> tuple[DirectoryLayout, Iterator[tuple[str, bytes, int]]]:
+        """Return the layout with a staged file, and the folder, the bytes and the number of rows of each of its files.
+
+        Raises:
+            OutputError: it does not go together with the files that are there.
+        """
         import pyarrow.parquet as pq
 
-        rows = StagedRows(epoch)
-        if self._sink.format == "parquet" and not self._sink.partition_by:
-            for data in rows.files():
-                yield "", data, pq.read_metadata(io.BytesIO(data)).num_rows
-            return
-        write = WRITERS[self._sink.format]
-        for table in rows.tables():
-            for folder, some in in_partitions(table, self._sink.partition_by):
-                yield folder, write(some), some.num_rows
+        sink, source = self._sink, io.BytesIO(staged)
+        own = sink.layout(pq.read_schema(source))
+        joined = own if layout is None else layout.joined(own, sink.name)
+        if sink.format == "parquet" and not sink.partition_by and own == joined:
+            return joined, iter([("", staged, pq.read_metadata(source).num_rows)])
+        rows, write = joined.applied(pq.read_table(source), sink.name), WRITERS[sink.format]
+        partitions = in_partitions(rows, sink.partition_by)
+        return joined, ((folder, write(some), some.num_rows) for folder, some in partitions)
+
+
+@attrs.frozen
+class _EpochFiles:
+    """The files of an epoch, and what the directory's files have in common with them."""
+
+    layout: DirectoryLayout | None
+    files: list[DataFile]
 
 
 def url_of(uri: str) -> str:

@@ -16,13 +16,14 @@ from ....storage.errors import ChandyError
 from ...error_texts import without_places, without_secrets
 from ...extras import extra
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
-from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.limits import Limits, check_key
 from ...sinks.two_phase.sink_set import check_publish
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..files.formats import too_long
 from ..record import check_record
 from ..values import far_year
+from .conflicts import Conflicts
 from .delta_history import newest_commits
 from .delta_record import DeltaRecord, Version
 from .schema import check_schema, limits_of, reading
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
-ATTEMPTS: Final = 5
-"""How often a commit is tried while other writers of the table are faster."""
 _GENERATED: Final = b"delta.generationExpression"
 _TEXT: Final = b"__CHAR_VARCHAR_TYPE_STRING"
 """Keys of a column's metadata: what its values are computed by, and Spark's type of it where Delta has ``string``."""
@@ -58,8 +57,9 @@ class DeltaSink(StagedSink):
     Any reader of Delta sees whole epochs alone. Other programs may write into the table at the same time.
 
     The table keeps what was published by Delta's application transactions: ``chandy/<pipeline>/<query>/<uid>`` has
-    the newest epoch, and with ``#generation`` and ``#store`` after it the life that publishes and a hash of the
-    pipeline's store. For people, each commit has the same as text in its ``commitInfo``, under ``chandy``.
+    the newest epoch, and with ``#generation``, ``#store`` and ``#table`` after it the life that publishes, and hashes
+    of the pipeline's store and of the table's id. For people, each commit has the same as text in its ``commitInfo``,
+    under ``chandy``.
 
     ``RESTORE`` of the table takes rows back, and not the application transactions. Chandy finds it in the table's
     history, takes the position of the version that was restored, and says with ``OutputLostError`` what is missing. Do
@@ -221,7 +221,7 @@ class DeltaSink(StagedSink):
             As in the contract; ``OutputError`` if there is no table.
         """
         record = DeltaRecord(fence)
-        conflicts = _Conflicts(self)
+        conflicts = Conflicts(self.name)
         while True:
             table = self.open()
             version = table.version()
@@ -233,7 +233,7 @@ class DeltaSink(StagedSink):
                 try:
                     _commit_nothing(table, record.properties(own, table))
                 except _conflict() as error:
-                    conflicts.met(version, error)
+                    conflicts.met(version, self.conflict(error))
                     continue
             return _Committer(self, fence, own)
 
@@ -266,6 +266,16 @@ class DeltaSink(StagedSink):
             there = record.position(record.standing_on(table, commits, self.open), commits)
         return found and attrs.evolve(found, epoch=there.epoch if there else None)
 
+    def conflict(self, error: Exception) -> str:
+        """Return what delta-rs says of a commit that it has not made, and that may be made at another attempt.
+
+        Raises:
+            OutputError: it cannot write into this table, or not such rows.
+        """
+        if _REFUSED.search(without_places(str(error))):
+            raise _explain(self.name, error, self.storage_options or {}) from error
+        return without_secrets(str(error), self.storage_options or {})
+
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Turn the errors of delta-rs into those of the contract, except a conflict of commits."""
@@ -297,30 +307,6 @@ class _TableMissingError(OutputError):
     """There is no table."""
 
 
-class _Conflicts:
-    """Commits that delta-rs did not make. Another commit, which moves the table's version, is a reason to try again."""
-
-    def __init__(self, sink: DeltaSink) -> None:
-        self._sink = sink
-        self._versions: list[int] = []
-
-    def met(self, version: int, error: Exception) -> None:
-        """Record that a commit on a version was not made.
-
-        Raises:
-            OutputError: delta-rs cannot write into this table, or not such rows.
-            TargetUnavailableError: there were too many. It is known to pass if other writers were faster.
-        """
-        if _REFUSED.search(without_places(str(error))):
-            raise _explain(self._sink.name, error, self._sink.storage_options or {}) from error
-        self._versions.append(version)
-        if len(self._versions) < ATTEMPTS:
-            return
-        others = len(set(self._versions))
-        said = f"other writers were faster {others} times" if others > 1 else "no other writer was faster"
-        raise TargetUnavailableError(self._sink.name, f"{said}: {error}", is_understood=others > 1)
-
-
 class _Committer(Committer):
     """Opens the table for each commit, so that what it checks and what it commits on are one version."""
 
@@ -346,7 +332,7 @@ class _Committer(Committer):
         self._commit(StagedRows(batch), self._own)
 
     def _commit(self, staged: StagedRows, new: Position) -> None:
-        conflicts = _Conflicts(self._sink)
+        conflicts = Conflicts(self._sink.name)
         while True:
             table = self._sink.open()
             version = table.version()
@@ -357,7 +343,7 @@ class _Committer(Committer):
                     self._publish(table, staged, self._record.properties(new, table))
                 except _conflict() as error:
                     # The record says whether it was another writer of the table, or a later life of this one.
-                    conflicts.met(version, error)
+                    conflicts.met(version, self._sink.conflict(error))
                     continue
             self._own, self._version = new, table.version()
             return

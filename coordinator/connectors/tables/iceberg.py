@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import attrs
 from typing_extensions import override
@@ -17,12 +17,13 @@ from ...error_texts import without_places, without_secrets
 from ...errors import SetupError
 from ...extras import extra
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
-from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
+from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.limits import Limits, check_key
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import check_record
 from ..values import far_year, not_a_number
 from .call_timeouts import within
+from .conflicts import Conflicts
 from .schema import check_schema, limits_of, reading
 from .transient_errors import unavailable
 from .upserting import Mode, check_mode, last_rows, unmarked
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 T = TypeVar("T")
-
-ATTEMPTS: Final = 5
-"""How often a commit is tried while other writers of the table are faster."""
 
 _NOT_PERMITTED = re.compile(
     r"access ?denied|permission ?denied|forbidden|unauthori[sz]ed|readonly|read-only", re.IGNORECASE
@@ -50,8 +48,8 @@ class IcebergSink(StagedSink):
     Any reader of Iceberg sees whole epochs alone. Other programs may write into the table at the same time.
 
     The table keeps what was published in its property ``chandy.position.<pipeline>/<query>/<uid>``. It changes in the
-    commit that adds the rows, and stays when snapshots expire. A new life of the pipeline adds an empty snapshot: with
-    it, no commit of an earlier life fits any more.
+    commit that adds the rows, and stays when snapshots expire; ``chandy.table.<...>`` has the table's UUID. A new life
+    of the pipeline adds an empty snapshot: with it, no commit of an earlier life fits any more.
 
     Rolling the table back to an earlier snapshot takes rows back, and not the property. So each snapshot of the sink
     says the same, and the position is that of the newest one that the table stands on: ``OutputLostError`` says what
@@ -140,13 +138,13 @@ class IcebergSink(StagedSink):
         """
         catalog = self.connect()
         try:
-            for _ in range(ATTEMPTS):
+            conflicts = Conflicts(self.name)
+            while True:
                 table = self.load(catalog)
                 found = _position(table, fence)
                 own = found.taken_by(fence) if found else Position.first(fence)
-                if own == found or self.put(table, own, None, fence):
+                if own == found or self.put(table, own, None, fence, conflicts):
                     return _Committer(self, catalog, fence, own)
-            raise self.busy()
         except BaseException:
             _close(catalog)
             raise
@@ -189,11 +187,17 @@ class IcebergSink(StagedSink):
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
-    def put(self, table: Table, new: Position, epoch: Epoch | None, fence: Fence) -> bool:
-        """Commit the rows of an epoch, or none, and a position; return False if another commit was faster.
+    def put(
+        self, table: Table, new: Position, epoch: Epoch | None, fence: Fence, conflicts: Conflicts
+    ) -> bool:
+        """Commit the rows of an epoch, or none, and a position; return False if it is to be tried once more.
 
         The commit requires that the table's newest snapshot is the one that this version of the table has. So each
         commit makes a snapshot, also one without rows.
+
+        Raises:
+            TargetUnavailableError: the catalog does not take it, or there were too many conflicts.
+            OutputError: it refuses the rows.
         """
         from pyiceberg.exceptions import CommitFailedException
 
@@ -201,7 +205,10 @@ class IcebergSink(StagedSink):
 
         table.io = written = WrittenFiles(table.io)
         transaction = table.transaction()
-        said = {_property(fence): to_json(new).decode()}
+        said = {
+            _property(fence): to_json(new).decode(),
+            _identity_property(fence): str(table.metadata.table_uuid),
+        }
         with self.explained():
             try:
                 if (
@@ -217,7 +224,8 @@ class IcebergSink(StagedSink):
             written.keep()
             try:
                 self._bounded(transaction.commit_transaction)
-            except CommitFailedException:
+            except CommitFailedException as error:
+                conflicts.met(table.metadata_location, without_secrets(str(error), self.catalog))
                 return False
         return True
 
@@ -246,12 +254,6 @@ class IcebergSink(StagedSink):
             transaction.upsert(rows, join_cols=list(self.key), snapshot_properties=dict(said))
         # Rows that are there as they are to be, and keys to delete that are not there, change nothing.
         return bool(transaction.table_metadata.current_snapshot_id != before)
-
-    def busy(self) -> TargetUnavailableError:
-        """Return the error for a table whose other writers were faster each time."""
-        return TargetUnavailableError(
-            self.name, f"other writers were faster {ATTEMPTS} times", is_understood=True
-        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -294,14 +296,14 @@ class _Committer(Committer):
     @override
     def commit(self, epoch: Epoch) -> None:
         new = attrs.evolve(self._own, epoch=epoch.id)
-        for _ in range(ATTEMPTS):
+        conflicts = Conflicts(self._sink.name)
+        while True:
             table = self._sink.load(self._catalog)
             # After a conflict, the record says whether it was another writer of the table, or a later life of this one.
             check_record(_position(table, self._fence), self._own, self._fence, self._sink.name)
-            if self._sink.put(table, new, epoch, self._fence):
+            if self._sink.put(table, new, epoch, self._fence, conflicts):
                 self._own = new
                 return
-        raise self._sink.busy()
 
     @override
     def close(self) -> None:
@@ -333,10 +335,15 @@ def _property(fence: Fence) -> str:
     return f"chandy.position.{fence.writer}"
 
 
+def _identity_property(fence: Fence) -> str:
+    return f"chandy.table.{fence.writer}"
+
+
 def _position(table: Table, fence: Fence) -> Position | None:
     """Return the record of a writer; its epoch is the newest whose rows the table has.
 
-    A rollback of the table leaves its properties. So each snapshot repeats the properties of its time.
+    A rollback of the table leaves its properties. So each snapshot repeats the properties of its time. And another
+    table may have got them with its definition: so they name the table.
     """
     from pyiceberg.table.snapshots import ancestors_of
 
@@ -345,6 +352,9 @@ def _position(table: Table, fence: Fence) -> Position | None:
     if found is None:
         return None
     position = from_json_of_any_version(Position, found.encode())
+    identity = str(table.metadata.table_uuid)
+    if table.metadata.properties.get(_identity_property(fence), identity) != identity:
+        return attrs.evolve(position, epoch=None)
     oldest = None
     for oldest in ancestors_of(table.current_snapshot(), table.metadata):
         if said := _said(oldest, name):

@@ -102,7 +102,7 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
                 "filter or fill them in the query, or change the table",
             )
         try:
-            columns.append(column.cast(field.type))
+            columns.append(pa.chunked_array([_cast(one, field.type) for one in column.chunks], field.type))
         except pa.ArrowException as error:
             raise OutputError(
                 f"{target} refuses rows",
@@ -112,6 +112,55 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
             ) from error
         fields.append(field)
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return values as another type. Arrow's own cast fails where a null has nothing in it, and something is needed."""
+    import pyarrow as pa
+
+    parts = [type_.field(at) for at in range(type_.num_fields)]
+    if not any(map(limits_values, parts)):
+        return values.cast(type_)
+    if values.offset:
+        values = values.filter(pa.repeat(True, len(values)))
+    if pa.types.is_struct(type_):
+        columns = [
+            _cast(one, part.type) if part.nullable else _filled(_cast(one, part.type))
+            for one, part in zip(values.flatten(), parts, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=parts, mask=values.is_null())
+    nulls = values.is_null() if values.null_count else None
+    if pa.types.is_map(type_):
+        keys, items = _cast(values.keys, type_.key_type), _cast(values.items, type_.item_type)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=type_, mask=nulls)
+    make = pa.LargeListArray if pa.types.is_large_list(type_) else pa.ListArray
+    index = pa.int64() if make is pa.LargeListArray else pa.int32()
+    elements = _cast(values.values, type_.value_type)
+    return make.from_arrays(values.offsets.cast(index), elements, type=type_, mask=nulls)
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    """Return values with any other one instead of null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    some = pa.array([_some(values.type)], values.type)
+    number = pa.array(range(len(values)), pa.int64())
+    return pa.concat_arrays([values, some]).take(pc.if_else(values.is_null(), len(values), number))
+
+
+def _some(type_: pa.DataType) -> object:
+    import pyarrow.types as types
+
+    if types.is_struct(type_):
+        return {part.name: _some(part.type) for part in type_}
+    if _is_list(type_) or types.is_map(type_):
+        return []
+    if _is_text(type_):
+        return ""
+    if _is_bytes(type_):
+        return bytes(type_.byte_width) if types.is_fixed_size_binary(type_) else b""
+    return False if types.is_boolean(type_) else 0
 
 
 def rows_with_null(rows: pa.Table, name: str) -> str:

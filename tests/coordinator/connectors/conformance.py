@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -73,8 +73,12 @@ class Pipeline:
         Raises:
             OutputError: They are refused in time: nothing of the batch is staged.
         """
-        writing = Writing((self.sink,), {self.sink.uid: self.sink.check(rows.schema) or Limits()})
-        staged = writing.write(iter(rows.to_batches()), WriteContext(self.store, "staged/delays/", id, 0))
+        return self.staged(id, rows, {self.sink.uid: self.sink.check(rows.schema) or Limits()})
+
+    def staged(self, id: int, rows: pa.Table, limits: Mapping[str, Limits] | None = None) -> Epoch:
+        """Stage any rows within limits, and close them."""
+        context = WriteContext(self.store, "staged/delays/", id, 0)
+        staged = Writing((self.sink,), limits or {}).write(iter(rows.to_batches()), context)
         return Epoch(EpochRecord(id, staged.rows, Handle(staged.files)), self.store)
 
     def epoch(self, id: int, *batches: Iterable[Row]) -> Epoch:

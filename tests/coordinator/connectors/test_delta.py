@@ -458,24 +458,19 @@ def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline:
     assert table.rows() == []
 
 
-@pytest.mark.parametrize(
-    ("others", "said"), [(0, "no other writer was faster"), (9, "other writers were faster 5 times")]
-)
 def test_a_commit_that_fails_while_the_version_stays_is_no_conflict(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, others: int, said: str
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
 
     def fail(*arguments: object) -> None:
-        if others:
-            table.add((1, "other"))
         raise deltalake.exceptions.CommitFailedError("odd")
 
     monkeypatch.setattr(delta, "_commit_nothing", fail)
     for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
-        with pytest.raises(TargetUnavailableError, match=f"{said}: odd") as caught:
+        with pytest.raises(TargetUnavailableError, match="no other writer was faster: odd") as caught:
             attempt()
-        assert caught.value.is_understood is bool(others)
+        assert not caught.value.is_understood
 
 
 def test_upserts_need_a_table_whose_rows_may_be_replaced(tmp_path: Path) -> None:

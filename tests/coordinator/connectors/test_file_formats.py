@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 
+import attrs
 import pyarrow as pa
 import pytest
 
@@ -18,6 +19,7 @@ from chandy.coordinator.connectors.files.formats import (
     unwritable,
     unwritten,
 )
+from chandy.coordinator.connectors.files.layout import DirectoryLayout
 from chandy.coordinator.connectors.files.log import DataFile
 from chandy.coordinator.connectors.files.rewinds import Rewinds, TakenBack
 from chandy.coordinator.connectors.files.sink import url_of
@@ -207,9 +209,14 @@ def test_an_entry_keeps_files_and_positions() -> None:
     positions = {"a/b/c": Position("file:///s", 3, 7), "d": Position("file:///s", 1)}
     line = file_log.line_of(DataFile("file:///out/v%3D/part%20a", 12, 3), 1.5)
     rewinds = {"d": Rewinds(2, (TakenBack(None, 4), TakenBack(2, 9)))}
-    known = file_log.LogEntry(20, positions, rewinds, {"d": (line,)})
+    layout = DirectoryLayout.of("csv", ("k",), pa.schema([pa.field("k", pa.string(), nullable=False)]))
+    known = file_log.LogEntry(20, positions, rewinds, {"d": (line,)}, layout)
     entry = file_log.encode([line], known, "file:///out", 1.5)
     assert file_log.decode(20, entry) == known
+    assert layout.columns == pa.schema([("k", pa.string())])
+    # An older version has not said what the files have in common.
+    old = attrs.evolve(known, layout=None)
+    assert file_log.decode(20, file_log.encode([], old, "file:///out", 1.5)) == old
     assert entry.splitlines()[0] == b"v1"
     assert file_log.lines_of(entry) == [line]
     assert file_log.positions_of(entry) == positions

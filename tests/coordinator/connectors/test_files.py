@@ -14,6 +14,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -42,7 +43,7 @@ from .conformance import SCHEMA, Pipeline, Target
 from .directory_target import Directory, keys
 from .directory_target import directory as directory
 from .files_of_others import open_folder, read_only
-from .races import RaceConformance
+from .races import RaceConformance, within_the_next_commits
 from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
 
@@ -178,6 +179,62 @@ def test_partitions_are_folders(tmp_path: Path, format: Literal["parquet", "json
     if format == "parquet":
         found = pyarrow.dataset.dataset(directory.path, partitioning="hive").to_table().to_pylist()
         assert sorted((row["k"], row["v"]) for row in found) == [(1, "a/b"), (2, "c"), (3, "c")]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_files_that_readers_could_not_take_for_one_table_are_refused(
+    tmp_path: Path, format: Literal["parquet", "json", "csv"]
+) -> None:
+    directory = Directory(str(tmp_path / "out"), format)
+    sink = attrs.evolve(directory.sink(), partition_by=["v"])
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    k, v, new = pa.field("k", pa.int32()), pa.field("v", pa.string()), pa.field("new", pa.int64())
+    sink.check(pa.schema([v, k]))
+    others: list[tuple[FilesSink, pa.Schema]] = [
+        (sink, pa.schema([("k", pa.string()), v])),
+        (attrs.evolve(sink, partition_by=()), SCHEMA),
+        (attrs.evolve(sink, format="json" if format == "csv" else "csv"), SCHEMA),
+    ]
+    if format == "csv":
+        others.append((sink, SCHEMA.append(new)))
+    else:
+        # From then on it is one of the columns.
+        committer.commit(pipeline.accepted(2, pa.table({"new": [7], "v": ["a"]})))
+        others.append((sink, SCHEMA.append(new.with_type(pa.string()))))
+    before = directory.listed()
+    for other, schema in others:
+        with pytest.raises(OutputError, match=f"expected rows as it has them: {format}, partition_by="):
+            other.check(schema)
+        # What reaches the directory all the same is not written.
+        late = Pipeline(attrs.evolve(other, uid="late"), pipeline.store)
+        rows = pa.table([pa.array(["7"]).cast(field.type) for field in schema], schema.names)
+        with pytest.raises(OutputError, match="expected rows as it has them"):
+            late.recover().commit(late.staged(1, rows))
+    assert directory.listed() == before
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_files_have_the_columns_of_those_before(
+    tmp_path: Path, format: Literal["parquet", "json", "csv"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = Directory(str(tmp_path / "out"), format)
+    pipeline, other = (Pipeline(directory.sink(uid), f"file://{tmp_path}/store/") for uid in ("out", "other"))
+    committer = pipeline.recover()
+    first, second = other.epoch(1, [(1, "a")]), other.epoch(2, [(2, "b")])
+    # The other sink is faster.
+    within_the_next_commits(monkeypatch, [lambda: other.recover().commit(first)])
+    committer.commit(pipeline.accepted(1, pa.table({"v": ["c"], "k": pa.array([3], pa.int16())})))
+    other.recover().commit(second)
+    assert sorted(directory.rows()) == [(1, "a"), (2, "b"), (3, "c")]
+    if format == "csv":
+        assert {Path(directory.path, key).read_text().split()[0] for key in directory.files()} == {'"k","v"'}
+    elif format == "parquet":
+        schemas = {
+            str(pq.read_schema(Path(directory.path, key)).remove_metadata()) for key in directory.files()
+        }
+        assert len({text.replace(" not null", "") for text in schemas}) == 1
 
 
 # --- taking back --------------------------------------------------------------------------------------------

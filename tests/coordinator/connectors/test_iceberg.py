@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import socket
@@ -13,9 +14,10 @@ import attrs
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NotInstalledError
+from pyiceberg.exceptions import CommitFailedException, NotInstalledError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Transaction
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -144,13 +146,35 @@ def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
 ) -> None:
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
     properties = table.catalog().load_table(table.name).properties
-    assert sorted(properties) == ["chandy.position.flights/delays/out"]
+    writer = "flights/delays/out"
+    assert sorted(properties) == [f"chandy.position.{writer}", f"chandy.table.{writer}"]
 
 
 def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> None:
     committer = pipeline.recover()
     for number in (1, 2, 3):
         committer.commit(pipeline.epoch(number, [(number, "a")]))
+    expire(table)
+    assert pipeline.recover(2).position == 3
+
+
+def test_a_commit_that_fails_while_the_table_stays_as_it_is_is_no_conflict(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = pipeline.recover()
+
+    def fail(*arguments: object) -> None:
+        raise CommitFailedException("odd")
+
+    monkeypatch.setattr(Transaction, "commit_transaction", fail)
+    for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
+        with pytest.raises(TargetUnavailableError, match="no other writer was faster: odd") as caught:
+            attempt()
+        assert not caught.value.is_understood
+
+
+def expire(table: Table) -> None:
+    """Expire all snapshots but the newest one."""
     found = table.catalog().load_table(table.name)
     newest = found.current_snapshot()
     assert newest is not None
@@ -159,7 +183,31 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> No
         [one.snapshot_id for one in found.snapshots() if one.snapshot_id != newest.snapshot_id]
     ).commit()
     assert len(table.catalog().load_table(table.name).snapshots()) == 1
+
+
+def test_a_table_that_was_made_anew_with_the_old_properties_has_no_position(
+    table: Table, pipeline: Pipeline
+) -> None:
+    committer, catalog = pipeline.recover(), table.catalog()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    old = catalog.load_table(table.name)
+    catalog.drop_table(table.name)
+    catalog.create_table(table.name, old.schema(), properties=old.properties)
+    table.add((100, "other"))
+    table.add((101, "other"))
+    expire(table)
+    # Iceberg's Java library leaves the parent in what is left.
+    place = Path(catalog.load_table(table.name).metadata_location.removeprefix("file://"))
+    metadata = json.loads(place.read_text())
+    metadata["snapshots"][0]["parent-snapshot-id"] = 7
+    place.write_text(json.dumps(metadata))
+    with pytest.raises(TargetUnavailableError, match="epoch=None"):
+        committer.commit(pipeline.epoch(2, [(2, "b")]))
+    committer = pipeline.recover()
+    assert committer.position is None
+    committer.commit(pipeline.epoch(3, [(3, "c")]))
     assert pipeline.recover(2).position == 3
+    assert sorted(table.rows()) == [(3, "c"), (100, "other"), (101, "other")]
 
 
 def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(

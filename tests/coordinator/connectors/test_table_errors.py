@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chandy.coordinator.connectors.tables import delta, iceberg
+from chandy.coordinator.connectors.tables.conflicts import Conflicts
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 
 PASSING = [
@@ -29,6 +30,23 @@ def test_an_error_is_tried_for_ever_only_if_it_is_known_to_pass(
     found = explain("the table t", RuntimeError(text), {})  # type: ignore[operator]
     assert isinstance(found, TargetUnavailableError)
     assert found.is_understood is passes
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ([3, 3, 3, 3, 3], "no other writer was faster"),
+        ([3, 4, 4, 4, 4], "other writers were faster, 1 times at least"),
+        ([3, 4, 5, 6, 7], "other writers were faster, 4 times at least"),
+    ],
+)
+def test_a_conflict_passes_if_others_have_moved_the_table(versions: list[int], said: str) -> None:
+    conflicts = Conflicts("the table t")
+    for version in versions[:-1]:
+        conflicts.met(version, "odd")
+    with pytest.raises(TargetUnavailableError, match=f"{said}: odd") as caught:
+        conflicts.met(versions[-1], "odd")
+    assert caught.value.is_understood is (len(set(versions)) > 1)
 
 
 @pytest.mark.parametrize("explain", [delta._explain, iceberg._explain], ids=["delta", "iceberg"])

@@ -66,6 +66,29 @@ def test_a_column_that_must_be_filled_is_named_with_a_row_where_it_is_not() -> N
     assert len(str(caught.value)) < 1_000
 
 
+@pytest.mark.parametrize("nest", ["struct", "list", "map"])
+def test_nothing_is_needed_in_what_is_null_itself(nest: str) -> None:
+    def nested(number: pa.DataType, bytes_: pa.DataType, nullable: bool) -> pa.DataType:
+        inner = pa.struct([pa.field("n", number, nullable), pa.field("b", bytes_, nullable)])
+        elements = pa.list_(pa.field("element", number, nullable))
+        outer = pa.struct([pa.field("s", inner, nullable), pa.field("l", elements, nullable)])
+        return {"struct": outer, "list": pa.list_(outer), "map": pa.map_(pa.string(), outer)}[nest]
+
+    one, other = {"s": {"n": 1, "b": b"ab"}, "l": [2]}, {"s": {"n": 3, "b": b"cd"}, "l": []}
+    values = {
+        "struct": [None, one, None, other],
+        "list": [[None, one], None, [other], []],
+        "map": [[("a", one), ("b", None)], None, []],
+    }[nest]
+    rows = pa.table({"c": pa.array(values, nested(pa.int32(), pa.binary(), True))})
+    wanted = nested(pa.int64(), pa.binary(2), False)
+    for some in (rows, rows.slice(1)):
+        found = fit(some, pa.schema([("c", wanted)]), "the table")
+        found.validate(full=True)
+        assert found.schema.field("c").type == wanted
+        assert found.to_pylist() == some.to_pylist()
+
+
 def test_a_value_that_the_type_cannot_have_is_named() -> None:
     rows = pa.table({"k": [1], "at": pa.array([1], pa.timestamp("ns", tz="UTC"))})
     with pytest.raises(OutputError, match="values of column 'at'"):
