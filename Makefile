@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-spark test-kills test-migration test-examples test-servers test-cluster \
+.PHONY: demo demo-kafka demo-cluster test test-today test-spark test-kills test-migration test-examples test-servers test-cluster \
   test-yarn test-compat test-browser test-all $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
@@ -32,6 +32,10 @@ demo-cluster: $(STAMP) java
 
 # Spark wants the machine for itself; what needs neither Spark nor other processes runs on all cores.
 test: unit test-spark
+
+# The same with the sample of today instead of the one that every change is tried with.
+test-today:
+	CHANDY_SEED=$$(date +%Y%m%d) $(MAKE) test
 
 test-spark: $(CLASSES)
 	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration and not examples" \

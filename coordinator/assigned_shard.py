@@ -18,7 +18,8 @@ class AssignedShard:
     shard: int
     machine: str | None
     """Name of the machine that has it: its host name, or what ``CHANDY_MACHINE`` says there; None if no task has
-    needed it yet, so its state is in the checkpoint."""
+    needed it yet, so its state is in the checkpoint, or nobody can say. A shard that waits on a machine for the next
+    state host is on it."""
     executor: str | None
     """The executor that the state host was started for: its machine and its directory. It may have ended since."""
     term: int = 0
@@ -28,7 +29,7 @@ class AssignedShard:
     moves_to: str | None = None
     """Name of the machine that it is about to move to."""
     progress: str | None = None
-    """How far its move is."""
+    """How far it is on its way to another state host."""
     standby: str | None = None
     """Name of the machine that has its standby; None if it has none that is in sync."""
 
@@ -48,15 +49,12 @@ def assigned_shards(state: CheckpointStateMachine) -> Assignment:
     """Return the shards of all running queries."""
     found: list[AssignedShard] = []
     sizes = state.checkpoints.retained.sizes()
+    placed = {(one.query, one.shard): one for one in state.placement.placed()}
     moves = {(move.query, move.shard): move for move in state.placement.moves.under_way.values()}
     for name, query in sorted(state.queries.items()):
-        owners = {
-            shard: state.members.hosts.get(host)
-            for host, some in query.assignment.by_owner().items()
-            for shard in some
-        }
-        for shard in sorted({*owners, *query.assignment.shards}):
-            owner = owners.get(shard)
+        for shard in sorted(query.assignment.shards):
+            place = placed.get((name, shard))
+            owner = state.members.hosts.get(place.host) if place and place.host else None
             move = moves.get((name, shard))
             target = state.members.hosts.get(move.target) if move else None
             standby = state.placement.standbys.in_sync(name, shard, state.members.hosts)
@@ -65,12 +63,12 @@ def assigned_shards(state: CheckpointStateMachine) -> Assignment:
                     query=name,
                     operator=shard.uid,
                     shard=shard.shard,
-                    machine=owner.machine if owner else None,
+                    machine=place.machine if place else None,
                     executor=owner.executor if owner else None,
                     term=query.assignment.owner_term(shard),
                     size=sizes.get((name, shard)),
                     moves_to=target.machine if target else None,
-                    progress=move.phase.value if move and target else None,
+                    progress=place.phase.value if place and place.phase else None,
                     standby=state.members.hosts[standby.target].machine if standby else None,
                 )
             )

@@ -252,8 +252,8 @@ class CheckpointConfig:
     An address that other machines reach needs a ``token``. Port 0 is any free one; ``coordinator.monitor_url`` says
     which. It needs ``chandy[monitor]``. With None, the driver does not listen.
     """
-    token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.filled))
-    """Bearer token that all requests but those for ``/healthz`` must carry. A browser is asked for it as a password.
+    token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.token))
+    """Bearer token that all requests but those of probes must carry. A browser is asked for it as a password.
 
     With None they need none, and ``/api/v1`` takes no checkpoints.
     """

@@ -26,9 +26,9 @@ from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
-from .hosts.draining import drain
 from .keyed_operators import KeyedOperators
 from .operators import taken
+from .protocol.events import DrainRequested
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
 from .query_starter import QueryRequest, QueryStarter
@@ -414,20 +414,24 @@ class CheckpointCoordinator(KeyedOperators):
     def drain(self, machine: str, timeout: Duration = "10 min") -> None:
         """Move all shards of a machine to others, while the queries run, and return when it has none.
 
-        Before maintenance: afterwards no state is lost with the machine. It gets no shards as long as it has a state
-        host. Shards move with a checkpoint, which this takes, and then between two batches: a query whose batches take
-        long keeps its shards as long. Tasks go on to run on the machine until its executors end.
+        Before maintenance: afterwards no state is lost with the machine. Shards that wait there for the next state host
+        count as on it. It gets no shards as long as it has a state host, or an executor that may start one. Shards move
+        with a checkpoint, which this takes, and then between two batches: a query whose batches take long keeps its
+        shards as long. Such a checkpoint that fails does not count as a failure of the pipeline. Tasks go on to run on
+        the machine until its executors end.
 
         Args:
             machine: its name, as in ``assignment``.
             timeout: how long to wait. What has not moved by then still does.
 
         Raises:
-            DrainError: the machine has no state host, no other machine has one, or the time was too short.
+            DrainError: the machine has no state host, no other machine has one, the time was too short, or the pipeline
+                has ended meanwhile.
             ConfigError: the timeout is no duration.
         """
         self._check_running()
-        drain(self._executor, machine, seconds(timeout))
+        protocol = self._executor.protocol
+        protocol.await_outcome(protocol.handle(DrainRequested(machine, seconds(timeout))))
 
     def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.

@@ -156,6 +156,22 @@ def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:
         refuse(owner, field.name, value, "a string that is not empty")
 
 
+def token(owner: object, field: attrs.Attribute[Any], value: object) -> None:
+    """Accept a text that a request can carry in a header: printable, and without blanks at its ends."""
+    if not isinstance(value, str) or not value:
+        found = f"a {type(value).__name__}" if not isinstance(value, str) else "an empty one"
+    elif value != value.strip():
+        found = "one that begins or ends with a blank or a new line, as a file's text does"
+    elif not value.isprintable():
+        found = "one with characters that cannot be printed"
+    else:
+        return
+    # The value is secret.
+    raise ConfigError(
+        _what(owner, field.name), "a text that a request can carry in a header", found, "use token.strip()"
+    )
+
+
 def as_tuple(value: object) -> object:
     """Convert a list or a set to a tuple, and leave what is neither to the validator."""
     return tuple(value) if isinstance(value, list | set | frozenset) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from ..state.errors import ChangelogBrokenError
 from ..state.format.keys import KeyCodec
-from ..state.format.keyspace import HIDDEN
+from ..state.format.keyspace import HIDDEN, value_prefix
 from ..state.format.schema import from_json
 from ..state.format.values import StateName
 from ..state.local.changelog import read, shard_folder
@@ -28,6 +28,7 @@ from ..state.shards import RestoreSource, ResumePoint
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.locate import Located
+from ..storage.checkpoints.manifest import StateKind
 from ..storage.checkpoints.restore import restore_files
 from ..storage.disk.scratch import scratch_directory
 from ..storage.ids import NO_BATCH, BatchId
@@ -79,11 +80,9 @@ class Lookup:
         values = values_of(operator.uid, schema, key)
         encoded = KeyCodec(schema).encode(values)
 
-        def fetch(keys: Sequence[bytes]) -> list[bytes | None]:
-            return self._fetch(operator, schema, values, keys)
-
-        state_name = StateName(operator.uid, name)
-        return lookup_state(operator.states[name], state_name, encoded, fetch, int(self.clock() * 1000))
+        where, record = value_prefix(name) + encoded, operator.states[name]
+        entries = self._fetch(operator, schema, values, where, record.kind)
+        return lookup_state(record, StateName(operator.uid, name), encoded, entries, int(self.clock() * 1000))
 
     def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
         """Return the metrics of an operator; see ``CheckpointCoordinator.metrics``."""
@@ -135,9 +134,14 @@ class Lookup:
         return {batch: BatchMetrics.sum(some) for batch, some in parts.items()}
 
     def _fetch(
-        self, operator: OperatorRecord, schema: StructType, key: tuple[Any, ...], keys: Sequence[bytes]
-    ) -> list[bytes | None]:
-        """Return the values of ``keys``, encoded keys of the one shard that ``key`` belongs to."""
+        self,
+        operator: OperatorRecord,
+        schema: StructType,
+        key: tuple[Any, ...],
+        where: bytes,
+        kind: StateKind,
+    ) -> dict[bytes, bytes]:
+        """Return what the shard of ``key`` has at ``where`` after one batch: see ``Shard.read``."""
         for _ in range(_ATTEMPTS):
             run = self.runs.get(operator.query) if operator.query else None
             if run is None or run.ended:
@@ -148,7 +152,7 @@ class Lookup:
                 committed = newest_committed(run.logs())
                 # A changelog is deleted once hosts have replayed it.
                 with contextlib.suppress(ChangelogBrokenError):
-                    found = self._fetch_from(places, committed, operator, schema, key, keys)
+                    found = self._fetch_from(places, committed, operator, schema, key, where, kind)
                     if self._places(operator) == places:
                         return found
             time.sleep(_PAUSE_SECONDS)
@@ -164,19 +168,20 @@ class Lookup:
         operator: OperatorRecord,
         schema: StructType,
         key: tuple[Any, ...],
-        keys: Sequence[bytes],
-    ) -> list[bytes | None]:
-        request = ReadValues(places.query_id, operator.uid, tuple(k.hex() for k in keys), committed)
+        where: bytes,
+        kind: StateKind,
+    ) -> dict[bytes, bytes]:
+        request = ReadValues(places.query_id, operator.uid, (where.hex(),), committed, kind)
         for host in places.hosts:
-            found = self._call(host, "read", request, Values).values
             # It does not matter which shard has the key: only one of them does.
-            if any(value is not None for value in found):
-                return [None if value is None else bytes.fromhex(value) for value in found]
+            if found := self._call(host, "read", request, Values).entries:
+                return {bytes.fromhex(one): bytes.fromhex(value) for one, value in found.items()}
         if places.untouched:
-            shard = shard_of(self.spark, schema, key, len(operator.shards))
-            if shard in places.untouched:
-                return self._restored(operator.uid, shard, places.untouched[shard], places.resume_point, keys)
-        return [None] * len(keys)
+            number = shard_of(self.spark, schema, key, len(operator.shards))
+            if number in places.untouched:
+                source, point = places.untouched[number], places.resume_point
+                return self._restored(operator.uid, number, source, point, where, kind)
+        return {}
 
     def _call(self, host: HostHello, action: str, request: object, answer: type[T]) -> T:
         client = ActionClient(
@@ -197,11 +202,12 @@ class Lookup:
         number: int,
         source: RestoreSource | None,
         resume_point: ResumePoint | None,
-        keys: Sequence[bytes],
-    ) -> list[bytes | None]:
+        where: bytes,
+        kind: StateKind,
+    ) -> dict[bytes, bytes]:
         """Read a shard that no host has opened yet: from its snapshot and its changelog."""
         if source is None and resume_point is None:
-            return [None] * len(keys)
+            return {}
         # Imported here: most drivers never need RocksDB.
         from ..state.host.memory import Memory
         from ..state.host.shard import Shard
@@ -216,7 +222,7 @@ class Lookup:
                     shard.replay(
                         read(shard_folder(self.changelogs, resume_point.query_id, uid, number), resume_point)
                     )
-                return shard.fetch(keys)
+                return shard.read([where], shard.position, kind)
             finally:
                 shard.close()
 

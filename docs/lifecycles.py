@@ -7,8 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from chandy.coordinator.protocol import user_requests
 from chandy.coordinator.protocol.copies import NEXT, CopyPhase
 from chandy.coordinator.protocol.pending import PHASES, CheckpointPhase
+from chandy.coordinator.protocol.user_requests import RequestPhase
 
 from .docstrings import attribute_docstrings, markdown
 
@@ -25,7 +27,9 @@ def page() -> str:
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
     checkpoints = _table("checkpoint", CheckpointPhase, {phase: PHASES[phase].next for phase in PHASES})
     copies = _table("copy", CopyPhase, NEXT)
-    return before + "\n\n".join([BEGIN, "\n".join(checkpoints), "\n".join(copies), after])
+    requests = _table("user's request", RequestPhase, user_requests.NEXT)
+    tables = ("\n".join(table) for table in (checkpoints, copies, requests))
+    return before + "\n\n".join([BEGIN, *tables, after])
 
 
 def _table(of: str, phases: type[P], after: Mapping[P, Set[P]]) -> Iterator[str]:

@@ -41,6 +41,14 @@ class RestoreSource:
 
 
 @attrs.frozen
+class NotResumable:
+    """A run of a query that the next one does not resume: it goes back to the checkpoint instead."""
+
+    why: str
+    """Without its subject, the query or its shard."""
+
+
+@attrs.frozen
 class ResumePoint:
     """Where a query resumes after its processes were killed. The changelogs of its shards lead there."""
 

@@ -6,7 +6,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -42,11 +42,26 @@ def raised(error: BaseException) -> Raised:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
         trace = trace.tb_next
-    text = str(error).strip()
+    text = text_of(error).strip()
     what = type(error).__name__ + (f": {text.splitlines()[0]}" if text else "")
-    return Raised(
-        _summary(what, _frames(trace)), "".join(traceback.format_exception(type(error), error, trace))
-    )
+    try:
+        told = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # noqa: BLE001 (what an exception says of itself may raise anything)
+        told = "".join((*traceback.format_tb(trace), what))
+    return Raised(storable(_summary(what, _frames(trace))), storable(told))
+
+
+def text_of(value: object, text: Callable[[object], str] = str) -> str:
+    """Return a value's text, by ``str`` or by ``repr``; a class of a user's may have none."""
+    try:
+        return text(value)
+    except Exception as error:  # noqa: BLE001 (it may raise anything)
+        return f"<a {type(value).__name__} whose text raises {type(error).__name__}>"
+
+
+def storable(text: str) -> str:
+    """Return a text that can be encoded, and stored by any database, with escapes for what cannot."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def raised_in(text: str) -> str:

@@ -89,6 +89,17 @@ class ObjectExistsError(StorageError):
 
 
 @attrs.define(eq=False)
+class UnfitError(StorageError):
+    """Bytes are not what they must be. They may have come so from a store: ``verified`` reads them again."""
+
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"expected {self.expected}, found {self.found}"
+
+
+@attrs.define(eq=False)
 class DamagedError(StorageError):
     """Bytes in a store differ from what was written. Nothing that depends on them may be used."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 from .errors import InvalidNameError
 
@@ -72,3 +74,15 @@ def validate_name(what: str, name: str) -> str:
             "choose another name",
         )
     return name
+
+
+def named(what: str) -> Callable[[Any, Any, str], None]:
+    """Return an attrs validator that accepts what ``validate_name`` does.
+
+    Stored records have it: a manifest may come from elsewhere, and its names become parts of paths, metrics and pages.
+    """
+
+    def check(_: Any, __: Any, name: str) -> None:
+        validate_name(what, name)
+
+    return check

@@ -66,6 +66,10 @@ class Store(ABC):
         """Return this store with a deadline for all operations together: retries end after so many seconds."""
         return self
 
+    def afresh(self) -> Store:
+        """Return this store for a second look: with connections of its own, if the backend keeps any."""
+        return self
+
     @abstractmethod
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the object's bytes, or ``length`` of them from ``offset``, fewer if the object ends before.

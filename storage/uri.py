@@ -45,35 +45,15 @@ class StoreUri:
         """
         parts = urlsplit(uri)
         shown = uri.partition("?")[0]
+        check_for_secrets(uri)
         if parts.fragment:
             raise invalid_uri(shown, "a path without '#'", f"#{parts.fragment}", "write '#' as %23")
-        if "@" in parts.netloc:
-            raise invalid_uri(
-                uri.replace(parts.netloc, "...@..."),
-                "no user or password, because URIs are logged",
-                "'@'",
-                _SECRETS,
-            )
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         options = dict(pairs)
         if len(options) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise invalid_uri(shown, "each option once", f"{twice!r} twice")
-        if secrets := sorted(filter(_SECRET.search, options)):
-            raise invalid_uri(
-                shown,
-                "no secret, because URIs are logged",
-                f"the option {secrets[0]!r}, which looks like one",
-                _SECRETS,
-            )
-        if of_users := sorted(name for name, value in pairs if _USER.search(value)):
-            raise invalid_uri(
-                shown,
-                "no user or password, because URIs are logged",
-                f"'@' in the option {of_users[0]!r}",
-                _SECRETS,
-            )
         path = unquote(parts.path).strip("/")
         if path and any(part in ("", ".", "..") for part in path.split("/")):
             raise invalid_uri(shown, "a path without '..', '.' and empty parts", repr(path))
@@ -98,6 +78,26 @@ class StoreUri:
             if name not in known and not name.startswith(prefixes):
                 expected = ", ".join([*known, *(f"{prefix}..." for prefix in prefixes)])
                 raise invalid_uri(str(self), f"options among {expected}", f"the unknown option {name!r}")
+
+
+def check_for_secrets(uri: str) -> None:
+    """Refuse a URI with what looks like a secret, before anything else can name it in an error or a log.
+
+    Raises:
+        InvalidPlaceError: it has a user, a password, or an option that looks like a secret.
+    """
+    parts = urlsplit(uri)
+    shown = uri.partition("?")[0]
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    if "@" in parts.netloc:
+        shown = f"{parts.scheme}://...@...{parts.path}"
+        raise invalid_uri(shown, "no user or password, because URIs are logged", "'@'", _SECRETS)
+    if secrets := sorted(name for name, _ in pairs if _SECRET.search(name)):
+        found = f"the option {secrets[0]!r}, which looks like one"
+        raise invalid_uri(shown, "no secret, because URIs are logged", found, _SECRETS)
+    if of_users := sorted(name for name, value in pairs if _USER.search(value)):
+        found = f"'@' in the option {of_users[0]!r}"
+        raise invalid_uri(shown, "no user or password, because URIs are logged", found, _SECRETS)
 
 
 def is_same_store(one: str, other: str) -> bool:

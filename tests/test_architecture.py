@@ -80,6 +80,12 @@ OF_PY4J = {"_jvm", "_jdf", "_jc", "_jsc", "_jsparkSession", "_jwrite", "_gateway
 """Attributes of PySpark's objects by which the JVM is reached; see ``docs/internals.md``."""
 LONGEST = 600
 """Lines of a module. What is longer has more than one job."""
+READ_ONCE = {
+    "coordinator.channels.observer": "the next look finds what this one has missed",
+    "storage.checkpoints.collect": "what is missing is not deleted",
+    "storage.checkpoints.journal": "it is for people, and a newer generation deletes it",
+}
+"""Modules that read a store and need no second look, and why."""
 VALUES = {("coordinator.restore.resume", "pathlib"), ("coordinator.protocol.statistics", "datetime")}
 """Imports of the type of a value: a path that is passed on, a time that is returned."""
 
@@ -245,6 +251,39 @@ def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     assert [
         name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
     ] == ["state.writer.savepoint_writer"]
+
+
+def modules_with(pattern: str) -> set[str]:
+    return {name for name, source in sources().items() if re.search(pattern, source)}
+
+
+def test_one_module_of_the_command_line_prints() -> None:
+    """So that no text of others reaches a terminal as it is."""
+    printing = modules_with(r"\b(?:click\.(?:s?echo|ClickException)|Console|Text|(?<!\.)print)\(")
+    assert {name for name in printing if name.startswith("coordinator.cli")} == {
+        "coordinator.cli.printing",
+        # The demo's driver prints JSON for the demo.
+        "coordinator.cli.demo_driver",
+    }
+
+
+def test_only_a_second_look_says_that_an_object_is_damaged_or_missing() -> None:
+    assert modules_with(r"(?<!class )\bDamaged(Start)?Error\(") == {
+        # Both say of whole checkpoints what ``verified`` has found.
+        "coordinator.restore.restore_point",
+        "storage.checkpoints.verification",
+    }
+    missing = modules_with(r"(?<!class )\bObjectMissingError\(")
+    # The executor knows itself what retention is about to delete.
+    assert {name for name in missing if not name.startswith("storage.backends.")} == {
+        "coordinator.execution.checkpoint_jobs"
+    }
+    reading = modules_with(r"(store|savepoint|open_store\([^()]*\))\.(read|download|stat)\(")
+    assert {
+        name
+        for name in reading - {"storage.verified"}
+        if "storage.verified" not in imports()[name] and not name.startswith("storage.backends.")
+    } == set(READ_ONCE)
 
 
 # --- what the rules look at ---------------------------------------------------------------------------------

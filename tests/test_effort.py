@@ -1,4 +1,4 @@
-"""What an ordinary run leaves out has its turn on another day, and the full run leaves out nothing."""
+"""What an ordinary run leaves out has its turn with another seed, and the full run leaves out nothing."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def tried() -> list[str]:
 def test_tests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effort, "IS_FULL", False)
     seen = set[str]()
-    for day in range(60):
-        monkeypatch.setattr(effort, "SEED", day)
+    for seed in range(60):
+        monkeypatch.setattr(effort, "SEED", seed)
         ran = tried()
         assert ran == tried(), "the processes of one run would not agree"
         assert len([name for name in ran if name.startswith("tests/a.py")]) == 2

@@ -18,12 +18,14 @@ from typing import Any, Self
 import attrs
 
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.job_steps import JobSteps
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
@@ -122,9 +124,9 @@ class Observed(CheckpointExecutor):
                 self.acknowledged_at, self.acknowledged_cpu = time.monotonic(), time.process_time()
                 self.acknowledged.set()
 
-    def _observed_discard(self, order: Discard) -> None:
+    def _observed_discard(self, order: Discard) -> JobSteps:
         begun = time.monotonic()
-        self._discard(order)
+        yield from self._discard(order)
         self.discard_seconds = time.monotonic() - begun
         self.discarded.set()
 
@@ -178,6 +180,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         new_machine(plan.fleet, generation.generation, store.uri),
         catalog=catalog,
         store=store,
+        open_store=open_store,
         watch=SuccessorWatch(catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0),
         progress=query,
         clock=time.time,

@@ -18,11 +18,12 @@ from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, Op
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.checkpoints.savepoint import commit_savepoint, read_savepoint
 from ...storage.checkpoints.snapshots import SnapshotWriter
-from ...storage.codec import from_json, to_json
+from ...storage.codec import to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError, StorageError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
 from ...storage.uri import join_uri
+from ...storage.verified import read_record
 from ..restore.restore_point import RestorePoint
 
 log = logger(__name__)
@@ -75,7 +76,7 @@ def find(root: str, query: str) -> Adopted | None:
         store = open_store(join_uri(place, str(generation)))
         try:
             manifest = read_savepoint(store)
-            source = from_json(AdoptionRecord, store.read(_RECORD))
+            source = read_record(store, _RECORD, AdoptionRecord, "the record of an adoption")
         except ObjectMissingError:
             continue
         return Adopted(RestorePoint(manifest, store.uri, is_adopted=True), source)

@@ -10,10 +10,10 @@ from typing import Final
 import attrs
 
 from ...storage.backends.open import open_store
-from ...storage.backends.retrying import create_surely
-from ...storage.codec import from_json, to_json
+from ...storage.codec import to_json
 from ...storage.errors import ObjectExistsError, ObjectMissingError
 from ...storage.uri import join_uri
+from ...storage.verified import read_record
 
 FOLDER: Final = ".adopted"
 """Folder in a storage, beside those of pipelines, whose names never begin with a dot."""
@@ -38,11 +38,11 @@ def find(storage: str, query_id: str) -> AdoptedBy | None:
         query_id: Spark's id of the plain query.
 
     Raises:
-        CodecError: the record is damaged.
+        DamagedError: the record is damaged.
         StorageError: the storage cannot be read.
     """
     try:
-        return from_json(AdoptedBy, open_store(storage).read(_key(query_id)))
+        return read_record(open_store(storage), _key(query_id), AdoptedBy, "the record of an adopted query")
     except ObjectMissingError:
         return None
 
@@ -58,7 +58,7 @@ def record(storage: str, query_id: str, own: AdoptedBy) -> AdoptedBy:
         As ``find``; the storage may also refuse to be written.
     """
     try:
-        create_surely(open_store(storage), _key(query_id), to_json(own))
+        open_store(storage).create(_key(query_id), to_json(own))
     except ObjectExistsError:
         # A user who has deleted it meanwhile has given up the query.
         return find(storage, query_id) or own

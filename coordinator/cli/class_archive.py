@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from .group import check_java, main
+from .printing import failure, say
 
 _END_SECONDS: Final = 600.0
 """How long Java may take to write the archive; on a busy machine it takes more than a minute."""
@@ -33,7 +34,7 @@ def class_archive(path: Path) -> None:
     if not os.access(path.parent, os.W_OK):
         raise click.BadParameter(f"expected a file in a directory that can be written to, found {path}")
     write(path)
-    click.echo(f"Written. Drivers use it with JDK_JAVA_OPTIONS=-XX:SharedArchiveFile={path}")
+    say(f"Written. Drivers use it with JDK_JAVA_OPTIONS=-XX:SharedArchiveFile={path}")
 
 
 def write(path: Path, options: str = "") -> None:
@@ -54,7 +55,7 @@ def write(path: Path, options: str = "") -> None:
     with tempfile.TemporaryDirectory(prefix="chandy-") as folder:
         code = _run(Path(folder))
     if not new.exists():
-        raise click.ClickException(
+        raise failure(
             f"Java has written no archive to {new}, and ended with {code}: look at its output above"
         )
     new.replace(path)

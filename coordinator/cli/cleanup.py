@@ -15,7 +15,7 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.collect import GRACE_SECONDS, collect_garbage
 from .group import json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_problems, print_table
+from .printing import print_json, print_problems, print_table, say
 
 if TYPE_CHECKING:
     from ..restore.leftovers import Leftover
@@ -40,13 +40,11 @@ def gc(uri: str, pipeline: str | None, dry_run: bool, force: bool, as_json: bool
         print_problems(_not_deleted(garbage.failed))
         return
     for key in garbage.keys:
-        click.echo(key)
+        say(key)
     verb = "would delete" if dry_run else "deleted"
-    click.echo(
-        f"{verb} {len(garbage.keys)} objects, {decimal(garbage.bytes)}; kept {garbage.young} young ones"
-    )
+    say(f"{verb} {len(garbage.keys)} objects, {decimal(garbage.bytes)}; kept {garbage.young} young ones")
     if garbage.damaged:
-        click.echo(
+        say(
             f"kept {garbage.spared} more, because these damaged manifests may need them: {', '.join(garbage.damaged)}; "
             "replace the manifests by intact copies, or delete them to give up their checkpoints, then run this again",
             err=True,
@@ -96,7 +94,7 @@ def clean(work_dir: Path | None, cache_dir: Path | None, dry_run: bool, force: b
         if rows:
             print_table("", ["directory", "left by", "size", "last written"], rows, numbers=("size",))
         verb = "would delete" if dry_run else "deleted"
-        click.echo(
+        say(
             f"{verb} {len(rows)} directories, {decimal(found.bytes)}; kept {len(found.young)} young ones and "
             f"{found.in_use} in use"
         )

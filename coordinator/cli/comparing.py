@@ -11,7 +11,7 @@ import click
 
 from ...storage.checkpoints import locate
 from .group import absolute, json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_table
+from .printing import print_json, print_table, say
 
 if TYPE_CHECKING:
     from ..differences import OperatorDifferences, QueryDifferences, StateDifferences
@@ -77,9 +77,9 @@ def diff(
 
 def _print_query(query: QueryDifferences) -> None:
     was, now = ("none" if batch is None else f"batch {batch}" for batch in query.batches)
-    click.echo(f"query {query.name}: {was}" + (f" -> {now}" if was != now else ", the same"))
+    say(f"query {query.name}: {was}" + (f" -> {now}" if was != now else ", the same"))
     for source in query.sources:
-        click.echo(f"  source {source.source}: {source.old or 'nothing'} -> {source.new or 'nothing'}")
+        say(f"  source {source.source}: {source.old or 'nothing'} -> {source.new or 'nothing'}")
 
 
 def _print_operator(operator: OperatorDifferences) -> None:
@@ -87,7 +87,7 @@ def _print_operator(operator: OperatorDifferences) -> None:
     was, now = operator.shards
     shards = f"{now} shards" if was == now else f"{was} -> {now} shards"
     read = f"{operator.read} read" if operator.read else "all the same"
-    click.echo(f"operator {operator.uid} of query {operator.query}{how}: {shards}, {read}")
+    say(f"operator {operator.uid} of query {operator.query}{how}: {shards}, {read}")
     rows = [
         [state.name, state.kind, str(state.added), str(state.removed), str(state.changed)]
         for state in operator.states

@@ -19,7 +19,7 @@ from .group import (
     pipeline_option,
     storage_uri,
 )
-from .printing import print_json
+from .printing import print_json, say
 
 _AT_ONCE: Final = 1000
 """How many letters are in memory besides those that are shown."""
@@ -63,7 +63,7 @@ def dead_letters(
         return
     for uid, (count, letters) in by_operator.items():
         more = f", the latest {limit} of them" if count > limit else ""
-        click.echo(f"operator {uid}: {count} dead letters{more}")
+        say(f"operator {uid}: {count} dead letters{more}")
         for one in letters:
             _print(one)
 
@@ -111,17 +111,15 @@ def _age(letter: dict[str, Any]) -> tuple[float, str]:
 
 
 def _print(letter: dict[str, Any]) -> None:
-    click.echo(
-        f"\n{to_the_second(letter['time'].timestamp())}, batch {letter['batch']}, key {_text(letter['key'])}"
-    )
+    say(f"\n{to_the_second(letter['time'].timestamp())}, batch {letter['batch']}, key {_text(letter['key'])}")
     if letter["place"]:
-        click.echo(f"  {letter['place']}")
+        say(f"  {letter['place']}")
     for line in letter["traceback"].strip().splitlines():
-        click.echo(f"  {line}")
+        say(f"  {line}")
     for source, (begin, end) in (letter["offsets"] or {}).items():
-        click.echo(f"  source {source} is read from {begin or 'its beginning'} to {end}")
+        say(f"  source {source} is read from {begin or 'its beginning'} to {end}")
     for row in letter["rows"]:
-        click.echo(f"  row {_text(row)}")
+        say(f"  row {_text(row)}")
 
 
 def _text(fields: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ import click
 
 from .demo_driver import NUMBERS, run, totals_of
 from .group import check_java, main
+from .printing import failure, say
 
 _BEFORE: Final = 10
 """The first driver is killed after at least so many batches, and a checkpoint."""
@@ -42,26 +43,24 @@ def demo(keep: bool) -> None:
         _run(folder)
     finally:
         if keep:
-            click.echo(f"The checkpoints are kept: chandy list {folder / 'checkpoints'}")
+            say(f"The checkpoints are kept: chandy list {folder / 'checkpoints'}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(folder: Path) -> None:
-    click.echo(
-        f"A pipeline adds up numbers by their last digit: {NUMBERS:,} a batch, a checkpoint each second."
-    )
+    say(f"A pipeline adds up numbers by their last digit: {NUMBERS:,} a batch, a checkpoint each second.")
     batches, checkpoint = 0, None
     with _driver(folder, sys.maxsize) as events:
         for event in events:
             if event["event"] == "checkpoint":
                 checkpoint = event["id"]
-                click.echo(f"  checkpoint {checkpoint} completed in {event['seconds'] * 1000:.0f} ms")
+                say(f"  checkpoint {checkpoint} completed in {event['seconds'] * 1000:.0f} ms")
             batches = event.get("batches", batches)
             if batches >= _BEFORE and checkpoint is not None:
                 break
-    click.echo(f"  after {batches} batches, its driver and its JVM are killed (SIGKILL)")
-    click.echo("The same program is started again.")
+    say(f"  after {batches} batches, its driver and its JVM are killed (SIGKILL)")
+    say("The same program is started again.")
     restored: int | None = None
     said: list[dict[str, Any]] = []
     with _driver(folder, batches + _AFTER) as events:
@@ -69,16 +68,14 @@ def _run(folder: Path) -> None:
             restored = event.get("restored", restored)
             if event["event"] == "batch":
                 if not said:
-                    click.echo(
-                        f"  it restored checkpoint {restored}, and went on with batch {event['batches']}"
-                    )
+                    say(f"  it restored checkpoint {restored}, and went on with batch {event['batches']}")
                 said.append(event)
     batches = said[-1]["batches"]
     found = {int(digit): tuple(both) for digit, both in said[-1]["totals"].items()}
     if found != (expected := totals_of(batches)):
-        raise click.ClickException(f"the totals are wrong: expected {expected}, found {found}")
+        raise failure(f"the totals are wrong: expected {expected}, found {found}")
     each = batches * NUMBERS // 10
-    click.echo(
+    say(
         f"After {batches} batches, each digit has {each:,} numbers and the right sum: nothing was lost or doubled."
     )
 
@@ -125,7 +122,7 @@ def _said(process: subprocess.Popen[str], log: Path) -> Iterator[dict[str, Any]]
     if code := process.wait():
         lines = log.read_text(errors="replace").splitlines()
         why = f"a driver did not end within {_SECONDS:g} s" if code < 0 else "a driver has failed"
-        raise click.ClickException("\n".join([f"{why}; the end of its log:", *lines[-20:]]))
+        raise failure("\n".join([f"{why}; the end of its log:", *lines[-20:]]))
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

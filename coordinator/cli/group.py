@@ -11,6 +11,7 @@ import click
 
 from ...storage.checkpoints import locate
 from ...storage.errors import ChandyError
+from .printing import failure
 
 
 class _Commands(click.Group):
@@ -22,7 +23,7 @@ class _Commands(click.Group):
         except BrokenPipeError:
             raise
         except (ChandyError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+            raise failure(str(error)) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,7 +38,7 @@ def main() -> None:
 
 def absolute(context: click.Context, parameter: click.Parameter, uri: str) -> str:
     """Return a place as stores take it: a path below the current directory as an absolute one."""
-    return uri if "://" in uri or uri.startswith("/") else str(Path(uri).resolve())
+    return uri if "://" in uri or uri.startswith(("/", "file:")) else str(Path(uri).resolve())
 
 
 def check_java() -> None:
@@ -48,9 +49,7 @@ def check_java() -> None:
     """
     home = os.environ.get("JAVA_HOME")
     if shutil.which(Path(home, "bin", "java") if home else "java") is None:
-        raise click.ClickException(
-            "Spark needs Java 17 or newer, and there is none. Install it, or set JAVA_HOME."
-        )
+        raise failure("Spark needs Java 17 or newer, and there is none. Install it, or set JAVA_HOME.")
 
 
 storage_uri = click.argument("uri", metavar="STORAGE_URI", callback=absolute)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click
 from rich.filesize import decimal
 
 from ...storage.checkpoints import locate
@@ -12,7 +11,7 @@ from ...storage.store import Store
 from ...storage.times import to_the_second
 from .facts import duration_of, facts_of, problem_of
 from .group import json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_problems, print_table
+from .printing import print_json, print_problems, print_table, say
 
 
 @main.command("list")
@@ -47,7 +46,7 @@ def _list_checkpoints(name: str, store: Store, entries: list[CatalogEntry], as_j
         f"{name}: {len(rows)} checkpoints", columns, rows, numbers=("id", "took", "size", "new", "shards")
     )
     for savepoint in savepoints:
-        click.echo(f"savepoint {savepoint['id']}: {savepoint['uri']}")
+        say(f"savepoint {savepoint['id']}: {savepoint['uri']}")
 
 
 def _row(entry: CatalogEntry) -> list[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import attrs
 import click
 
 from ...storage.checkpoints import locate
-from .group import checkpoint_option, json_option, main, pipeline_option, storage_uri
-from .printing import print_json
+from .group import absolute, checkpoint_option, json_option, main, pipeline_option, storage_uri
+from .printing import print_json, say
 
 
 @main.command("export")
@@ -41,13 +39,13 @@ def export_(
     if as_json:
         print_json(facts(exported))
         return
-    click.echo((exported.directory / README).read_text(), nl=False)
+    say((exported.directory / README).read_text(), nl=False)
 
 
 @main.command()
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("path", metavar="PATH", callback=absolute)
 @json_option
-def adoption(path: Path, as_json: bool) -> None:
+def adoption(path: str, as_json: bool) -> None:
     """Say what a query would take over from the checkpoint of a plain Spark query. Nothing is changed.
 
     PATH is the checkpointLocation of the query. To adopt it, give the path to start(..., adopt=PATH).
@@ -56,8 +54,8 @@ def adoption(path: Path, as_json: bool) -> None:
     from ..adopt.findings import examine
     from ..spark.plain_checkpoint import read_checkpoint
 
-    found = examine(read_checkpoint(str(path.resolve())))
+    found = examine(read_checkpoint(path))
     if as_json:
         print_json(attrs.asdict(found))
     else:
-        click.echo(str(found))
+        say(str(found))

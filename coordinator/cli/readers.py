@@ -15,7 +15,7 @@ from ...storage.errors import NothingHereError
 from ...storage.ids import CheckpointId
 from ...storage.store import Store
 from .group import json_option, main, pipeline_option, storage_uri
-from .printing import print_json, print_table
+from .printing import print_json, print_table, say
 
 
 @main.command()
@@ -60,7 +60,7 @@ def _release(store: Store, reader: str) -> None:
             ", ".join(there) or "no reader",
         )
     released = Pins(store, reader).release()
-    click.echo(f"released {len(released)} checkpoints; the next checkpoint deletes them", err=True)
+    say(f"released {len(released)} checkpoints; the next checkpoint deletes them", err=True)
 
 
 def _found(store: Store) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from rich.filesize import decimal
 
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.manifest import ChannelRecord, QueryRecord
+from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError
 from ...storage.store import Store
 from ...storage.times import to_the_second
@@ -83,7 +84,7 @@ def _logged(store: Store, query: QueryRecord) -> tuple[LoggedOffset, ...]:
     for file in query.files.files:
         if file.name == entry or file.name.endswith(f"/{entry}"):
             try:
-                content = store.read(file.key, file.offset, file.size)
+                content = read_file(store, file)
             except (ChandyError, OSError) as error:
                 # The rest of the checkpoint is worth to be shown all the same; `chandy verify` looks for damage.
                 return (LoggedOffset("?", f"cannot be read: {error}"),)

@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
+from typing_extensions import override
 
 from ...storage.times import to_the_second
 from .group import main
-from .printing import PIPED_WIDTH
+from .printing import cell, console, failure
 
 _TIMEOUT: Final = 10.0
 _CHECKPOINTS: Final = 8
@@ -59,8 +59,7 @@ def top(url: str, token_file: Any, ca: str | None, every: float, once: bool) -> 
     token = token_file.read().strip() if token_file else os.environ.get("CHANDY_TOKEN", "")
     driver = _Driver(url.rstrip("/"), token, ssl.create_default_context(cafile=ca) if ca else None)
     if once:
-        console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-        console.print(Group(*_shown(driver)))
+        console().print(Group(*_shown(driver)))
         return
     with Live(screen=sys.stdout.isatty(), auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -68,8 +67,16 @@ def top(url: str, token_file: Any, ca: str | None, every: float, once: bool) -> 
                 live.update(Group(*_shown(driver)), refresh=True)
             except click.ClickException as error:
                 # It may be starting again.
-                live.update(Text(f"{to_the_second(time.time())}: {error.message}", "bold red"), refresh=True)
+                live.update(cell(f"{to_the_second(time.time())}: {error.message}", "bold red"), refresh=True)
             time.sleep(every)
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Takes a redirection for an error: the token is for one address alone, and a driver redirects nobody."""
+
+    @override
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        return None
 
 
 class _Driver:
@@ -78,7 +85,7 @@ class _Driver:
     def __init__(self, url: str, token: str, tls: ssl.SSLContext | None) -> None:
         self._url = url
         self._token = token
-        self._tls = tls
+        self._opener = build_opener(_NoRedirects, HTTPSHandler(context=tls))
 
     def ask(self, path: str) -> Any:
         """Return the answer to a request.
@@ -89,20 +96,20 @@ class _Driver:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         request = Request(f"{self._url}/api/v1{path}", headers=headers)
         try:
-            with urlopen(request, timeout=_TIMEOUT, context=self._tls) as answer:
+            with self._opener.open(request, timeout=_TIMEOUT) as answer:
                 return json.load(answer)
         except HTTPError as error:
-            raise click.ClickException(f"{self._url}: {_refusal(error)}") from error
+            raise failure(f"{self._url}: {_refusal(error)}") from error
         except (OSError, ValueError) as error:
-            raise click.ClickException(
-                f"{self._url} does not answer as a driver of Chandy: {error}"
-            ) from error
+            raise failure(f"{self._url} does not answer as a driver of Chandy: {error}") from error
 
 
 def _refusal(error: HTTPError) -> str:
     text = error.read(10_000).decode(errors="replace").strip()
     if error.code == 401:
         return "a token is needed: give --token-file, or set CHANDY_TOKEN"
+    if 300 <= error.code < 400:
+        return f"expected the driver's own address, found one that redirects to {error.headers['Location']}"
     try:
         return str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):
@@ -113,15 +120,15 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
     overview, checkpoints, recoveries = (driver.ask(path) for path in ("", "/checkpoints", "/recoveries"))
     now = overview["now"]
     is_ready = overview["is_ready"]
-    head = Text(f"{overview['pipeline']}  ", "bold")
+    head = cell(f"{overview['pipeline']}  ", "bold")
     head.append("✓ well" if is_ready else "✗ not well", "green" if is_ready else "red")
     head.append(f"  {to_the_second(now)}, generation {overview['generation']}", "dim")
     yield head
     for trouble in overview["troubles"]:
-        yield Text(f"  {trouble}", "red")
+        yield cell(f"  {trouble}", "red")
     hosts = ", ".join(f"{name}: {count} shards" for name, count in sorted(overview["shards"].items()))
     counts = checkpoints["counts"]
-    yield Text(
+    yield cell(
         f"checkpoints: {counts['completed']} completed, {counts['failed']} failed, {counts['in_progress']} in "
         f"progress, {overview['checkpoints_queued']} queued; {hosts or 'no shards yet'}"
     )
@@ -190,13 +197,12 @@ def _rounded(number: float | None) -> str:
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]], numbers: tuple[str, ...]) -> RenderableType:
     if not rows:
-        return Text("")
+        return cell("")
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     for column in columns:
         table.add_column(
             column, justify="right" if column in numbers else "left", overflow="ellipsis", no_wrap=True
         )
     for row in rows:
-        # As text, because rich would take some names for markup.
-        table.add_row(*map(Text, row))
-    return Group(Text(""), table)
+        table.add_row(*map(cell, row))
+    return Group(cell(""), table)

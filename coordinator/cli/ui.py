@@ -11,6 +11,7 @@ import click
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from .group import main, pipeline_option, storage_uri
+from .printing import failure, say
 
 
 @main.command()
@@ -37,12 +38,12 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
         from ..monitor.server import Monitor
         from ..monitor.stored import StoredPipeline
     except ImportError as error:
-        raise click.ClickException(f"{error}: pip install 'chandy[monitor]'") from error
+        raise failure(f"{error}: pip install 'chandy[monitor]'") from error
     monitor, ended = Monitor.begin(name, Listening("127.0.0.1", port)), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     try:
         monitor.tell(StoredPipeline(Catalog(store), time.time))
-        click.echo(f"{name} is shown at {monitor.url}")
+        say(f"{name} is shown at {monitor.url}")
         ended.wait()
     except KeyboardInterrupt:
         pass

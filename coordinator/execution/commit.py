@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Final
 
-from ...storage.backends.retrying import no_patience
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind, Manifest
 from ...storage.checkpoints.savepoint import commit_savepoint
-from ...storage.errors import StoreFailedError
+from ...storage.errors import OutcomeUnknownError, StoreFailedError
+from ...storage.logs import logger
 from ...storage.store import Store
+from .job_steps import JobSteps, Pause
+
+log = logger(__name__)
+
+_ASK_AGAIN_SECONDS: Final = 2.0
+"""The pause before a store is asked again whether a manifest was written."""
 
 
 def commit_steps(
@@ -17,31 +24,60 @@ def commit_steps(
     root: str,
     catalog: Catalog,
     open_store: Callable[[str], Store],
-    patience: Callable[[StoreFailedError], bool] = no_patience,
-) -> Iterator[None]:
+    is_closed: Callable[[], bool],
+) -> JobSteps:
     """Commit a checkpoint, one call to a store after the other.
 
-    It yields between the calls, where a crash or another coordinator may come in. The checkpoint has completed when
-    the iterator is at its end, and not before.
+    The checkpoint has completed when the iterator is at its end, and not before.
 
     Args:
         manifest: of the checkpoint.
         root: URI of the store that the checkpoint was written to.
         catalog: the pipeline's own checkpoints.
         open_store: opens the store of a savepoint.
-        patience: whether to ask a store again that does not tell whether it has written the manifest.
+        is_closed: whether to give up on a store that does not tell whether it has written the manifest.
 
     Raises:
         FencedError: another coordinator has taken the pipeline over.
         StorageError: the manifest is not durable, or nobody can tell.
     """
     catalog.check_not_fenced(manifest.generation)
-    yield
+    yield None
     if manifest.kind is CheckpointKind.SAVEPOINT:
-        commit_savepoint(open_store(root), manifest, patience)
-        yield
+        store = open_store(root)
+        yield from _until_known(lambda: commit_savepoint(store, manifest), OutcomeUnknownError, is_closed)
+        yield None
         catalog.check_not_fenced(manifest.generation)
     else:
-        catalog.commit(manifest, patience)
-        yield
-        catalog.confirm(manifest, patience)
+        yield from _until_known(lambda: catalog.commit(manifest), OutcomeUnknownError, is_closed)
+        yield None
+        # The manifest is there. Whatever the store does not answer now, nobody knows whether it counts.
+        yield from _until_known(lambda: catalog.confirm(manifest), StoreFailedError, is_closed)
+
+
+def _until_known(
+    act: Callable[[], None], unknown: type[StoreFailedError], is_closed: Callable[[], bool]
+) -> JobSteps:
+    """Repeat what can be repeated until the store tells what became of it.
+
+    Args:
+        act: is called.
+        unknown: the errors of its first call after which nobody knows. Afterwards any failure of the store says nothing
+            of the calls before.
+        is_closed: whether to give up.
+
+    Raises:
+        OutcomeUnknownError: it was given up.
+    """
+    while True:
+        try:
+            act()
+            return
+        except unknown as failed:
+            error, unknown = failed, StoreFailedError
+        log.warning("cannot tell whether a manifest was written, asking again", error=str(error))
+        yield Pause(_ASK_AGAIN_SECONDS)
+        if is_closed():
+            raise OutcomeUnknownError(
+                error.store, error.key, error.operation, error.reason, error.transient
+            ) from error

@@ -107,10 +107,16 @@ class ConnectedHosts:
             FencedError: another coordinator has taken the pipeline over.
             StorageError: nobody knows: the last look is too long ago, and the store does not answer.
         """
+        while (answer := self.ask_once(ask)) is None:
+            self._protocol.wait_until(lambda state: not state.holds(ask.query_id), HAND_OVER_SECONDS)
+        return answer
+
+    def ask_once(self, ask: AskBatch) -> BatchAnswer | None:
+        """Answer as ``ask``; return None while a shard of the query is handed over."""
         self._proof.check()
         self._check_not_dismissed(ask.host)
-        while (answer := self._protocol.handle_often(on.BatchAsked(ask))) is None:
-            self._protocol.wait_until(lambda state: not state.holds(ask.query_id), HAND_OVER_SECONDS)
+        if (answer := self._protocol.handle_often(on.BatchAsked(ask))) is None:
+            return None
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))
 

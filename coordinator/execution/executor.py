@@ -13,15 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
-
-import attrs
 
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
-from ...storage.errors import ChandyError
-from ...storage.ids import BatchId, CheckpointId
-from ...storage.logs import carried, cause, caused_by, logger
+from ...storage.logs import carried, caused_by, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
@@ -35,11 +30,13 @@ from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
+from .dispatch import Dispatcher, Job, JobLane
+from .job_steps import take_all
 from .locked_protocol import CausedInstruction, LockedProtocol
 from .progress import Progress
 from .reports import Reports
 from .successor_watch import SuccessorWatch
-from .workers import StoreWorkers, Workers
+from .workers import StoreWorkers, lane_workers
 
 log = logger(__name__)
 
@@ -47,29 +44,6 @@ _COMMIT_POLL_SECONDS = 0.02
 """How soon the commit of a cut is noticed in an idle query; polled only while a checkpoint waits for one."""
 _STOP_SECONDS = 30.0
 """How long closing waits for a manifest that is being written, and then for all else that is being done."""
-
-
-@attrs.frozen(eq=False)
-class Job:
-    """What a thread does."""
-
-    work: Callable[[Any], object]
-    instruction: Any
-    """What ``work`` is called with."""
-    cause: int | None = attrs.field(factory=cause)
-    """The id of the event that it follows from."""
-
-    @property
-    def checkpoint(self) -> CheckpointId | None:
-        """The checkpoint that fails if the work fails; None if none does."""
-        checkpoint: CheckpointId | None = getattr(self.instruction, "checkpoint", None)
-        return checkpoint
-
-    @property
-    def name(self) -> str:
-        """What it is, for people."""
-        name = type(self.instruction).__name__
-        return name if self.checkpoint is None else f"{name} of checkpoint {self.checkpoint}"
 
 
 class CheckpointExecutor:
@@ -81,6 +55,7 @@ class CheckpointExecutor:
         *,
         catalog: Catalog,
         store: Store,
+        open_store: Callable[[str], Store],
         watch: SuccessorWatch,
         progress: Progress,
         clock: Callable[[], float],
@@ -93,6 +68,7 @@ class CheckpointExecutor:
             state: the state machine; from now on only this object touches it.
             catalog: where manifests are committed.
             store: the pipeline's own store.
+            open_store: opens other stores, by their URIs.
             watch: is told of a successor, and proves that there is no successor.
             progress: the queries on the driver's disk.
             clock: seconds since 1970, never going back.
@@ -117,24 +93,22 @@ class CheckpointExecutor:
             watch,
             catalog=catalog,
             store=store,
+            open_store=open_store,
             progress=progress,
             clock=clock,
-            closed=self._closed,
+            is_closed=self._closed.is_set,
             reports=reports,
         )
-        self._store = store
-        self._progress = progress
+        self.send = self.hosts.send
+        self.dispatcher = Dispatcher(self.protocol, self.jobs, progress, reports, self)
+        self._root = store.uri
         self._clock = clock
         self._reports = reports
         self._futures: dict[Request, Future[Checkpoint]] = {}
-        self._own = StoreWorkers(self._carefully)
+        self._own = StoreWorkers(self._carry_out)
         self._elsewhere: dict[str, StoreWorkers] = {}
         """By URI, for savepoints; changed by the dispatching thread alone."""
-        # Reading a checkpoint again may take as long as restoring it.
-        self._reader = Workers[Job](self._carefully, 1, "chandy-read-back")
-        # Runs the callbacks of futures. A callback may take long, or wait for the thread that closes the executor. So
-        # nothing waits for these threads, and there are many.
-        self._answers = Workers[Job](self._carefully, 32, "chandy-answers")
+        self._others = {lane: lane_workers(lane, self._carry_out) for lane in JobLane if not lane.is_of_store}
         self._threads = [
             threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
             self._watcher("chandy-watch", self._look_at_the_time),
@@ -197,7 +171,7 @@ class CheckpointExecutor:
         self.hosts.look()
         for store in self._all_workers():
             store.staff()
-        for workers in (self._reader, self._answers):
+        for workers in self._others.values():
             workers.staff()
         deadline = self.protocol.next_deadline()
         if deadline is not None and self._clock() >= deadline:
@@ -207,109 +181,49 @@ class CheckpointExecutor:
 
     def _look_for_commits(self) -> float | None:
         """Look for commits of cuts, on the driver's disk, which may not answer."""
-        waiting = self.protocol.waiting_for_commits()
-        for query, cut in waiting.items():
-            if self._is_committed(query, cut):
-                self.protocol.handle(on.BatchCommitted(query, cut))
-        return _COMMIT_POLL_SECONDS if waiting else None
-
-    def _is_committed(self, query: str, batch: BatchId) -> bool:
-        try:
-            return self._progress.is_committed(query, batch)
-        except (OSError, ChandyError) as error:
-            log.warning("cannot look for a commit", query=query, batch=batch, error=str(error))
-            return False
-        except KeyError:
-            # The query could not be started after all; its checkpoints are being aborted.
-            return False
+        take_all(self.jobs.notice_commits(), self._closed)
+        return _COMMIT_POLL_SECONDS if self.protocol.waiting_for_commits() else None
 
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (given := self.protocol.instructions.get()) is not None:
             if isinstance(given, threading.Event):
-                self._own.manifests.submit(Job(threading.Event.set, given))
+                self.submit(JobLane.MANIFESTS, self._root, Job(threading.Event.set, given))
                 continue
             with caused_by(given.cause):
                 try:
-                    self._hand_on(given.instruction)
+                    take_all(self.dispatcher.hand_on(given.instruction), self._closed)
                 except Exception:
                     log.exception("an instruction failed", instruction=type(given.instruction).__name__)
 
-    def _hand_on(self, instruction: do.Instruction) -> None:
-        jobs = self.jobs
-        match instruction:
-            case do.Send(host, order):
-                self.hosts.send(host, order)
-            case do.Finalize():
-                self._workers(instruction.root).manifests.submit(Job(jobs.finalize, instruction))
-            case do.StoreProgress():
-                # Here, because the jobs of two checkpoints may overtake each other.
-                self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
-                self._workers(instruction.root).io.submit(Job(jobs.store_progress, instruction))
-            case do.ChooseCut():
-                self._workers(instruction.root).io.submit(Job(jobs.choose_cut, instruction))
-            case do.CopyShards():
-                self._workers(instruction.root).io.submit(Job(jobs.copy_shards, instruction))
-            case do.Publish(checkpoint, queries):
-                for query in queries:
-                    self._progress.commit(query, checkpoint)
-            case do.ReadBack():
-                self._reader.submit(Job(jobs.read_back, instruction))
-            case do.DiscardAborted():
-                self._workers(instruction.root).cleaner.submit(Job(jobs.discard_aborted, instruction))
-            case do.Discard():
-                self._own.cleaner.submit(Job(jobs.discard, instruction))
-            case do.Resolve():
-                self._answers.submit(Job(self._resolve, instruction))
-            case do.Reject():
-                self._answers.submit(Job(self._reject, instruction))
-            case do.GoBack(why):
-                log.warning("state is lost", why=why)
-                self._reports.state_lost(why)
-            case do.ReplaceHost(why, promoted, reopened):
-                log.warning(
-                    "others take the shards of a lost host over, and no query restarts",
-                    why=why,
-                    from_standbys=len(promoted),
-                    from_changelogs=len(reopened),
-                )
-                self._reports.news.host_replaced(why, len(promoted), len(reopened))
-            case do.StandbysInSync(shards):
-                log.info("all shards have standbys", shards=shards)
-            case do.FailPipeline(error):
-                log.debug("the pipeline fails", events=self.protocol.events)
-                self._reports.must_fail(error)
-            case do.ReportStatistics(statistics):
-                self._reports.news.measured(statistics)
-            case do.ReportStatisticsFailure(bug):
-                log.error("a checkpoint could not be counted", error=repr(bug))
+    def _carry_out(self, job: Job) -> None:
+        with caused_by(job.cause):
+            take_all(self.dispatcher.steps_of(job), self._closed)
+
+    # --- what the dispatcher hands on -----------------------------------------------------------------------
+
+    def submit(self, lane: JobLane, root: str, job: Job) -> None:
+        """Have a job carried out by the threads of its lane."""
+        workers = self._workers(root).lanes if lane.is_of_store else self._others
+        workers[lane].submit(job)
 
     def _workers(self, root: str) -> StoreWorkers:
         """The threads for a store."""
-        if root == self._store.uri:
+        if root == self._root:
             return self._own
         found = self._elsewhere.get(root)
         if found is None:
             self._elsewhere = {uri: one for uri, one in self._elsewhere.items() if not one.is_idle}
-            found = self._elsewhere[root] = StoreWorkers(self._carefully)
+            found = self._elsewhere[root] = StoreWorkers(self._carry_out)
         return found
 
-    def _carefully(self, job: Job) -> None:
-        """Do what an instruction says. An unexpected error fails its checkpoint."""
-        with caused_by(job.cause):
-            try:
-                job.work(job.instruction)
-            except Exception as error:
-                log.exception("an instruction failed", instruction=job.name)
-                log.debug("an instruction failed", events=self.protocol.events)
-                if job.checkpoint is not None:
-                    self.jobs.failed(job.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, error)
-
-    def _resolve(self, order: do.Resolve) -> None:
+    def resolve(self, order: do.Resolve) -> None:
+        """Give a request its checkpoint."""
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_result(Checkpoint.of(order.manifest, order.root))
 
-    def _reject(self, order: do.Reject) -> None:
+    def reject(self, order: do.Reject) -> None:
+        """Fail a request."""
         reason = order.error.reason
         # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
         is_news = reason.counted or reason in (Reason.FENCED, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING)
@@ -369,7 +283,7 @@ class CheckpointExecutor:
         deadline = time.monotonic() + _STOP_SECONDS
         self.settle()
         for workers in self._all_workers():
-            workers.manifests.wait(deadline)
+            workers.lanes[JobLane.MANIFESTS].wait(deadline)
 
     def _unfinished(self, deadline: float) -> list[str]:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
@@ -386,12 +300,12 @@ class CheckpointExecutor:
             while True:
                 match self.protocol.instructions.get_nowait():
                     case CausedInstruction(do.Resolve() as answer):
-                        self._resolve(answer)
+                        self.resolve(answer)
                     case CausedInstruction(do.Reject() as answer):
-                        self._reject(answer)
+                        self.reject(answer)
 
     def _refuse_the_rest(self, reason: Reason) -> None:
         """Fail the requests that have no answer: nobody waits for their manifests any more."""
         detail = "its outcome was not known in time; `chandy list` tells whether it is complete"
         for request in list(self._futures):
-            self._reject(do.Reject(request, CheckpointError(None, reason, detail)))
+            self.reject(do.Reject(request, CheckpointError(None, reason, detail)))

@@ -18,6 +18,7 @@ from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.event_log import EventLog, LoggedEvent
 from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.user_requests import UserRequest
 from .questions import Questions
 
 log = logger(__name__)
@@ -88,6 +89,12 @@ class LockedProtocol(Questions):
         """Wait until something holds of the state machine; return whether it does now."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._state), seconds)
+
+    def await_outcome(self, request: UserRequest) -> None:
+        """Wait until a request has ended; raise its error if it is not done."""
+        with self._changed:
+            self._changed.wait_for(lambda: request.is_over)
+        request.check()
 
     @property
     def events(self) -> tuple[LoggedEvent, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from ...storage.logs import carried, logger
+from .dispatch import JobLane
 
 log = logger(__name__)
 
@@ -101,28 +102,27 @@ class Workers(Generic[T]):
                     self._running = [one for one in self._running if one is not job]
 
 
+def lane_workers(lane: JobLane, carry_out: Callable[[Any], None]) -> Workers[Any]:
+    """Return the threads of a lane."""
+    return Workers(carry_out, lane.limit, f"chandy-{lane.label}")
+
+
 class StoreWorkers:
     """The threads for one store. One that does not answer holds up nothing that goes to another store."""
 
     def __init__(self, carry_out: Callable[[Any], None]) -> None:
-        self.io = Workers[Any](carry_out, 4, "chandy-io")
-        """For all but the next two."""
-        self.manifests = Workers[Any](carry_out, 1, "chandy-manifests")
-        """Manifests are written one after the other."""
-        self.cleaner = Workers[Any](carry_out, 1, "chandy-cleaner")
-        """Deleting thousands of objects takes its time, and no checkpoint waits for it."""
-        self._all = (self.io, self.manifests, self.cleaner)
+        self.lanes = {lane: lane_workers(lane, carry_out) for lane in JobLane if lane.is_of_store}
 
     def wait(self, deadline: float) -> tuple[Any, ...]:
         """Wait as ``Workers.wait``, for all of them."""
-        return tuple(job for workers in self._all for job in workers.wait(deadline))
+        return tuple(job for workers in self.lanes.values() for job in workers.wait(deadline))
 
     def staff(self) -> None:
         """Start threads that jobs wait for."""
-        for workers in self._all:
+        for workers in self.lanes.values():
             workers.staff()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to do."""
-        return all(workers.is_idle for workers in self._all)
+        return all(workers.is_idle for workers in self.lanes.values())

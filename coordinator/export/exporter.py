@@ -12,7 +12,6 @@ import attrs
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.verification import verify
-from ...storage.errors import DamagedError
 from .contents import Exported
 from .errors import ExportError
 from .operators import write_operator
@@ -58,8 +57,7 @@ def export(
     manifest = chosen(found.manifest, queries)
     check_published(manifest)
     if problems := verify(found.store, manifest).problems:
-        first = problems[0]
-        raise DamagedError(found.store.uri, first.key, f"{first.expected} for {first.file}", first.found)
+        raise problems[0].error(found.store.uri)
     with filled(directory, last=CHECKPOINTS) as folder:
         states = {one.uid: write_operator(found.store, one, folder, directory) for one in manifest.operators}
         written = []

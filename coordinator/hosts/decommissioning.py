@@ -1,4 +1,4 @@
-"""Empties the state hosts of executors that Spark decommissions, and has them end."""
+"""Tells the protocol which executors Spark decommissions, and has their state hosts end once they are empty."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events as on
 from ..spark.executors import decommissioned
-from .draining import Emptying
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +32,6 @@ class Decommissioning:
         self._executor = executor
         self._decommissioned = decommissioned
         self._known: frozenset[str] = frozenset()
-        self._emptying: Emptying | None = None
-        """None: nothing is left to go."""
         self._told: set[str] = set()
         """Hosts that are there and were told to end."""
 
@@ -44,16 +41,12 @@ class Decommissioning:
         return cls(executor, partial(decommissioned, spark))
 
     def look(self) -> None:
-        """Have shards leave the hosts of executors that have been decommissioned, as far as they have not."""
+        """Have shards leave the hosts of executors that have been decommissioned since the last look."""
         found = self._decommissioned()
         if new := found - self._known:
             self._known |= new
             self._executor.protocol.handle(on.ExecutorsLeaving(new))
-            self._emptying = Emptying(self._executor, lambda state: state.placement.shards_leaving())
             log.info("shards leave executors that are decommissioned", executors=sorted(new))
-        # One that fails counts for the pipeline as any does. So none follows it; a periodic one will do as well.
-        if self._emptying and not self._emptying.has_failed and not self._emptying.push():
-            self._emptying = None
         self._end_empty(self._known - found)
 
     def _end_empty(self, gone: frozenset[str]) -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from ...storage.checkpoints.journal import JournalEntry
 from ...storage.codec import from_json, plain
-from ...storage.errors import ChandyError, RefusedError
+from ...storage.errors import ChandyError, CodecError, RefusedError
 from ...storage.logs import carried
 from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
@@ -220,6 +220,11 @@ class Api:
             source, given, seconds = self._known(), await _body(request), wait or _WAIT_SECONDS
             try:
                 order: Any = from_json(body, given or b"{}")
+            except CodecError as error:
+                raise _Refused(
+                    400, f"the body is not what {request.url.path} takes: {error.reason}"
+                ) from None
+            try:
                 future = await run_in_threadpool(carry, _running(source), order)
                 # What was ordered goes on, whatever becomes of who waits for it.
                 waiting = asyncio.shield(asyncio.wrap_future(future))
@@ -268,7 +273,7 @@ def _state(source: ObservedPipeline, request: Request) -> StateOfKey:
     operator = request.path_params["operator"]
     try:
         key = json.loads(request.query_params["key"])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         raise _Refused(400, "key=... is needed as JSON: a value, or a list or an object of them") from None
     try:
         return StateOfKey.of(

@@ -24,6 +24,7 @@ from ...storage.logs import carried, logger
 from ..errors import SetupError
 from ..listening import Listening
 from .api import PREFIX, Api
+from .connections import CONNECTIONS, Connection
 from .facts import Facts, ObservedPipeline
 from .health import troubles
 from .metrics import CONTENT_TYPE, exposition
@@ -32,10 +33,6 @@ from .page.render import headers, html
 
 log = logger(__name__)
 
-_CONNECTIONS: Final = 100
-"""Requests and connections at a time; others are turned away."""
-_IDLE_SECONDS: Final = 5
-"""How long a connection may be idle."""
 _END_SECONDS: Final = 5.0
 """How long closing waits for answers under way."""
 _LOOPBACK_NAMES: Final = ["localhost", "127.0.0.1", "[::1]"]
@@ -66,8 +63,8 @@ class Monitor:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
-                limit_concurrency=_CONNECTIONS,
-                timeout_keep_alive=_IDLE_SECONDS,
+                http=Connection,
+                limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=int(_END_SECONDS),
                 ssl_certfile=listening.certificate,
                 ssl_keyfile=listening.key,
@@ -130,7 +127,7 @@ class Monitor:
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
-                Route("/readyz", self._allowed(self._readyz)),
+                Route("/readyz", self._readyz),
                 Route("/metrics", self._allowed(self._metrics)),
                 Route("/", self._page(self._overview)),
                 Route("/checkpoints/{id:int}", self._page(self._checkpoint)),
@@ -148,13 +145,15 @@ class Monitor:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request without the token; None to one that has it, or needs none."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        # Starlette reads headers as Latin-1: so these are the bytes that the client has sent.
+        scheme, _, rest = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+        given = b""
         # A browser sends a password by itself, also for requests that a page of elsewhere makes: it may only read.
-        if scheme == "Basic" and request.method in ("GET", "HEAD"):
-            given = _password(given)
-        elif scheme != "Bearer":
-            given = ""
-        if self._token is None or secrets.compare_digest(given.encode(), self._token.encode()):
+        if scheme.lower() == b"basic" and request.method in ("GET", "HEAD"):
+            given = _password(rest)
+        elif scheme.lower() == b"bearer":
+            given = rest
+        if self._token is None or secrets.compare_digest(given, self._token.encode()):
             return None
         return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
 
@@ -194,9 +193,11 @@ class Monitor:
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    def _readyz(self) -> Response:
+    def _readyz(self, request: Request) -> Response:
         found = list(troubles(self._known()))
-        return PlainTextResponse("\n".join(found or ["ready"]) + "\n", 503 if found else 200)
+        # A probe learns whether, which needs no token in a template of pods. Why is for those who have it.
+        said = ["the token is needed to be told why"] if found and self._refusal(request) else found
+        return PlainTextResponse("\n".join(said or ["ready"]) + "\n", 503 if found else 200)
 
     def _metrics(self) -> Response:
         return Response(exposition(self._pipeline, self._known()), media_type=CONTENT_TYPE)
@@ -205,9 +206,9 @@ class Monitor:
         return None if self._source is None else self._source.facts()
 
 
-def _password(given: str) -> str:
+def _password(given: bytes) -> bytes:
     """Return the password that a browser sends; empty if it sends none (https://www.rfc-editor.org/rfc/rfc7617)."""
     try:
-        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+        return base64.b64decode(given, validate=True).partition(b":")[2]
     except ValueError:
-        return ""
+        return b""

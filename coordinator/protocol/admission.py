@@ -65,7 +65,7 @@ class Admission:
     """Why no request is accepted any more."""
     _number: int = attrs.field(default=0, init=False)
     """How many requests there have been."""
-    _last_completed_at: float | None = attrs.field(default=None, init=False)
+    last_completed_at: float | None = attrs.field(default=None, init=False)
     _moved_at: float = attrs.field(default=-math.inf, init=False)
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
 
@@ -102,11 +102,17 @@ class Admission:
             self.reject(refused, Reason.TOO_MANY_REQUESTS, f"{len(self.queue)} requests are waiting already")
 
     def new_request(
-        self, kind: CheckpointKind, now: float, target: str | None = None, *, is_final: bool = False
+        self,
+        kind: CheckpointKind,
+        now: float,
+        target: str | None = None,
+        *,
+        is_final: bool = False,
+        for_moves: bool = False,
     ) -> Request:
         """Return a request with a number of its own."""
         self._number += 1
-        return Request(self._number, kind, now, target, is_final)
+        return Request(self._number, kind, now, target, is_final, for_moves)
 
     def start_schedule(self, chance: float, now: float) -> None:
         """Let periodic checkpoints begin, unless they have."""
@@ -132,7 +138,7 @@ class Admission:
                 pending=load.checkpoints,
                 max_concurrent=self.limits.max_concurrent,
                 triggering=load.is_planning,
-                last_completed_at=self._last_completed_at,
+                last_completed_at=self.last_completed_at,
                 min_pause=self.limits.min_pause,
                 deletions_waiting=load.deletions,
                 is_output_full=load.is_output_full,
@@ -155,8 +161,9 @@ class Admission:
         """Answer a request with an error, and fail the pipeline if that is one failure too many."""
         error = CheckpointError(checkpoint, reason, detail)
         self._out.append(Reject(request, error))
-        # As in Flink: a savepoint to a bad place is its user's problem, not the pipeline's.
-        if not request.is_savepoint and self.failures.failed(checkpoint, reason):
+        # As in Flink: a savepoint to a bad place is its user's problem, not the pipeline's. A drain asks more often
+        # than the schedule would, and must not use up what the pipeline tolerates.
+        if not request.is_savepoint and not request.for_moves and self.failures.failed(checkpoint, reason):
             self._out.append(FailPipeline(error))
 
     # --- time -----------------------------------------------------------------------------------------------
@@ -172,7 +179,7 @@ class Admission:
     def completed(self, checkpoint: CheckpointId, now: float) -> None:
         """Record that a checkpoint has completed, which was no savepoint."""
         self.failures.completed(checkpoint)
-        self._last_completed_at = now
+        self.last_completed_at = now
 
     def deadlines(self, is_output_full: bool) -> list[float]:
         """Return when requests fail, and when the next periodic one is made."""

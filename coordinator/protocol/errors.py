@@ -52,6 +52,18 @@ class CopyPhaseError(ChandyError):
 
 
 @attrs.define(eq=False)
+class RequestPhaseError(ChandyError):
+    """A user's request cannot go to the phase that it was told to go to."""
+
+    what: str
+    phase: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"the request to {self.what} cannot go from '{self.phase}' to '{self.to}'"
+
+
+@attrs.define(eq=False)
 class StateLostError(ChandyError):
     """The state of a shard since the latest checkpoint is lost. Only a restore brings it back."""
 
@@ -86,7 +98,7 @@ class NotTheOwnerError(ChandyError):
 
 @attrs.define(eq=False)
 class DrainError(RefusedError):
-    """A machine cannot be drained, or was not drained in time."""
+    """A machine cannot be drained, was not drained in time, or the pipeline has ended before it was."""
 
 
 @attrs.define(eq=False)

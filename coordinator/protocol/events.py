@@ -6,6 +6,7 @@ events at the same times always lead to the same instructions and the same state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from ...storage.ids import BatchId, CheckpointId
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
+from .user_requests import UserRequest
 
 Answer = TypeVar("Answer")
 Event: TypeAlias = Message
@@ -82,10 +84,13 @@ class HostLeft(Event[None]):
 
 
 @attrs.frozen
-class DrainRequested(Event[None]):
-    """A machine is to have no shards from now on, as long as it has state hosts."""
+class DrainRequested(Event[UserRequest]):
+    """A user wants a machine to have no shards from now on, as long as it may have state hosts. The answer is the
+    request."""
 
     machine: str
+    seconds: float = math.inf
+    """How long it may take."""
 
 
 @attrs.frozen

@@ -22,6 +22,8 @@ class Membership:
     """Spark's ids of the executors that are gone. Their hosts may live on."""
     _beside: dict[str, set[str]] = attrs.field(factory=dict, init=False)
     """Spark's ids of the executors that have had a host, by what those have in common that can read its changelogs."""
+    _on: dict[str, set[str]] = attrs.field(factory=dict, init=False)
+    """Spark's ids of the executors that have had a host, by machine."""
     _host_of: dict[str, str] = attrs.field(factory=dict, init=False)
     """The host of each executor."""
 
@@ -31,6 +33,8 @@ class Membership:
         self.hosts[hello.host] = hello
         if hello.changelogs is not None and hello.spark_executor is not None:
             self._beside.setdefault(hello.changelogs, set()).add(hello.spark_executor)
+        if hello.spark_executor is not None:
+            self._on.setdefault(hello.machine, set()).add(hello.spark_executor)
         self._host_of[hello.executor] = hello.host
         return None if before is None or before == hello.host else self.hosts.pop(before, None)
 
@@ -62,6 +66,10 @@ class Membership:
     def of_executors(self, executors: Collection[str]) -> set[str]:
         """Return the hosts of executors, by Spark's ids."""
         return self._which(lambda hello: hello.spark_executor in executors)
+
+    def may_have_hosts(self, machine: str) -> bool:
+        """Whether a machine has a host, or an executor that has had one and may start another."""
+        return machine in self.machines or bool(self._on.get(machine, set()) - self.gone)
 
     @property
     def machines(self) -> set[str]:

@@ -27,9 +27,7 @@ from .reopenings import AWAIT_HOST_SECONDS, Reopenings
 from .retained import RetainedCheckpoints
 from .shard_assignment import ShardLocations
 from .standbys import Standbys
-
-PlacedShards = list[tuple[str, ShardId, CopyPhase | None]]
-"""Shards, each after the name of its query, and how far its move is; None if it stays."""
+from .whereabouts import PlacedShard, whereabouts
 
 
 @attrs.frozen
@@ -63,7 +61,7 @@ class Placement:
     """How many standbys have taken the place of lost shards."""
     reopened: int = attrs.field(default=0, init=False)
     """How many lost shards another host on their machine has opened again."""
-    _is_frozen: bool = attrs.field(default=False, init=False)
+    is_frozen: bool = attrs.field(default=False, init=False)
     """Whether no move and no standby is planned: the pipeline goes back, or has been closed."""
 
     @classmethod
@@ -102,30 +100,39 @@ class Placement:
         """Whether a shard of a query moves as soon as its running batch has committed."""
         return bool(self.moves.of(query, CopyPhase.READY))
 
-    def shards_on(self, machine: str) -> PlacedShards:
-        """Return the shards on a machine."""
-        return self._shards_of(self.members.on(machine))
+    def placed(self) -> list[PlacedShard]:
+        """Return where the state of the shards is; those whose state is in a checkpoint alone are left out."""
+        return list(whereabouts(self.queries, self.members.hosts, *self.copies))
 
-    def shards_leaving(self) -> PlacedShards:
-        """Return the shards on hosts whose executors leave; none if there is no other host."""
-        leaving = self.members.of_executors(self.moves.leaving)
-        return self._shards_of(leaving) if self.moves.may_have_shards(self.members.hosts) else []
+    def shards_on(self, machine: str) -> list[PlacedShard]:
+        """Return the shards that the loss of a machine may take along."""
+        return [one for one in self.placed() if one.may_be_on(machine)]
+
+    def is_empty(self, machine: str) -> bool:
+        """Whether no state would be lost with a machine. While the pipeline goes back, nobody can tell."""
+        if self.is_frozen or self._own_shards(self.members.on(machine)):
+            return False
+        return not self.shards_on(machine)
+
+    def shards_leaving(self) -> list[PlacedShard]:
+        """Return the shards on hosts that are to have none; none if there is no other host."""
+        leave = self.members.hosts.keys() - set(self.moves.may_have_shards(self.members.hosts))
+        taking = {
+            one.target for copies in (self.standbys, self.reopenings) for one in copies.under_way.values()
+        }
+        if leave == self.members.hosts.keys() or not (leave & taking or self._own_shards(leave)):
+            return []
+        return [one for one in self.placed() if one.host in leave]
+
+    def _own_shards(self, hosts: Collection[str]) -> bool:
+        """Whether hosts that live own shards."""
+        return any(query.assignment.owns(host) for host in hosts for query in self.queries.values())
 
     def empty_hosts(self, executors: Collection[str]) -> list[str]:
         """Return the hosts of executors, by Spark's ids, that have neither shards nor standbys."""
         owners = {host for query in self.queries.values() for host in query.assignment.owners()}
         targets = {one.target for copies in self.copies for one in copies.under_way.values()}
         return sorted(self.members.of_executors(executors) - owners - targets)
-
-    def _shards_of(self, hosts: Collection[str]) -> PlacedShards:
-        moves = {(move.query, move.shard): move.phase for move in self.moves.under_way.values()}
-        return [
-            (name, shard, moves.get((name, shard)))
-            for name, query in self.queries.items()
-            for host, shards in query.assignment.by_owner().items()
-            if host in hosts
-            for shard in shards
-        ]
 
     def locations(self, name: str, uid: str) -> ShardLocations:
         """Return where the state of an operator of a query is now.
@@ -183,11 +190,6 @@ class Placement:
         if assignments and all(assignment.is_owned for assignment in assignments):
             self.moves.is_uneven = True
 
-    def host_left(self) -> None:
-        """Drain no machine that has no host any more."""
-        if self.moves.draining:
-            self.moves.draining &= self.members.machines
-
     def replacements(self, lost: HostHello, *, is_silent: bool) -> Replacements | None:
         """Return how the shards of a lost host get other owners; None if state is lost with it.
 
@@ -206,7 +208,7 @@ class Placement:
             (query, shard): self.standbys.in_sync(query, shard, self.members.hosts) for query, shard in shards
         }
         others = tuple(shard for shard, standby in found.items() if standby is None)
-        if others and (is_silent or lost.changelogs is None or self._is_frozen):
+        if others and (is_silent or lost.changelogs is None or self.is_frozen):
             return None
         return Replacements(tuple(one for one in found.values() if one is not None), others)
 
@@ -258,10 +260,11 @@ class Placement:
         """Take from hosts that are to have no shards what is on its way there, and plan where all else goes."""
         self._give_up_moves(lambda move: move.target in hosts)
         self._end_standbys(lambda one: one.phase is not CopyPhase.HANDING_OVER and one.target in hosts)
-        self._plan_moves()
+        self.plan_moves()
 
-    def _plan_moves(self) -> None:
-        if self._is_frozen:
+    def plan_moves(self) -> None:
+        """Plan what is to move, besides what is under way."""
+        if self.is_frozen:
             return
         if len(self.members.hosts) > 1:
             self.moves.plan(self.queries, self.members.hosts, self._retained.sizes)
@@ -277,7 +280,7 @@ class Placement:
 
     def follow(self, query: str, checkpoint: CheckpointId) -> tuple[ShardId, ...]:
         """Return the shards of a query whose owners must keep what follows their snapshots in a checkpoint."""
-        if self.limits.standbys and not self._is_frozen:
+        if self.limits.standbys and not self.is_frozen:
             moving = {(move.query, move.shard) for move in self.moves.under_way.values()}
             eligible = self.moves.may_have_shards(self.members.hosts)
             self.standbys.plan(self.queries, self.members.hosts, eligible, moving)
@@ -296,7 +299,7 @@ class Placement:
                 query.stored = stored
         for copies in self.copies:
             copies.stored(stored)
-        self._plan_moves()
+        self.plan_moves()
 
     def not_stored(self, checkpoint: CheckpointId) -> None:
         """Have what was to go through a checkpoint wait for the next one: this one was aborted."""
@@ -310,6 +313,7 @@ class Placement:
             now: seconds since 1970.
             is_awaited: whether a pending checkpoint waits for a shard of a query.
         """
+        self._forget_drained()
         for query in self.queries.values():
             self._hand_over(query, now, is_awaited)
         until = now + self.limits.timeout
@@ -317,6 +321,16 @@ class Placement:
             self._reopen(now, until)
         self._out.extend(self.moves.open(self.queries, self.members.hosts, until))
         self._out.extend(self.standbys.open(self.queries, self.members.hosts, until))
+
+    def _forget_drained(self) -> None:
+        """Drain no machine any more that has no host and gets none: when it is back, it is like any other."""
+        if self.moves.draining:
+            waiting = {self.reopenings.machine_of(one) for one in self.reopenings.under_way.values()}
+            self.moves.draining = {
+                machine
+                for machine in self.moves.draining
+                if machine in waiting or self.members.may_have_hosts(machine)
+            }
 
     def _reopen(self, now: float, until: float) -> None:
         """Have hosts open the shards of lost ones, and go back if no host will come for some."""
@@ -412,7 +426,7 @@ class Placement:
 
     def freeze(self) -> None:
         """End everything, and plan nothing until ``thaw``."""
-        self._is_frozen = True
+        self.is_frozen = True
         self.moves.is_uneven = False
         self._give_up_moves(lambda move: True)
         self._end_standbys(lambda one: True)
@@ -420,7 +434,7 @@ class Placement:
 
     def thaw(self) -> None:
         """Plan moves and standbys again."""
-        self._is_frozen = False
+        self.is_frozen = False
 
     def _give_up_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))

@@ -56,6 +56,11 @@ class Reopenings(Copies):
         """Whether some wait for a host on their machine."""
         return any(one.phase is CopyPhase.LOST for one in self.under_way.values())
 
+    def machine_of(self, one: ShardCopy) -> str | None:
+        """Return the machine whose disk has the shard of a lost host; None if the host was not lost to this."""
+        lost = self._lost.get(one.owner)
+        return lost.machine if lost else None
+
     def lose(self, shards: Iterable[tuple[str, ShardId]], lost: HostHello, until: float) -> None:
         """Have the shards of a lost host, each after its query, wait for another host on the same machine.
 

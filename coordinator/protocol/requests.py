@@ -25,6 +25,9 @@ class Request:
     is_final: bool = False
     """Whether a stop waits for it. Nothing restarts meanwhile, so it does not wait for the pipeline to go back."""
 
+    for_moves: bool = False
+    """Whether it is for shards that are to leave their hosts. Its failure does not count."""
+
     @property
     def is_periodic(self) -> bool:
         """Whether the schedule made it, not a user."""

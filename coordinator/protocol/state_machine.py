@@ -4,9 +4,10 @@
 instructions afterwards. Instructions for one state host must be sent in their order. The other public methods only
 read.
 
-Each part of it owns its data: ``Membership`` the hosts, ``Placement`` the shards on them, ``Admission`` the requests,
-``Checkpoints`` all checkpoints. An event goes to the parts that it concerns. Then ``_go_on`` has each of them do what
-has waited for it, so no part has to know what its changes allow others to do.
+Each part of it owns its data: ``Membership`` the hosts, ``Placement`` the shards on them, ``Admission`` the requests
+for checkpoints, ``Emptying`` those to drain machines, ``Checkpoints`` all checkpoints. An event goes to the parts that
+it concerns. Then ``_go_on`` has each of them do what has waited for it, so no part has to know what its changes allow
+others to do.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
 from .admission import Admission
 from .checkpoints import Checkpoints
+from .emptying import Emptying
 from .events import (
     Acked,
     Answer,
@@ -112,6 +114,7 @@ class CheckpointStateMachine:
     members: Membership = attrs.field(factory=Membership, init=False)
     placement: Placement = attrs.field(init=False)
     admission: Admission = attrs.field(init=False)
+    emptying: Emptying = attrs.field(init=False)
     checkpoints: Checkpoints = attrs.field(init=False)
     _out: list[Instruction] = attrs.field(factory=list, init=False)
     """The instructions of the event that is being handled. All parts add to it."""
@@ -123,6 +126,7 @@ class CheckpointStateMachine:
             self.queries, self.members, limits, retained, out, follows_tasks=self.follows_tasks
         )
         self.admission = Admission.of(limits, out)
+        self.emptying = Emptying(self.placement, self.admission)
         self.checkpoints = Checkpoints(
             root=self.root,
             next_id=self.next_id,
@@ -151,7 +155,6 @@ class CheckpointStateMachine:
             ShardMovingError: a shard that is claimed is being handed over.
             HostDismissedError: the host has lost its shards to other hosts.
             NotTheOwnerError: a host that does not own a shard would drop its standby.
-            DrainError: a machine cannot be drained.
             CheckpointStateError: the event does not fit the phase of its checkpoint.
             Nothing has changed after any other than a ``CheckpointStateError``.
         """
@@ -183,8 +186,8 @@ class CheckpointStateMachine:
                 self.placement.reported(event)
             case DropStandby():
                 self.placement.drop_standby(event)
-            case DrainRequested(machine):
-                self.placement.drain(machine)
+            case DrainRequested(machine, seconds):
+                answer = self.emptying.drain(machine, seconds, now)
             case ExecutorsLeaving(executors):
                 self.placement.leave(executors)
             case ExecutorsGone(executors):
@@ -248,6 +251,7 @@ class CheckpointStateMachine:
         """
         self._settle(now)
         self.checkpoints.go_on(now)
+        self.emptying.end(now)
 
     def _settle(self, now: float) -> None:
         """Do what has waited for a batch to commit."""
@@ -260,6 +264,7 @@ class CheckpointStateMachine:
         """When ``Tick`` is due at the earliest; None: not before another event."""
         times = self.checkpoints.deadlines()
         times += self.admission.deadlines(self.checkpoints.publications.are_full)
+        times += self.emptying.deadlines(self.checkpoints.load())
         if (deadline := self.placement.next_deadline()) is not None:
             times.append(deadline)
         return min(times, default=None)
@@ -363,7 +368,6 @@ class CheckpointStateMachine:
 
     def _host_left(self, hello: HostHello, now: float, *, is_silent: bool) -> None:
         self.members.leave(hello)
-        self.placement.host_left()
         why = f"state host {hello.host} on {hello.machine} is gone"
         self._host_lost(hello, why, now, is_silent=is_silent)
 
@@ -389,6 +393,7 @@ class CheckpointStateMachine:
         self.admission.expire(now, self.checkpoints.load())
         self.placement.expire(now)
         self.admission.request_what_is_due(now)
+        self.emptying.request_what_is_due(now, self.checkpoints.load())
 
     def _suspend(self, cause: str, now: float) -> None:
         """End pending checkpoints. Requests of a stop fail; all others wait until ``PipelineRestored``."""

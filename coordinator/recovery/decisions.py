@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from ...state.shards import NotResumable
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ...storage.ids import NO_BATCH, BatchId
 from ..errors import PipelineStateLostError
@@ -124,6 +125,13 @@ class FatalError:
 
 
 @attrs.frozen
+class EndExplained:
+    """It is known why the pipeline has ended, which what was noticed first does not always say."""
+
+    error: Exception
+
+
+@attrs.frozen
 class DelayOver:
     """The time to restart has come."""
 
@@ -184,6 +192,7 @@ Event = (
     | ShardsNotOpened
     | CheckpointsFailed
     | FatalError
+    | EndExplained
     | DelayOver
     | StateGivenUp
     | RestartedInPlace
@@ -236,6 +245,8 @@ class RollBack:
     noticed_at: float
     resume: bool
     """Whether it may resume at its newest committed batches, if the changelogs of all shards reach them."""
+    refusal: NotResumable | None
+    """Why it may not; None: it may."""
 
 
 @attrs.frozen
@@ -265,8 +276,13 @@ class StateLoss:
     """State is lost, so that the pipeline must go back."""
 
     why: str
-    with_host: bool
-    """Whether all of it was lost with state hosts, so that the changelogs can be trusted."""
+    distrust: str | None
+    """What was lost otherwise, so that the changelogs cannot be trusted; None: all of it was lost with state hosts."""
+
+    @property
+    def with_host(self) -> bool:
+        """Whether all of it was lost with state hosts, so that the changelogs can be trusted."""
+        return self.distrust is None
 
 
 @attrs.frozen
@@ -340,6 +356,8 @@ class RecoveryStateMachine:
             case WentBack():
                 self.outage = None
                 self._is_half_way = False
+            case EndExplained(error):
+                self.failed = error
             case _ if self.failed is not None:
                 pass
             case FatalError(error):
@@ -431,8 +449,8 @@ class RecoveryStateMachine:
         return any(run.query_id == query_id and run.needs_changelogs for run in self._runs.values())
 
     def _lose(self, why: str, *, with_host: bool) -> None:
-        before = self.loss or StateLoss(why, with_host)
-        self.loss = StateLoss(before.why, before.with_host and with_host)
+        before = self.loss or StateLoss(why, None)
+        self.loss = StateLoss(before.why, before.distrust or (None if with_host else why))
 
     def _wait(self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None) -> Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
@@ -471,10 +489,22 @@ class RecoveryStateMachine:
         if outage is None or self.is_stopping:
             return DoNothing()
         if self.must_go_back or not outage.queries:
-            resume = self.loss is not None and self.loss.with_host and not self._is_half_way
+            refusal = self._refusal()
             self.outage = attrs.evolve(outage, is_whole=True)
-            return RollBack(outage.cause, outage.noticed_at, resume)
+            return RollBack(outage.cause, outage.noticed_at, refusal is None, refusal)
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
+
+    def _refusal(self) -> NotResumable | None:
+        """Return why the pipeline may not resume where it stood; None if it may."""
+        if self._is_half_way:
+            return NotResumable("was going back already, so that queries may stand at different cuts")
+        if self.loss is None:
+            return NotResumable("has lost no state, and would come to the same failure again")
+        if self.loss.distrust is not None:
+            return NotResumable(
+                f"has changelogs that cannot be trusted: {self.loss.distrust.partition(chr(10))[0]}"
+            )
+        return None
 
     def _settled(self, query: str) -> None:
         """Expect no restart of a query any more: it runs again, or is over. The last one ends the outage."""

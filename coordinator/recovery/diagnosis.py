@@ -1,28 +1,38 @@
-"""Why a run of a query has ended: what its error says, what its tasks have reported, and whether files are damaged."""
+"""Why a run or the pipeline has ended: by a successor, or by what an error says, tasks report or damaged files show."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 
 from ...state.failure_marks import codes_in
 from ...state.rpc.messages import TaskFailure
 from ...state.user_code import raised_in
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import (
     ChandyError,
     DamagedCheckpointError,
     FailureCode,
+    FencedError,
     OperationInterruptedError,
     StorageError,
     StoreFailedError,
 )
+from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, WorkingDirectoryLostError
 from ..sources.errors import SourceLostError
 from ..spark import progress
 from . import decisions as on
 from .repetition import FailurePoint, failure_point, says_output_is_shared
 from .runs import Run
+
+log = logger(__name__)
+
+_FENCE_SECONDS: Final = 5.0
+"""How long the end of a pipeline waits at most to learn whether there is a successor."""
 
 
 @attrs.define
@@ -65,6 +75,38 @@ class Diagnosis:
 def _point(run: Run, error: ChandyError, text: str) -> FailurePoint | None:
     traceback = error.traceback if isinstance(error, ProcessorFailedError) else None
     return failure_point(progress.newest_planned(run.logs_as_known()), text, traceback)
+
+
+def cause_of_end(noticed: Exception, proof: FenceProof, seconds: float = _FENCE_SECONDS) -> Exception:
+    """Return why a pipeline ends, given what was noticed of it first.
+
+    A successor is the cause of all else: it ends this driver's JVM and deletes what its checkpoints have dropped, and
+    what asks for these may be faster than what asks for a successor. So that is asked for in any case.
+
+    Args:
+        noticed: what the pipeline cannot go on with.
+        proof: of this driver's generation.
+        seconds: how long to wait for a store that does not answer.
+    """
+    if isinstance(noticed, FencedError):
+        return noticed
+    fences: list[FencedError] = []
+
+    def ask() -> None:
+        try:
+            proof.check_now()
+        except FencedError as error:
+            fences.append(error)
+        except (OSError, ChandyError) as error:
+            log.warning("cannot tell whether another driver has taken the pipeline over", error=str(error))
+
+    asking = threading.Thread(target=carried(ask), name="chandy-end", daemon=True)
+    try:
+        asking.start()
+        asking.join(seconds)
+    except RuntimeError as error:
+        log.warning("cannot look for another driver, because no thread can be started", error=str(error))
+    return fences[0] if fences else noticed
 
 
 def restart_failed(error: Exception) -> on.RestartFailed:

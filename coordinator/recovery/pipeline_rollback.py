@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
+from ...state.shards import NotResumable
 from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
 from ..protocol.events import PipelineRestored, Released, Suspended
 from ..query import CheckpointedQuery
-from ..restore.local_recovery import LocalRecovery
+from ..restore.local_recovery import LocalRecovery, tell_refusal
 from ..restore.restore_point import RestorePoint, base_point
 from ..restore.resume import ResumableRun
 from .launcher import Launcher
@@ -27,6 +28,8 @@ class PipelineRollback:
     """One attempt to take a pipeline back. It leaves ``superseded`` to the next attempt if it fails."""
 
     cause: str
+    refusal: NotResumable | None
+    """Why no query resumes where it stood; None: that is for ``find_resumable`` to say."""
     metrics: RecoveryMetrics
     round: int
     """How often the pipeline has gone back, this time included."""
@@ -85,6 +88,9 @@ class PipelineRollback:
 
     def forget_resumable(self) -> None:
         """See to it that no later life resumes these runs, or what an earlier life has left."""
+        if self.refusal is not None:
+            for run in self._earlier:
+                tell_refusal(run.definition.name, self.refusal)
         # Queries that are still to come stood where these did.
         self.local_recovery.forget_leftovers()
         self.local_recovery.erase_records(self.superseded)

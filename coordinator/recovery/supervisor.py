@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
+from ...state.shards import NotResumable
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import (
     ChandyError,
@@ -39,7 +40,7 @@ from ..restore.resume import ResumableRun
 from ..spark import progress
 from . import decisions as on
 from .announcements import Announcements, Tell, tell_nobody
-from .diagnosis import Diagnosis, restart_failed
+from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
@@ -436,10 +437,9 @@ class Supervisor:
             if any(run.resumed for run in self._runs.all()):
                 why = f"query {definition.name!r} cannot resume where it stood"
                 try:
-                    self._go_back(why, self._clock(), resume=False)
-                except Exception as error:
-                    self._fail_for_good(error)
-                    raise
+                    self._go_back(why, self._clock(), NotResumable("stood at one cut with another query"))
+                except Exception as error:  # noqa: BLE001 (whatever it is, it ends the pipeline)
+                    raise self._fail_for_good(error) from None
         return found
 
     # --- supervision ----------------------------------------------------------------------------------------
@@ -530,8 +530,8 @@ class Supervisor:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
                         self._restart_in_place(run, cause, noticed_at)
-                case on.RollBack(cause, noticed_at, resume):
-                    self._go_back(str(cause), noticed_at, resume=resume)
+                case on.RollBack(cause, noticed_at, _, refusal):
+                    self._go_back(str(cause), noticed_at, refusal)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             if not isinstance(error, OperationInterruptedError):
                 log.warning("the pipeline could not be restarted", error=str(error))
@@ -546,10 +546,11 @@ class Supervisor:
         self._decide(on.RestartedInPlace(name))
         self._recovered(metrics)
 
-    def _go_back(self, cause: str, noticed_at: float, *, resume: bool) -> None:
-        """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it."""
+    def _go_back(self, cause: str, noticed_at: float, refusal: NotResumable | None) -> None:
+        """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it if it may."""
         attempt = PipelineRollback(
             cause=cause,
+            refusal=refusal,
             metrics=RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=False),
             round=self._round + 1,
             initial=self._initial,
@@ -561,7 +562,7 @@ class Supervisor:
             local_recovery=self._local_recovery,
             on_state_given_up=self._state_given_up,
         )
-        go_back(attempt, resume=resume)
+        go_back(attempt, resume=refusal is None)
         self._decide(on.WentBack())
         self._recovered(attempt.metrics)
 
@@ -574,17 +575,20 @@ class Supervisor:
         self.recoveries.append(metrics)
         self.recovered[metrics.kind] += 1
 
-    def _fail_for_good(self, error: Exception) -> None:
-        """End every query with the error; no more checkpoints are taken."""
+    def _fail_for_good(self, noticed: Exception) -> Exception:
+        """End every query with the cause of what was noticed, and return it; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
-        self._decide(on.FatalError(error))
+        self._decide(on.FatalError(noticed))
         self._interrupted.set()
+        error = cause_of_end(noticed, self._executor.watch.proof)
+        self._decide(on.EndExplained(error))
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
         why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
         self._executor.protocol.handle(events.Closed(why))
         with self._changing:
             self._end(error)
         self._on_failed()
+        return error
 
     def _end(self, error: Exception | None) -> None:
         """End all queries, with the error if there is one."""

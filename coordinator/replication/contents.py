@@ -6,9 +6,10 @@ import attrs
 
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.layout import REPLICA
-from ...storage.codec import from_json_of_any_version, to_json
-from ...storage.errors import CodecError, DamagedError, ObjectMissingError
+from ...storage.codec import to_json
+from ...storage.errors import ObjectMissingError
 from ...storage.store import Store
+from ...storage.verified import read_record
 from ..errors import ReplicaError
 from .json_text import EARLIER
 
@@ -62,8 +63,6 @@ def keep(store: Store, name: str, contents: Contents) -> None:
 
 def _recorded(store: Store) -> Contents | None:
     try:
-        return from_json_of_any_version(Contents, store.read(REPLICA))
+        return read_record(store, REPLICA, Contents, "the form of a replica")
     except ObjectMissingError:
         return None
-    except CodecError as error:
-        raise DamagedError(store.uri, REPLICA, "the form of a replica", error.reason) from None

@@ -10,11 +10,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import attrs
 
-from ...state.local.changelog import admit, covers, remove, shard_folder, sweep
+from ...state.local.changelog import admit, gap, remove, shard_folder, sweep
+from ...state.shards import NotResumable, ResumePoint
 from ...storage.disk.locks import FileLock, try_acquire
 from ...storage.disk.workspace import ALIVE
 from ...storage.errors import UnsafeDirectoryError
@@ -30,13 +31,17 @@ from .run_record import (
     base_of,
     boot_id,
     erase_record,
-    fits,
     may_be_alive,
+    misfit,
     read_records,
     same_operators,
 )
 
 log = logger(__name__)
+
+_NO_CHANGELOGS: Final = NotResumable(
+    "has no changelogs here: they are off, or those of a cluster, where hosts open lost shards"
+)
 
 
 class WorkingRun(Protocol):
@@ -71,15 +76,20 @@ class LeftoverRuns:
     """The directories that all of it is in."""
 
 
+def tell_refusal(query: str, refusal: NotResumable) -> None:
+    """Log why a query goes back to the checkpoint although there is something of a run that it might resume."""
+    log.warning("a query does not resume where it stood", query=query, because=f"it {refusal.why}")
+
+
 def find_leftovers(
-    base: Path, changelogs: Path, wanted: Callable[[RunRecord], bool], root: str
+    base: Path, changelogs: Path, refuse: Callable[[RunRecord], NotResumable | None], root: str
 ) -> LeftoverRuns:
     """Find what earlier lives of a pipeline have left on this machine, and delete what cannot be resumed.
 
     Args:
         base: where coordinators have their directories.
         changelogs: the folder of all changelogs.
-        wanted: whether this life can resume a run.
+        refuse: returns why this life cannot resume a run; None if it can.
         root: URI of the pipeline's own store.
     """
     sweep(changelogs)
@@ -90,11 +100,16 @@ def find_leftovers(
         lock = try_acquire(place / ALIVE) if own else None
         if lock is None:
             # Another pipeline's, or a living driver's.
+            for record, _ in own:
+                tell_refusal(record.query, NotResumable(f"still belongs to a driver that lives, in {place}"))
             continue
-        here = [one for one in own if wanted(one[0])]
-        for record, _ in own:
-            if record not in (one[0] for one in here):
-                remove(changelogs, record.query_id)
+        here = []
+        for record, directory in own:
+            if (refusal := refuse(record)) is None:
+                here.append((record, directory))
+                continue
+            tell_refusal(record.query, refusal)
+            remove(changelogs, record.query_id)
         if here:
             runs += here
             places.append((place, lock))
@@ -104,6 +119,7 @@ def find_leftovers(
     newest = max((record.round for record, _ in runs), default=0)
     for record, _ in runs:
         if record.round != newest:
+            tell_refusal(record.query, NotResumable("stood at another cut: its driver was just going back"))
             remove(changelogs, record.query_id)
     known = frozenset(name for record, _ in runs for name in (record.query, *record.known))
     return LeftoverRuns({one[0].query: one for one in runs if one[0].round == newest}, known, tuple(places))
@@ -178,9 +194,14 @@ class LocalRecovery:
         """
         boot = boot_id()
 
-        def wanted(record: RunRecord) -> bool:
-            gone = record.java == java or not may_be_alive(record.java)
-            return enabled and resume and gone and fits(record, generation=generation, point=point, boot=boot)
+        def refuse(record: RunRecord) -> NotResumable | None:
+            if not enabled:
+                return _NO_CHANGELOGS
+            if not resume:
+                return NotResumable("is to go on from the checkpoint that the user has chosen")
+            if record.java != java and may_be_alive(record.java):
+                return NotResumable(f"may still be run by the JVM {record.java}")
+            return misfit(record, generation=generation, point=point, boot=boot)
 
         return cls(
             root=root,
@@ -189,7 +210,7 @@ class LocalRecovery:
             changelogs=changelogs,
             enabled=enabled,
             boot=boot,
-            leftovers=find_leftovers(base, changelogs, wanted, root),
+            leftovers=find_leftovers(base, changelogs, refuse, root),
             java=java,
             adoptions=adoptions,
         )
@@ -201,14 +222,26 @@ class LocalRecovery:
         record, directory = self._waiting.get(definition.name, (None, None))
         if record is None or directory is None:
             return None
-        same_sink = record.output == _text(definition.sink.location)
-        has_checkpoint = point is not None and point.has(definition.name)
-        same_begin = has_checkpoint or record.adopted == self._adoptions.name(definition.name)
-        if not same_sink or not same_begin or not same_operators(record.operators, definition.operators):
-            log.info("query has changed and does not resume", query=definition.name)
+        found = self._changed(definition, record, point) or resume_point(
+            self._candidate(definition, record.query_id, directory, point)
+        )
+        if isinstance(found, NotResumable):
+            tell_refusal(definition.name, found)
             return None
-        found = resume_point(self._candidate(definition, record.query_id, directory, point))
-        return None if found is None else ResumableRun(found, directory)
+        return ResumableRun(found, directory)
+
+    def _changed(
+        self, definition: Definition, record: RunRecord, point: RestorePoint | None
+    ) -> NotResumable | None:
+        """Return what of a query has changed since its run, None if it is the same."""
+        if record.output != (output := _text(definition.sink.location)):
+            return NotResumable(f"has written to {record.output}, and is to write to {output}")
+        has_checkpoint = point is not None and point.has(definition.name)
+        if not has_checkpoint and record.adopted != self._adoptions.name(definition.name):
+            return NotResumable("was adopted from another checkpoint of plain Spark")
+        if not same_operators(record.operators, definition.operators):
+            return NotResumable("has other operators, keys or states than its run had")
+        return None
 
     def blocks_others(self, query: str, point: RestorePoint | None) -> bool:
         """Return whether a query that cannot resume keeps the others from resuming: it was at the same cut."""
@@ -216,15 +249,19 @@ class LocalRecovery:
 
     def forget_leftovers(self) -> None:
         """Resume nothing of what was left: the queries that are still to come begin at the checkpoint."""
+        for query in self._waiting:
+            tell_refusal(query, NotResumable("stood at one cut with a query that goes back"))
         self._waiting.clear()
 
     # --- what a killed state host has left ------------------------------------------------------------------
 
     def resumable(self, runs: Iterable[WorkingRun], point: RestorePoint | None) -> dict[str, ResumableRun]:
         """Return by query the run that it resumes after a state host was killed; none if one query cannot."""
-        if not self.enabled:
-            return {}
         by_query = {run.definition.name: run for run in runs}
+        if not self.enabled:
+            for query in by_query:
+                tell_refusal(query, _NO_CHANGELOGS)
+            return {}
         found = resume_points(
             {
                 query: attrs.evolve(
@@ -234,7 +271,13 @@ class LocalRecovery:
                 for query, run in by_query.items()
             }
         )
-        return {query: ResumableRun(where, by_query[query].directory) for query, where in found.items()}
+        resumed = {}
+        for query, where in found.items():
+            if isinstance(where, ResumePoint):
+                resumed[query] = ResumableRun(where, by_query[query].directory)
+            else:
+                tell_refusal(query, where)
+        return resumed
 
     # --- records and changelogs of this life ----------------------------------------------------------------
 
@@ -286,18 +329,13 @@ class LocalRecovery:
         base = self._adoptions.base(definition.name, point)
         restored = base.batch(definition.name) if base else NO_BATCH
         committed = newest_committed(directory)
+        obstacle = definition.sink.obstacle(directory, restored, committed)
         shards = [(one.uid, number) for one in definition.operators for number in range(len(one.shards))]
-        return Candidate(
-            query_id=query_id,
-            restored=restored,
-            committed=committed,
-            sink_is_ahead=definition.sink.is_ahead_of(committed),
-            has_output=definition.sink.can_resume(directory, restored, committed),
-            has_changelogs=all(
-                covers(shard_folder(self._changelogs, query_id, *shard), restored, committed)
-                for shard in shards
-            ),
-        )
+        for uid, number in shards if obstacle is None else ():
+            if found := gap(shard_folder(self._changelogs, query_id, uid, number), restored, committed):
+                obstacle = NotResumable(f"has a shard, {number} of operator {uid!r}, that {found.why}")
+                break
+        return Candidate(query_id, restored, committed, obstacle)
 
 
 def _text(location: Path | None) -> str | None:

@@ -16,9 +16,9 @@ import attrs
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import KEPT, Claim
 from ...storage.checkpoints.layout import generation_key
-from ...storage.codec import from_json_of_any_version
-from ...storage.errors import ChandyError, CodecError, ObjectMissingError
+from ...storage.errors import ChandyError, DamagedError, ObjectMissingError
 from ...storage.logs import logger
+from ...storage.verified import read_record
 from ..errors import WorkingDirectoryError
 from ..spark.hadoop_folder import HadoopFolder
 from ..spark.mirror import Mirror
@@ -79,8 +79,8 @@ def _claims_before(catalog: Catalog, generation: int) -> Iterator[Claim]:
     """Yield the claims before a generation, as far as they are kept and can be read."""
     for earlier in range(max(1, generation - KEPT), generation):
         try:
-            claim = from_json_of_any_version(Claim, catalog.store.read(generation_key(earlier)))
-        except (ObjectMissingError, CodecError):
+            claim = read_record(catalog.store, generation_key(earlier), Claim, "a claim")
+        except (ObjectMissingError, DamagedError):
             continue
         except (OSError, ChandyError) as error:
             log.warning("cannot read the record of an earlier life", generation=earlier, error=str(error))

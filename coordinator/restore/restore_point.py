@@ -189,8 +189,7 @@ def damage(
     problems = verify(interruptible(open_store(point.root), interrupted), point.manifest).problems
     if not problems:
         return None
-    first = problems[0]
-    found = DamagedError(point.root, first.key, f"{first.expected} for {first.file}", first.found)
+    found = problems[0].error(point.root)
     return _damaged(Catalog(interruptible(catalog.store, interrupted)), found, point.manifest.id)
 
 

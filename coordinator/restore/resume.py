@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from ...state.shards import ResumePoint
+from ...state.shards import NotResumable, ResumePoint
 from ...storage.ids import BatchId
 
 
@@ -30,29 +30,33 @@ class Candidate:
     """The query's last batch in the checkpoint that its state grew from; -1: there was none."""
     committed: BatchId
     """The newest batch in its commit log."""
-    sink_is_ahead: bool
-    """Whether its sink has taken a later batch, see ``Sink.is_ahead_of``."""
-    has_changelogs: bool
-    """Whether the changelogs of all its shards have every batch from the checkpoint to the newest committed one."""
-    has_output: bool = True
-    """Whether what it has staged since the checkpoint is there, see ``Sink.can_resume``."""
+    obstacle: NotResumable | None = None
+    """What keeps its sink or one of its shards from going on behind the newest committed batch; None: nothing does."""
     resumed_at: int | None = None
     """The batch after which the run itself had resumed; None: it came from the checkpoint."""
 
 
-def resume_point(run: Candidate) -> ResumePoint | None:
-    """Return where a query can resume a run; None if it has to go back."""
-    if run.committed < run.restored or run.sink_is_ahead:
-        return None
-    if not run.has_changelogs or not run.has_output:
-        return None
+def resume_point(run: Candidate) -> ResumePoint | NotResumable:
+    """Return where a query can resume a run, or why it has to go back."""
+    if run.committed < run.restored:
+        return NotResumable(
+            f"has committed batch {run.committed}, and the checkpoint has batch {run.restored}"
+        )
+    if run.obstacle is not None:
+        return run.obstacle
     if run.resumed_at == run.committed:
-        # It resumed here and failed before the next batch. It would fail again.
-        return None
+        # It would fail again.
+        return NotResumable(
+            f"had resumed after batch {run.committed} before, and failed before the next batch"
+        )
     return ResumePoint(run.query_id, run.restored, run.committed)
 
 
-def resume_points(runs: Mapping[str, Candidate]) -> dict[str, ResumePoint]:
+def resume_points(runs: Mapping[str, Candidate]) -> dict[str, ResumePoint | NotResumable]:
     """Return where each query can resume, by query: all of them or none, because they must be at one cut."""
-    found = {query: point for query, run in runs.items() if (point := resume_point(run)) is not None}
-    return found if len(found) == len(runs) else {}
+    found = {query: resume_point(run) for query, run in runs.items()}
+    refused = next((query for query, one in found.items() if isinstance(one, NotResumable)), None)
+    if refused is None:
+        return found
+    others = NotResumable(f"stood at one cut with query {refused!r}")
+    return {query: one if isinstance(one, NotResumable) else others for query, one in found.items()}

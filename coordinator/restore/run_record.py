@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from ...state.local.processes import started_at
+from ...state.shards import NotResumable
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.codec import from_json, to_json
 from ...storage.errors import CodecError
@@ -68,8 +69,10 @@ def erase_record(directory: Path) -> None:
     (directory.parent / RECORD).unlink(missing_ok=True)
 
 
-def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot: str) -> bool:
-    """Return whether a run may be resumed, as far as its record tells.
+def misfit(
+    record: RunRecord, *, generation: int, point: RestorePoint | None, boot: str
+) -> NotResumable | None:
+    """Return why a run may not be resumed, as far as its record tells; None if it may.
 
     Args:
         record: the run.
@@ -78,11 +81,17 @@ def fits(record: RunRecord, *, generation: int, point: RestorePoint | None, boot
         boot: this machine, as ``boot_id`` names it.
     """
     # Any generation in between may have written into the sinks, from an earlier checkpoint.
-    if record.generation != generation - 1 or not boot or record.boot != boot:
-        return False
+    if record.generation != generation - 1:
+        return NotResumable(f"ran in life {record.generation} of the pipeline, and this one is {generation}")
+    if not boot or record.boot != boot:
+        return NotResumable("ran before the machine was started anew, or on another one")
     # The run has grown from the checkpoint: it began there, or it took the checkpoint itself.
     taken = point is not None and not point.is_savepoint and point.manifest.generation == record.generation
-    return taken or record.base == base_of(point)
+    if taken or record.base == base_of(point):
+        return None
+    return NotResumable(
+        f"grew from {record.base or 'the beginning'}, and {base_of(point) or 'the beginning'} is restored"
+    )
 
 
 def same_operators(were: Sequence[OperatorRecord], operators: Sequence[OperatorRecord]) -> bool:

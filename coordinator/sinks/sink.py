@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from ...state.shards import NotResumable
 from ...storage.checkpoints.manifest import OutputRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
@@ -156,16 +157,20 @@ class Sink(abc.ABC):
     def close(self) -> None:  # noqa: B027 (see above)
         """Publish what is complete, for a bounded time, and end all connections."""
 
-    def can_resume(self, directory: Path, restored: BatchId, committed: BatchId) -> bool:
-        """Return whether the output since a checkpoint is there for a query that goes on behind it.
+    def obstacle(self, directory: Path, restored: BatchId, committed: BatchId) -> NotResumable | None:
+        """Return what of the output since a checkpoint is not there for a query to go on behind it; None if all is.
 
         Args:
             directory: working directory of the run to resume, which has ended.
             restored: the query's last batch in the checkpoint.
             committed: its newest committed batch.
         """
-        # What was staged in it is for sinks that are gone: the query goes back to what is for them in the checkpoint.
-        return not (directory / RECORDS).exists()
+        if self.is_ahead_of(committed):
+            return NotResumable(f"has a sink with a later batch than {committed}, the newest committed one")
+        if (directory / RECORDS).exists():
+            # The query goes back to what is for them in the checkpoint.
+            return NotResumable("has staged output for transactional sinks that it has no more")
+        return None
 
     def is_ahead_of(self, batch: BatchId) -> bool:
         """Return whether the sink has taken a later batch.

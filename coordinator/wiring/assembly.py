@@ -18,7 +18,7 @@ import attrs
 from ...state.operators.partitioning import by_id
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
-from ...storage.backends.open import pipeline_uri
+from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
@@ -343,6 +343,7 @@ def _executor(
         state,
         catalog=pipeline.catalog,
         store=pipeline.catalog.store,
+        open_store=open_store,
         watch=pipeline.watch,
         progress=runs,
         clock=driver.clock,

@@ -89,3 +89,20 @@ def scalar(value: bool | float | bytes, dtype: pa.DataType) -> pa.Scalar:
 def bitmap(bits: Bits) -> pa.Buffer:
     """Return booleans as an Arrow bitmap, one bit each."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
+
+
+def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return a column's Python values.
+
+    If one of them is none, such as a time outside of the calendar or a text that is not UTF-8, all are what Arrow has
+    for them: numbers, or bytes.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            stored = pa.large_binary()
+        else:
+            stored = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+        found = column.cast(stored).to_pylist()
+    return found

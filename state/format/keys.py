@@ -117,6 +117,13 @@ class KeyCodec:
         columns = self.decode_columns(pa.array([data], BYTES)).columns
         return tuple(column[0].as_py() for column in columns)
 
+    def shown(self, data: bytes) -> str:
+        """Return the key with these bytes as text; in hexadecimal if Python has no values for it."""
+        try:
+            return str(self.decode(data))
+        except (ValueError, OverflowError):
+            return data.hex()
+
     def decode_columns(self, data: pa.Array) -> pa.Table:
         """Return the key columns of keys with these bytes (of type ``BYTES``); timestamps are in UTC."""
         rows = self._packing.unpack(data)

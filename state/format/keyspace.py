@@ -40,7 +40,8 @@ DEAD_LETTERS: Final = b"\x02d"
 LETTERS: Final = f"{HIDDEN}dead_letters"
 """The name under which dead letters are read; no state can have it."""
 
-_IN_PART: Final = 1
+IN_PART: Final = b"\x01"
+"""The first byte of the keys of further parts."""
 _TIMED: Final = 2
 
 _PART: Final = struct.Struct(">I")
@@ -60,7 +61,7 @@ def value_prefix(name: str) -> bytes:
 
 def part_prefix(name: str) -> bytes:
     """Return the prefix of all further parts of a variable, whatever their key and number."""
-    return b"\x01" + value_prefix(name)
+    return IN_PART + value_prefix(name)
 
 
 def part_key(prefix: bytes, part: int, key: bytes) -> bytes:
@@ -146,6 +147,6 @@ def owner_of(entry_key: bytes) -> tuple[str, bytes]:
         if entry_key[:2] == EXPIRY:
             return owner_of(rest)
         return f"{HIDDEN}{'windows' if entry_key[:2] == WINDOWS else 'timers'}", rest
-    in_part = entry_key[0] == _IN_PART
+    in_part = entry_key[:1] == IN_PART
     prefix = variable_of(entry_key[in_part:])
     return msgpack.unpackb(prefix), entry_key[in_part + len(prefix) + _PART.size * in_part :]

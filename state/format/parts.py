@@ -22,6 +22,9 @@ from typing import Final
 
 import attrs
 
+from ...storage.checkpoints.manifest import StateKind
+from . import keyspace
+
 SEGMENT = 4096
 """Bytes of the items in a header or part above which a list begins another part, or a map doubles its parts."""
 
@@ -123,6 +126,28 @@ class MapHeader:
 def latest(data: bytes) -> int | None:
     """Return the greatest expiry in the header of a list or map."""
     return _read_start(data)[1]
+
+
+def part_keys(kind: StateKind, where: bytes, header: bytes) -> list[bytes]:
+    """Return the keys of the parts that a list or map has besides its header; a value has none.
+
+    Args:
+        kind: of the state.
+        where: the key of the header.
+        header: the header.
+    """
+    if kind is StateKind.VALUE:
+        return []
+    if kind is StateKind.LIST:
+        items = ListHeader.decode(header)
+        numbers = range(items.first, items.stop)
+    else:
+        level = MapHeader.decode(header).level
+        numbers = range(1 << level if level else 0)
+    name = keyspace.variable_of(where)
+    return [
+        keyspace.part_key(keyspace.IN_PART + name, number, where.removeprefix(name)) for number in numbers
+    ]
 
 
 def _start(large: bool, expiry: int | None) -> bytes:

@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 )
 
 from ..errors import DefinitionError, StateTypeError
+from ..user_code import text_of
 from .slots import DECIMAL_BYTES
 from .structs import FieldsError, named
 
@@ -106,7 +107,7 @@ class StateName:
 
 def describe(value: object) -> str:
     """Return a value and its type as short text for an error."""
-    text = repr(value)
+    text = text_of(value, repr)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 

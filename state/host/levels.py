@@ -49,7 +49,7 @@ class Levels:
         self.database = ShardDatabase(shard, directory, memory)
         self.changed_by = self.database.position
         """The last batch that changed anything."""
-        self._version = 0
+        self.version = 0
         """Grows with every batch that is added."""
         self._layers = Layers()
         self._cache = HotCache()
@@ -80,7 +80,7 @@ class Levels:
     def fetch(self, keys: Sequence[bytes]) -> list[Value]:
         """Return the values of keys, None for a key that is not there."""
         self.check()
-        version, stack, recent = self._version, self._layers.stack, self._cache.recent
+        version, stack, recent = self.version, self._layers.stack, self._cache.recent
         found = lookup(keys, [*(layer.entries for layer in stack), recent])
         if MISSING not in found:
             return found
@@ -127,7 +127,7 @@ class Levels:
         if found:
             with self._lock:
                 # If a batch was added meanwhile, these values may be older than what the cache must hold now.
-                if self._version == version and not self._closed:
+                if self.version == version and not self._closed:
                     self._cache.put(found)
             self._memory.balance()
         return found
@@ -141,7 +141,7 @@ class Levels:
             self._layers.add(changes.entries, changes.ordered, batch)
             self.changed_by = batch
             # Last: a reader that sees the new version sees all of the changes.
-            self._version += 1
+            self.version += 1
 
     def snapshot(self, directory: Path) -> Snapshot:
         """Fix the state as it is now. Nothing is written yet.

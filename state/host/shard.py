@@ -6,9 +6,12 @@ import shutil
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
+from ...storage.checkpoints.manifest import StateKind
 from ...storage.ids import NO_BATCH, BatchId
 from ..errors import ShardRefusedError
+from ..format.parts import part_keys
 from ..local.changelog import Changelog
 from ..rpc.messages import ShardStandby
 from ..rpc.metrics import OperatorMetrics
@@ -21,6 +24,9 @@ from .levels import Levels
 from .memory import Memory
 from .shard_snapshot import Snapshot
 from .tail import Tail
+
+_READS: Final = 3
+"""How often to read while batches go on, before they wait."""
 
 
 class Shard:
@@ -124,18 +130,45 @@ class Shard:
         """
         return self.levels.scan(start, stop)
 
-    def read(self, keys: Sequence[bytes], committed: BatchId) -> list[Value]:
-        """Return the values of keys after the last batch up to ``committed``, which has committed."""
-        while True:
+    def read(
+        self, keys: Sequence[bytes], committed: BatchId, kind: StateKind = StateKind.VALUE
+    ) -> dict[bytes, bytes]:
+        """Return the values of keys after the last batch up to ``committed``, which has committed, by key.
+
+        Args:
+            keys: of values, or of the headers of lists or maps, whose parts are returned, too, as of the same batch.
+            committed: the batch.
+            kind: of the state that the keys are of.
+        """
+        for _ in range(_READS):
             with self._lock:
-                position, staged = self._batches.position, self._batches.staged
-            values = self.levels.fetch(keys)
-            if position == self._batches.position:
-                break
-        if staged is None or staged.batch > committed or staged.changes is None:
-            return values
-        changed = lookup(keys, [staged.changes.entries])
-        return [old if new is MISSING else new for old, new in zip(values, changed, strict=True)]
+                version, staged = self.levels.version, self._batches.staged
+            found = self._together(keys, kind, committed, staged)
+            with self._lock:
+                if version == self.levels.version:
+                    return found
+        # What takes longer to read than a batch to run makes the next one wait.
+        with self._lock:
+            return self._together(keys, kind, committed, self._batches.staged)
+
+    def _together(
+        self,
+        keys: Sequence[bytes],
+        kind: StateKind,
+        committed: BatchId,
+        staged: StagedChanges[Changes] | None,
+    ) -> dict[bytes, bytes]:
+        changes = staged.changes if staged is not None and staged.batch <= committed else None
+
+        def fetched(some: Sequence[bytes]) -> dict[bytes, bytes]:
+            values = self.levels.fetch(some)
+            if changes is not None:
+                changed = lookup(some, [changes.entries])
+                values = [old if new is MISSING else new for old, new in zip(values, changed, strict=True)]
+            return {key: value for key, value in zip(some, values, strict=True) if value is not None}
+
+        found = fetched(keys)
+        return found | fetched([part for one in found.items() for part in part_keys(kind, *one)])
 
     def stage(self, batch: BatchId, changes: Changes | None = None) -> BatchId:
         """Stage all changes of an attempt at a batch, in place of those of an earlier attempt; return the position.

@@ -211,14 +211,14 @@ class StateHost:
     def read(self, request: ReadValues) -> Values:
         """Return the values of keys that the operator's shards here have. The caller need not know a key's shard."""
         keys = [bytes.fromhex(key) for key in request.keys]
-        values: list[bytes | None] = [None] * len(keys)
-        for shard in self._table.of_operator(request.query_id, request.uid):
-            # A key is in at most one shard.
-            values = [
-                known if found is None else found
-                for known, found in zip(values, shard.read(keys, request.committed), strict=True)
-            ]
-        return Values(tuple(None if value is None else value.hex() for value in values))
+        # A key is in at most one shard.
+        return Values(
+            {
+                key.hex(): value.hex()
+                for shard in self._table.of_operator(request.query_id, request.uid)
+                for key, value in shard.read(keys, request.committed, request.kind).items()
+            }
+        )
 
     def metrics(self, task: BeginTask, metrics: BatchMetrics) -> None:
         """Add the metrics of a task that has ended."""

@@ -38,7 +38,7 @@ from ..errors import ChangelogBrokenError
 from ..format.arrow import BYTES
 from ..format.columns import Columns
 from ..host.cache import Value
-from ..shards import ResumePoint
+from ..shards import NotResumable, ResumePoint
 
 _log = logger(__name__)
 FOLDER: Final = "journals"
@@ -229,13 +229,20 @@ class Changelog:
         return self._folder / f"{self._number}.log"
 
 
-def covers(folder: Path, after: BatchId, upto: BatchId) -> bool:
-    """Return whether a changelog has all batches after ``after`` up to ``upto``. It reads only the records' heads."""
+def gap(folder: Path, after: BatchId, upto: BatchId) -> NotResumable | None:
+    """Return what a changelog lacks of the batches after ``after`` up to ``upto``; None if it has all of them.
+
+    It reads only the records' heads.
+    """
+    needed = range(after + 1, upto + 1)
     try:
         found = _latest(folder)
-    except (OSError, ChangelogBrokenError):
-        return False
-    return found.keys() >= set(range(after + 1, upto + 1))
+    except (OSError, ChangelogBrokenError) as error:
+        return NotResumable(f"has a changelog that cannot be read: {error}")
+    if needed and not folder.is_dir():
+        return NotResumable(f"has no changelog {folder}")
+    missing = next((batch for batch in needed if batch not in found), None)
+    return None if missing is None else NotResumable(f"has a changelog {folder} without batch {missing}")
 
 
 def read(folder: Path, resume_point: ResumePoint) -> Iterator[tuple[BatchId, dict[bytes, Value]]]:

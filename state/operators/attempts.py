@@ -1,9 +1,12 @@
-"""What becomes of an error of a user's code: it fails the task, or it is narrowed to one key, which is given up.
+"""What becomes of an error of a user's code or data: it fails the task, or it costs one key, which is given up.
 
-An operator calls the user's code for many items at a time: keys, or timers. If it fails and the operator has
-``DeadLetters``, what the attempt has changed is forgotten, and each half of the items is tried by itself, until the
-failing ones are alone. So nothing is done for each key while all goes well, and the code may see a key of a failed
-attempt again, as it does when Spark runs a task again.
+An operator calls the user's code for many items at a time: keys, or timers. If anything fails between their rows and
+their packed changes and the operator has ``DeadLetters``, what the attempt has changed is forgotten, and each half of
+the items is tried by itself, until the failing ones are alone. So nothing is done for each key while all goes well, and
+the code may see a key of a failed attempt again, as it does when Spark runs a task again.
+
+Two errors are nobody's fault and fail the task: state that could not be read, and memory that is exhausted outside of
+the user's code.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...storage.logs import logger
-from ..errors import TooManyDeadLettersError, UserError
+from ..errors import ProcessorError, TooManyDeadLettersError, UserError
 from ..format import keyspace
 from ..format.arrow import BYTES
 from ..format.keys import KeyCodec
 from ..rpc.access import Entries, StateAccess
+from ..user_code import raised
 from .dead_letters import DeadLetters, GivenUpKey, Letter, letters_of
 from .task_state import TaskState, sorted_by_shard
 
@@ -138,7 +142,7 @@ class GiveUpKeys:
         self, first: int, last: int, attempt: Attempt, give_up: Callable[[int], GivenUpKey]
     ) -> Iterator[pa.RecordBatch]:
         found = self._tried(first, last, attempt)
-        if not isinstance(found, UserError):
+        if isinstance(found, list):
             yield from found
         elif last - first == 1:
             self._write(give_up(first), found)
@@ -147,21 +151,29 @@ class GiveUpKeys:
             yield from self._between(first, middle, attempt, give_up)
             yield from self._between(middle, last, attempt, give_up)
 
-    def _tried(self, first: int, last: int, attempt: Attempt) -> list[pa.RecordBatch] | UserError:
-        """Return the output of some items, or the error of the user's code, whose changes are forgotten."""
+    def _tried(self, first: int, last: int, attempt: Attempt) -> list[pa.RecordBatch] | Exception:
+        """Return the output of some items, or why there is none; what was changed for it is forgotten then."""
         mark = self._state.mark()
         try:
             # Nothing may go out before all of it is known to be good.
             return list(attempt(first, last))
-        except UserError as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             self._state.go_back(mark)
             if not self._state.was_read:
-                # Not the user's code has failed.
                 raise
             return error
 
-    def _write(self, lost: GivenUpKey, error: UserError) -> None:
-        self._letters += letters_of(lost, error, self._batch, self._access.times.offsets)
+    def _write(self, lost: GivenUpKey, failure: Exception) -> None:
+        key = self._codec.shown(lost.key)
+        place = f"{lost.method} of key {key}" if lost.method else f"key {key}"
+        if isinstance(failure, UserError):
+            error = failure
+        else:
+            told = raised(failure)
+            error = ProcessorError(self._uid, self._batch, place, told.summary, told.traceback)
+        self._letters += letters_of(lost, error, place, self._batch, self._access.times.offsets)
         found = len(self._letters)
         if found > self._policy.max_per_batch:
             raise self._too_many(f"{found} dead letters in batch {self._batch}", "batch", lost, error)
@@ -174,4 +186,4 @@ class GiveUpKeys:
     def _too_many(self, found: str, per: str, lost: GivenUpKey, error: UserError) -> TooManyDeadLettersError:
         limit = self._policy.max_per_batch if per == "batch" else self._policy.max_per_hour
         found = f"{found} in one task, more than max_per_{per}={limit}"
-        return TooManyDeadLettersError(self._uid, found, str(self._codec.decode(lost.key)), error)
+        return TooManyDeadLettersError(self._uid, found, self._codec.shown(lost.key), error)

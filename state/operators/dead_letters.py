@@ -20,6 +20,7 @@ from ..errors import ProcessorError, UserError, invalid_argument
 from ..format.keyspace import LETTERS, letter_key
 from ..format.packing import Packing
 from ..format.values import StateName
+from ..user_code import storable, text_of
 
 _FIRST: Final = (
     StructType()
@@ -31,6 +32,8 @@ _FIRST: Final = (
 VERSIONS: Final = (_FIRST, StructType([*_FIRST.fields, StructField("offsets", StringType())]))
 """What a shard has of a letter, besides the time, the batch and the key: the schemas that were ever stored, the newest
 last."""
+INITIAL_STATE: Final = "handleInitialState"
+"""How the place of a letter begins whose rows are those of the initial state."""
 _TEXT: Final = 20_000
 """About the most characters of each text of a letter."""
 _ROWS: Final = 1000
@@ -95,6 +98,8 @@ class GivenUpKey:
     """Canonical bytes of the key."""
     rows: pa.Table | None = None
     """Its rows; None if it was not for rows that the user's code was called."""
+    method: str = ""
+    """The processor's method that they are for, unless they are rows of the input."""
 
 
 @attrs.frozen(eq=False)
@@ -126,13 +131,24 @@ class Letter:
         return self.shard, where, value
 
 
-def letters_of(lost: GivenUpKey, error: UserError, batch: int, offsets: str = "") -> Iterator[Letter]:
-    """Yield the letters of what a key has lost in a batch with these offsets."""
-    text = str(error)
-    place, summary, trace = "", text.splitlines()[0], text
+def letters_of(
+    lost: GivenUpKey, error: UserError, place: str, batch: int, offsets: str = ""
+) -> Iterator[Letter]:
+    """Yield the letters of what a key has lost in a batch with these offsets.
+
+    Args:
+        lost: the key and its rows.
+        error: why it has lost them.
+        place: what has failed, unless the error knows.
+        batch: the batch's number.
+        offsets: see ``BatchTimes``.
+    """
     if isinstance(error, ProcessorError):
         place, summary, trace = error.where, error.summary, error.traceback
-    place, summary, trace = map(_cut, (place, summary, trace))
+    else:
+        trace = text_of(error)
+        summary = trace.partition("\n")[0]
+    place, summary, trace = (_cut(storable(text)) for text in (place, summary, trace))
     for rows in _parts(lost.rows):
         yield Letter(lost.shard, lost.key, batch, place, summary, trace, rows, offsets or None)
 

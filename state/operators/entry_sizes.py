@@ -43,4 +43,4 @@ class EntrySizes:
 
     def _too_large(self, where: bytes, size: int) -> StateTooLargeError:
         state, key = owner_of(where)
-        return StateTooLargeError(self.operator, state, str(self.codec.decode(key)), size, wire.LARGEST)
+        return StateTooLargeError(self.operator, state, self.codec.shown(key), size, wire.LARGEST)

@@ -56,9 +56,9 @@ class Groups:
             key_columns=self.key_columns.slice(start, stop - start),
         )
 
-    def lost(self, at: int) -> GivenUpKey:
-        """Return what is lost if a group is given up."""
-        return GivenUpKey(int(self.shards[at]), self.keys[at].as_py(), self.slice(at, at + 1).rows)
+    def lost(self, at: int, method: str = "") -> GivenUpKey:
+        """Return what is lost if a group is given up; ``method`` is as for ``GivenUpKey``."""
+        return GivenUpKey(int(self.shards[at]), self.keys[at].as_py(), self.slice(at, at + 1).rows, method)
 
     def narrowed(self, types: pa.Schema) -> Groups:
         """Return the same with columns of their declared types where they were given 64-bit offsets.

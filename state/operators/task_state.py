@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from ..errors import UserError
 from ..format.arrow import BYTES, from_numpy
 from ..rpc.access import Entries, ShardColumn, StateAccess
 from .entry_sizes import EntrySizes
@@ -114,7 +113,7 @@ class TaskState:
         """
         try:
             yield
-        except UserError:
+        except Exception:
             if self._failure is not None:
                 raise self._failure from None
             raise

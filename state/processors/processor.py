@@ -27,7 +27,7 @@ from ..operators import pickling
 from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
-from ..operators.dead_letters import GivenUpKey
+from ..operators.dead_letters import INITIAL_STATE, GivenUpKey
 from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
 from ..operators.grouping import Groups, group
 from ..operators.task_state import TaskState, sorted_by_shard
@@ -370,8 +370,9 @@ class ProcessorOperator:
             return
         reader = self._style.reader(from_json(initial.schema))
         for groups in chunks(group(table, self._codec, SHARD)):
+            lost = partial(groups.lost, method=INITIAL_STATE)
             # It has no output.
-            list(attempts.over(len(groups), partial(self._load, groups, reader, state), groups.lost))
+            list(attempts.over(len(groups), partial(self._load, groups, reader, state), lost))
 
     def _load(
         self, every: Groups, reader: Reader, state: TaskState, first: int, last: int
@@ -387,7 +388,7 @@ class ProcessorOperator:
                 for part in parts:
                     handle(key, part, self._times)
             except Exception as error:  # noqa: BLE001 (a processor may raise anything)
-                raise self._failure(f"handleInitialState of key {key!r}", error) from None
+                raise self._failure(f"{INITIAL_STATE} of key {key!r}", error) from None
             states.leave()
         states.flush(state)
         return iter(())
@@ -432,7 +433,7 @@ class ProcessorOperator:
         current.index = 0
         timers.delete(time)
         timers.flush()
-        return GivenUpKey(due.shard, key)
+        return GivenUpKey(due.shard, key, method="handleExpiredTimer")
 
     def _outputs(
         self, method: str, key: tuple[Any, ...], call: Callable[..., Any], /, *args: Any, **named: Any

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Literal
 
 import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from ..errors import invalid_argument
 from ..format.schema import Schemas, arrow_schema, from_json, to_json
 from ..operators.dataframe import quoted
-from ..operators.dead_letters import rows_of
+from ..operators.dead_letters import INITIAL_STATE, rows_of
 
 
 def dead_letter_rows(
-    letters: DataFrame, schema: StructType | str, *, keep: Collection[str] = ()
+    letters: DataFrame,
+    schema: StructType | str,
+    *,
+    keep: Collection[str] = (),
+    of: Literal["input", "initial state"] = "input",
 ) -> DataFrame:
     """Return the rows of dead letters, as the operator was given them.
 
@@ -26,16 +32,16 @@ def dead_letter_rows(
         schema: of the rows: of the DataFrame that the operator runs over, as StructType or DDL. A row of an older
             schema is null in a column that it does not have, and loses one that ``schema`` does not have.
         keep: columns of ``letters`` to have before those of the rows, such as "time" and "error".
+        of: whose rows to return: those of the operator's input, or those of its initial state.
 
     Raises:
-        DefinitionError: ``letters`` has no column ``rows`` or lacks one to keep, ``schema`` is none, or has such a
-            column, too.
+        DefinitionError: ``letters`` has no column ``rows`` or ``place`` or lacks one to keep, ``schema`` is none, or
+            has such a column, too; or there is no such ``of``.
     """
-    # A key column may have the name, see ``stored``.
-    name = next((name for name in ("state_rows", "rows") if name in letters.columns), None)
-    if name is None:
-        expected = "what read_state(..., state='$dead_letters') returns"
-        raise invalid_argument("letters", expected, f"columns {', '.join(letters.columns)}")
+    if of not in ("input", "initial state"):
+        raise invalid_argument("of", "'input' or 'initial state'", repr(of))
+    name, place = (_column(letters, column) for column in ("rows", "place"))
+    letters = letters.filter(letters[quoted(place)].startswith(INITIAL_STATE) == F.lit(of == "initial state"))
     if unknown := [kept for kept in keep if kept not in letters.columns]:
         raise invalid_argument("keep", f"some of {', '.join(letters.columns)}", ", ".join(unknown))
     resolved = Schemas().resolve(schema, "dead letters")
@@ -46,6 +52,15 @@ def dead_letter_rows(
     wanted = StructType([*letters.select(kept).schema.fields, *resolved.fields])
     # The last column is decoded.
     return letters.select(*kept, letters[quoted(name)]).mapInArrow(_Unpack(to_json(resolved)), wanted)
+
+
+def _column(letters: DataFrame, column: str) -> str:
+    """Return the name under which letters have a column; a key column may have its own, see ``stored``."""
+    for name in (f"state_{column}", column):
+        if name in letters.columns:
+            return name
+    expected = f"the column {column!r} of what read_state(..., state='$dead_letters') returns"
+    raise invalid_argument("letters", expected, f"columns {', '.join(letters.columns)}")
 
 
 @attrs.frozen

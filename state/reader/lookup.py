@@ -1,8 +1,8 @@
-"""Reads the state of one key in one state variable, outside of any task."""
+"""Decodes the state of one key in one state variable, outside of any task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Row
@@ -17,64 +17,44 @@ from ..processors.map_state import KeyedMapState
 from ..processors.value_state import KeyedValueState
 from ..processors.variable import CurrentKey
 
-Fetch = Callable[[Sequence[bytes]], list[bytes | None]]
-"""Returns a shard's values under keys, in the order of the keys; None for a key without a value."""
-
 StateValue = Row | list[Row] | dict[tuple[Any, ...], Row]
 """The content of a value state, a list state or a map state."""
 
-_ATTEMPTS = 10
-
 
 def lookup_state(
-    record: StateRecord, name: StateName, key: bytes, fetch: Fetch, now_ms: int
+    record: StateRecord, name: StateName, key: bytes, entries: Mapping[bytes, bytes], now_ms: int
 ) -> StateValue | None:
     """Return the state of a key: a row, a list of rows, or a dict of rows by a map's keys; None if there is none.
-
-    The parts of a large list or map are fetched after its header. If the state has changed in between, it is read
-    again.
 
     Args:
         record: the state variable.
         name: its name, for errors.
         key: the key's canonical bytes, see ``keys``.
-        fetch: reads the key's shard.
+        entries: what the key's shard has of it after one batch: the value or the header, with all parts.
         now_ms: the current time, in milliseconds since 1970; what has expired by then is ignored.
 
     Raises:
         StateTypeError: the stored bytes do not fit the record.
     """
-    where = keyspace.value_prefix(name.state) + key
-    (held,) = fetch([where])
-    for _ in range(_ATTEMPTS):
-        if held is None:
-            return None
-        found = _decode(record, name, held, _OneKey(name.operator, key, fetch, now_ms))
-        if record.kind is StateKind.VALUE:
-            return found
-        (again,) = fetch([where])
-        if again == held:
-            break
-        held = again
-    return found
+    held = entries.get(keyspace.value_prefix(name.state) + key)
+    return None if held is None else _decode(record, name, held, _OneKey(name.operator, key, entries, now_ms))
 
 
 class _OneKey(CurrentKey):
     """A current key whose state is only read."""
 
-    def __init__(self, operator: str, key: bytes, fetch: Fetch, now_ms: int) -> None:
+    def __init__(self, operator: str, key: bytes, entries: Mapping[bytes, bytes], now_ms: int) -> None:
         super().__init__(operator)
         self.now = now_ms
         self._only = key
-        self._read = fetch
+        self._entries = entries
 
     @property
     def key(self) -> bytes:
         return self._only
 
     def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        # If a part is gone, the state has changed since its header was read, and so has the header.
-        return [b"" if found is None else found for found in self._read(keys)]
+        return [self._entries.get(key) for key in keys]
 
 
 def _decode(record: StateRecord, name: StateName, held: bytes, current: CurrentKey) -> StateValue | None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..format.arrow import BYTES
+from ..format.arrow import BYTES, listed
 from ..format.keys import KeyCodec
 from ..format.packing import Packing, expiries
 from ..format.schema import from_json
@@ -20,28 +20,19 @@ _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 def decoded_key(schema: str, key: bytes) -> dict[str, Any]:
     """Return the key columns of a key, given their schema as Spark's JSON and the key's canonical bytes."""
     table = KeyCodec(from_json(schema)).decode_columns(pa.array([key], BYTES))
-    return {name: _plain(_listed(table.column(name).chunk(0))[0]) for name in table.column_names}
+    return {name: _plain(listed(table.column(name).chunk(0))[0]) for name in table.column_names}
 
 
 def rows_of(packing: Packing, packed: Sequence[bytes | None]) -> list[dict[str, Any] | None]:
     """Return the fields of packed values; None where there is no value."""
     rows = packing.unpack(pa.array(packed, BYTES))
-    columns = [map(_plain, _listed(column)) for column in rows.flatten()]
+    columns = [map(_plain, listed(column)) for column in rows.flatten()]
     names = packing.schema.names
     fields: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
     return [
         None if data is None else dict(zip(names, values, strict=True))
         for data, values in zip(packed, fields, strict=True)
     ]
-
-
-def _listed(column: pa.Array) -> list[Any]:
-    try:
-        found: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):
-        # A time outside of Python's calendar: the number that Arrow has for it.
-        found = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64()).to_pylist()
-    return found
 
 
 def values_of(packing: Packing | None, packed: Sequence[bytes | None]) -> list[dict[str, Any] | None]:

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar, get_args
 
 import attrs
 
-from ...storage.checkpoints.manifest import Handle
+from ...storage.checkpoints.manifest import Handle, StateKind
 from ...storage.errors import FailureCode
 from ...storage.ids import BatchId, CheckpointId
 from ..shards import FIRST_TERM, NO_TERM, CopyId, RestoreSource, ResumePoint, ShardId, Term
@@ -151,9 +151,11 @@ class ReadValues:
     query_id: str
     uid: str
     keys: tuple[str, ...]
-    """In hexadecimal."""
+    """In hexadecimal. Those of lists and maps are the keys of their headers."""
     committed: BatchId
     """The last batch that is known to have committed."""
+    kind: StateKind = StateKind.VALUE
+    """Of the state that the keys are of."""
 
 
 @attrs.frozen
@@ -174,10 +176,11 @@ class AskBatches:
 
 @attrs.frozen
 class Values:
-    """The values that a host's shards have."""
+    """The values that a host's shards have, each shard's as of one batch."""
 
-    values: tuple[str | None, ...]
-    """In hexadecimal, in the order of the keys. None: none of the operator's shards here has the key."""
+    entries: dict[str, str]
+    """By key, both in hexadecimal. Lists and maps come with all their parts. A key is missing if no shard here has
+    it."""
 
 
 # --- state host -> coordinator ------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ..aggregation.windowing import aggregation_in, key_columns
 from ..aggregation.windows import END, START
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
+from ..format.arrow import BYTES, listed
 from ..format.evolution import evolve
 from ..format.keys import KeyCodec
 from ..format.schema import Schemas, from_json
@@ -340,12 +341,11 @@ class OperatorTester:
             raise NoSuchStateError(
                 "there is no such state", f"one of {', '.join(records) or 'none'}", repr(name)
             )
-        found = {where: value for (_, where), value in self._shards.held.items()}
         return lookup_state(
             records[name],
             StateName(_UID, name),
             self._codec.encode(key),
-            lambda keys: [found.get(one) for one in keys],
+            {where: value for (_, where), value in self._shards.held.items()},
             _ms(time),
         )
 
@@ -369,11 +369,10 @@ class OperatorTester:
         time, batch, _, key = keyspace.split_letter(where)
         place, error, traceback, rows, _ = packing().unpack_row(value)
         row = Row(*self._input.names)
-        given = [] if rows is None else rows_of(rows).to_pylist()
-        decoded = self._codec.decode(key)
-        return DeadLetter(
-            decoded, time, batch, place, error, traceback, [row(*one.values()) for one in given]
-        )
+        given = [] if rows is None else zip(*map(listed, rows_of(rows).columns), strict=True)
+        columns = self._codec.decode_columns(pa.array([key], BYTES)).columns
+        decoded = tuple(listed(column)[0] for column in columns)
+        return DeadLetter(decoded, time, batch, place, error, traceback, [row(*values) for values in given])
 
     def checkpoint(self) -> Point:
         """Return what is stored now."""

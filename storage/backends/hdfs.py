@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -96,6 +97,12 @@ class HdfsStore(Store):
             # The next attempt has connections of its own.
             self._connected = None
             raise
+
+    @override
+    def afresh(self) -> Store:
+        other = copy(self)
+        other._connected = None
+        return other
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:

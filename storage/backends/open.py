@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from ..errors import InvalidPlaceError
 from ..keys import validate_name
 from ..store import Store
-from ..uri import checked_uri, invalid_uri, join_uri
+from ..uri import check_for_secrets, checked_uri, invalid_uri, join_uri
 from .local import LocalStore
 from .retrying import RetryingStore
 
@@ -38,6 +38,7 @@ def open_store(uri: str) -> Store:
     scheme = scheme.lower()
     if not separator:
         return LocalStore(_absolute(uri, uri))
+    check_for_secrets(uri)
     if scheme == "file":
         return LocalStore(_file_path(uri))
     # A process that keeps everything on its machine does not load fsspec.

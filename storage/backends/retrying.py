@@ -1,4 +1,4 @@
-"""Retries: the one policy for all remote stores, and creates whose outcome is unknown."""
+"""Retries: the one policy for all remote stores, and creates that can be repeated."""
 
 from __future__ import annotations
 
@@ -14,78 +14,58 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from typing_extensions import override
 
 from ..errors import (
+    DamagedError,
     NotDeletedError,
     ObjectExistsError,
     OperationInterruptedError,
     OutcomeUnknownError,
     StoreFailedError,
+    UnfitError,
 )
 from ..logs import logger
 from ..store import ObjectStat, Store, StoreRequests
+from ..verified import verified
 
 _log = logger(__name__)
 
 T = TypeVar("T")
 
-Patience = Callable[[StoreFailedError], bool]
-"""Called while the outcome of a create is unknown: waits a little and returns whether to ask the store again."""
 
+def create_own(store: Store, key: str, data: bytes) -> None:
+    """Create an object, or find that it is there, by an earlier attempt that seemed to fail.
 
-def no_patience(error: StoreFailedError) -> bool:
-    """Give up at once."""
-    return False
-
-
-def create_surely(store: Store, key: str, data: bytes, patience: Patience = no_patience) -> None:
-    """Create an object, and return only when it is known whether it was created.
+    It can be repeated until it succeeds. To read would not be enough: an attempt may still be on its way, and an object
+    that is missing now may appear later.
 
     Args:
         store: the store.
         key: the object.
         data: its bytes, which nobody else writes there.
-        patience: called each time the outcome is unknown.
 
     Raises:
         ObjectExistsError: somebody else's object exists.
-        StoreFailedError: nothing was created.
-        OutcomeUnknownError: the patience is over.
+        StoreFailedError: this call has created nothing.
+        OutcomeUnknownError: nobody knows whether it has.
     """
-    try:
-        store.create(key, data)
-    except OutcomeUnknownError as error:
-        # Reading is not enough: an attempt may still be on its way, so an object that is missing now may appear
-        # later. So it is created again.
-        until_known(lambda: _create_again(store, key, data), error, patience)
-
-
-def until_known(step: Callable[[], T], unknown: StoreFailedError | None, patience: Patience) -> T:
-    """Repeat a step until the store answers it.
-
-    Args:
-        step: finds out what became of a create.
-        unknown: why the outcome is unknown so far; None if the step was not tried yet.
-        patience: called before each further attempt.
-
-    Raises:
-        OutcomeUnknownError: the patience is over.
-    """
-    while True:
-        if unknown is not None and not patience(unknown):
-            raise OutcomeUnknownError(
-                unknown.store, unknown.key, unknown.operation, unknown.reason, unknown.transient
-            ) from unknown
-        try:
-            return step()
-        except StoreFailedError as error:
-            unknown = error
-
-
-def _create_again(store: Store, key: str, data: bytes) -> None:
     try:
         store.create(key, data)
     except ObjectExistsError:
-        if store.read(key) != data:
+        if not _is_own(store, key, data):
             raise
+
+
+def _is_own(store: Store, key: str, data: bytes) -> bool:
+    """Whether an object that was found has the bytes to create, which nobody else writes there."""
+
+    def look(store: Store) -> None:
+        if store.read(key) != data:
+            raise UnfitError("the bytes to create", "others")
+
+    try:
+        verified(store, key, look)
+    except DamagedError:
+        return False
+    return True
 
 
 @attrs.frozen
@@ -144,6 +124,12 @@ class RetryingStore(Store):
         limited._until = until if self._until is None else min(until, self._until)
         return limited
 
+    @override
+    def afresh(self) -> Store:
+        other = copy(self)
+        other.store = self.store.afresh()
+        return other
+
     def until_set(self, interrupted: threading.Event) -> RetryingStore:
         """Return the store with operations that end once an event is set."""
 
@@ -177,7 +163,7 @@ class RetryingStore(Store):
             try:
                 self.store.create(key, data)
             except ObjectExistsError:
-                if not unknown or self.store.read(key) != data:
+                if not unknown or not _is_own(self.store, key, data):
                     raise
                 _log.info("a create had succeeded although its answer was lost", store=self.uri, key=key)
             except StoreFailedError as error:

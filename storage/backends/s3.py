@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -117,6 +118,12 @@ class S3Store(FsspecStore):
         root = f"{uri.authority}/{uri.path}" if uri.path else uri.authority
         super().__init__(str(uri), lambda: _connect(uri.options), root, fenced=True)
         self._bucket, self._prefix = uri.authority, f"{uri.path}/" if uri.path else ""
+
+    @override
+    def afresh(self) -> Store:
+        other = copy(self)
+        other._connect, other._connected = lambda: _file_system(dict(self._options)), None
+        return other
 
     @override
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:

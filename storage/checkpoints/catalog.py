@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from ..backends.retrying import Patience, create_surely, no_patience, until_known
+from ..backends.retrying import create_own
 from ..codec import from_json_of_any_version, to_json
 from ..errors import (
     CodecError,
@@ -19,10 +19,12 @@ from ..errors import (
     SchemaTooNewError,
     StorageError,
     StorageReplacedError,
+    UnfitError,
 )
 from ..ids import FIRST_CHECKPOINT, CheckpointId
 from ..logs import logger
 from ..store import Store
+from ..verified import read_record, read_verified
 from .fencing import Claim, DriverRecord, Generation, LeaseRecord, begin, is_outdated, voided_by
 from .layout import (
     CHECKPOINTS,
@@ -87,10 +89,14 @@ class Catalog:
             SchemaTooNewError: a newer version of Chandy wrote it.
         """
         key = manifest_key(checkpoint)
-        manifest = decode_manifest(self.store.read(key), self.store.uri, key)
-        if manifest.id != checkpoint:
-            raise DamagedError(self.store.uri, key, f"checkpoint {checkpoint}", f"checkpoint {manifest.id}")
-        return manifest
+
+        def decode(data: bytes) -> Manifest:
+            manifest = decode_manifest(data, self.store.uri, key)
+            if manifest.id != checkpoint:
+                raise UnfitError(f"checkpoint {checkpoint}", f"checkpoint {manifest.id}")
+            return manifest
+
+        return read_verified(self.store, key, decode)
 
     def latest(self) -> Manifest | None:
         """Return the completed checkpoint with the highest id; None if there is none.
@@ -188,11 +194,7 @@ class Catalog:
         if not numbers:
             return []
         *older, number = numbers
-        key = start_key(number)
-        try:
-            newest = from_json_of_any_version(Generation, self.store.read(key))
-        except CodecError as error:
-            raise DamagedStartError(self.store.uri, key, "a start record", error.reason) from None
+        newest = self._start_record(number)
         if newest.counted is not None:
             return [newest]
         return [*filter(None, map(self._first_version, older)), newest]
@@ -203,12 +205,14 @@ class Catalog:
         It would only make a manifest void that was committed too late, before the newest generation, and whose id is
         no higher than what that one found. No coordinator has ever announced such a checkpoint, nor is it the latest.
         """
-        key = start_key(number)
         try:
-            return from_json_of_any_version(Generation, self.store.read(key))
-        except CodecError as error:
-            _log.warning("ignored a damaged record", store=self.store.uri, key=key, error=error.reason)
+            return self._start_record(number)
+        except DamagedStartError as error:
+            _log.warning("ignored a damaged record", store=self.store.uri, key=error.key, error=error.found)
             return None
+
+    def _start_record(self, number: int) -> Generation:
+        return read_record(self.store, start_key(number), Generation, "a start record", DamagedStartError)
 
     # --- committing -----------------------------------------------------------------------------------------
 
@@ -273,31 +277,25 @@ class Catalog:
         except StorageError as error:
             _log.warning("cannot delete old records; the next start tries again", error=str(error))
 
-    def commit(self, manifest: Manifest, patience: Patience = no_patience) -> None:
+    def commit(self, manifest: Manifest) -> None:
         """Write a checkpoint's manifest. This is its commit point, provided that ``confirm`` then succeeds.
-
-        Args:
-            manifest: the checkpoint.
-            patience: called while it is unknown whether the manifest was written.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.
-            StoreFailedError: it was not written.
-            OutcomeUnknownError: the patience is over. Nothing that the manifest names may be deleted.
+            StoreFailedError: it was not written by this call.
+            OutcomeUnknownError: it may or may not have been written. Nothing that it names may be deleted before
+                another call tells.
         """
-        create_surely(self.store, manifest_key(manifest.id), encode_manifest(manifest), patience)
+        create_own(self.store, manifest_key(manifest.id), encode_manifest(manifest))
 
-    def confirm(self, manifest: Manifest, patience: Patience = no_patience) -> None:
+    def confirm(self, manifest: Manifest) -> None:
         """Check that a manifest that was just committed counts, and delete it if it is void.
 
         Raises:
             FencedError: another generation has taken over. The checkpoint must not be announced as completed, but the
                 other generation may restore from it.
-            OutcomeUnknownError: the patience is over, and it is unknown whether the manifest counts.
+            StoreFailedError: it is unknown whether the manifest counts.
         """
-        until_known(lambda: self._confirm(manifest), None, patience)
-
-    def _confirm(self, manifest: Manifest) -> None:
         try:
             self.check_not_fenced(manifest.generation)
         except FencedError:
@@ -329,7 +327,7 @@ class Catalog:
         Raises:
             StorageReplacedError: it has not.
         """
-        if self.newest_generation() < error.by:
+        if self.newest_generation() < error.by and self._owner(error.by) is None:
             raise StorageReplacedError(self.store.uri, error.generation, error.by, error.owner) from error
 
     def check_next_not_claimed(self, generation: int) -> None:
@@ -402,10 +400,10 @@ class Catalog:
     def leader(self, generation: int) -> DriverRecord | None:
         """Return the driver of a generation; None if it writes into no sink any more."""
         try:
-            return from_json_of_any_version(DriverRecord, self.store.read(driver_key(generation)))
+            return read_record(self.store, driver_key(generation), DriverRecord, "the record of a driver")
         except ObjectMissingError:
             return None
-        except CodecError:
+        except DamagedError:
             # There is one, and nobody can find out whether it lives.
             return DriverRecord(generation, "an unknown machine", "", 0, 0, 0, 0)
 
@@ -416,8 +414,8 @@ class Catalog:
     def lease(self, generation: int) -> LeaseRecord | None:
         """Return the lease of a generation's leader; None if it keeps none."""
         try:
-            return from_json_of_any_version(LeaseRecord, self.store.read(lease_key(generation)))
-        except (ObjectMissingError, CodecError):
+            return read_record(self.store, lease_key(generation), LeaseRecord, "a lease")
+        except (ObjectMissingError, DamagedError):
             return None
 
     def has_started(self, generation: int) -> bool:
@@ -438,7 +436,7 @@ class Catalog:
 
     def _is_there(self, key: str) -> bool:
         try:
-            self.store.read(key)
+            read_verified(self.store, key, lambda _: None)
         except ObjectMissingError:
             return False
         return True

@@ -322,7 +322,8 @@ def _may_be_open(store: Store, key: str, staged_before: float) -> bool:
     try:
         modified = store.stat(key).modified
     except ObjectMissingError:
-        return False
+        # One answer is no reason to delete it.
+        return True
     return modified is None or modified >= staged_before
 
 

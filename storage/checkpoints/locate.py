@@ -11,6 +11,7 @@ from ..errors import NothingHereError, ObjectMissingError, StorageError
 from ..ids import CheckpointId
 from ..store import Store
 from ..uri import join_uri
+from ..verified import read_verified
 from .catalog import Catalog
 from .fencing import voided_by
 from .layout import (
@@ -119,7 +120,11 @@ def savepoints(store: Store) -> dict[CheckpointId, str]:
     """
     keys = store.list(CHECKPOINTS)
     ids = sorted(id for key in keys if (id := checkpoint_of(key)) and key == savepoint_key(id))
-    return {id: _place(store, id, store.read(savepoint_key(id)).decode(errors="replace")) for id in ids}
+    return {id: _place(store, id, _recorded(store, id)) for id in ids}
+
+
+def _recorded(store: Store, checkpoint: CheckpointId) -> str:
+    return read_verified(store, savepoint_key(checkpoint), lambda data: data.decode(errors="replace"))
 
 
 def _place(store: Store, checkpoint: CheckpointId, recorded: str) -> str:
@@ -223,7 +228,7 @@ def _by_id(catalog: Catalog, checkpoint: CheckpointId) -> Located:
 def _savepoint_by_id(store: Store, checkpoint: CheckpointId) -> Located | None:
     """Return the savepoint that a pipeline wrote under an id; another one may have taken its place since."""
     try:
-        recorded = store.read(savepoint_key(checkpoint)).decode()
+        recorded = _recorded(store, checkpoint)
     except ObjectMissingError:
         return None
     found = savepoint(_place(store, checkpoint, recorded))

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import attrs
 
+from ..errors import UnfitError
 from ..ids import NO_BATCH, BatchId, CheckpointId
+from ..keys import named
 
 SCHEMA_VERSION = 4
 """The newest manifest schema that this version of Chandy writes and reads."""
@@ -22,6 +24,8 @@ SCHEMA_VERSION = 4
 _COUNT: Final[Any] = attrs.validators.ge(0)
 _COUNT_IF_KNOWN: Final[Any] = attrs.validators.optional(_COUNT)
 _BATCH: Final[Any] = attrs.validators.ge(NO_BATCH)
+_QUERY: Final = named("query")
+_SINK: Final = named("sink uid")
 
 
 class CheckpointKind(enum.StrEnum):
@@ -46,6 +50,17 @@ class FileRef:
     """SHA-256 of the file's bytes, in hex."""
     offset: int = attrs.field(default=0, validator=_COUNT)
     """Where the file begins in its object. Above 0 only in a pack."""
+
+    def check(self, size: int, sha256: str) -> None:
+        """Check what was read of the file.
+
+        Raises:
+            UnfitError: these are other bytes than were written.
+        """
+        if (size, sha256) != (self.size, self.sha256):
+            expected = f"{self.size} bytes with SHA-256 {self.sha256} for the file {self.name!r}"
+            found = "more bytes" if size > self.size else f"{size} bytes with SHA-256 {sha256}"
+            raise UnfitError(expected, found)
 
 
 @attrs.frozen
@@ -86,9 +101,9 @@ class StateRecord:
 class OperatorRecord:
     """A keyed operator at the cut."""
 
-    uid: str
-    query: str
-    """Name of the query that it is part of."""
+    uid: str = attrs.field(validator=named("operator uid"))
+    query: str = attrs.field(validator=attrs.validators.or_(attrs.validators.in_(("",)), _QUERY))
+    """Name of the query that it is part of; empty as long as it is in none."""
     key_schema: str
     """Schema of the key columns, as Spark's JSON."""
     states: dict[str, StateRecord]
@@ -114,7 +129,7 @@ class EpochRecord:
 class OutputRecord:
     """The output of one transactional sink of a query, as far as it is not published."""
 
-    sink: str
+    sink: str = attrs.field(validator=_SINK)
     """Uid of the sink."""
     epochs: tuple[EpochRecord, ...]
     """What is still to be published, oldest first."""
@@ -126,7 +141,7 @@ class OutputRecord:
 class QueryRecord:
     """A query at the cut."""
 
-    name: str
+    name: str = attrs.field(validator=_QUERY)
     batch: BatchId = attrs.field(validator=_BATCH)
     """The last batch whose effects belong to the checkpoint; -1 if there is none."""
     files: Handle
@@ -172,11 +187,11 @@ class ChannelRecord:
     to be published, which the checkpoint has itself (``OutputRecord.epochs``).
     """
 
-    writer: str
+    writer: str = attrs.field(validator=_QUERY)
     """The query that writes."""
-    sink: str | None
+    sink: str | None = attrs.field(validator=attrs.validators.optional(_SINK))
     """Uid of its transactional sink. None: Spark's own file sink."""
-    reader: str
+    reader: str = attrs.field(validator=_QUERY)
     """The query that reads."""
     target: str
     """The directory or topic between them."""
@@ -196,7 +211,7 @@ class Manifest:
 
     id: CheckpointId = attrs.field(validator=_COUNT)
     kind: CheckpointKind
-    pipeline: str
+    pipeline: str = attrs.field(validator=named("pipeline"))
     generation: int = attrs.field(validator=_COUNT)
     triggered_at: float
     """Seconds since 1970 by the driver's clock."""

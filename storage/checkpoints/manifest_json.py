@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..codec import canonical, parse, plain, structure
-from ..errors import CodecError, DamagedError, SchemaTooNewError
+from ..errors import CodecError, SchemaTooNewError, UnfitError
 from .manifest import SCHEMA_VERSION, Manifest
 
 
@@ -54,29 +54,29 @@ def decode_manifest(data: bytes, store: str, key: str) -> Manifest:
 
     Raises:
         SchemaTooNewError: a newer version of Chandy wrote it.
-        DamagedError: a byte differs from what was written.
+        UnfitError: a byte differs from what was written.
     """
     try:
         document = parse("manifest", data)
     except CodecError as error:
-        raise DamagedError(store, key, "a JSON document", error.reason) from None
+        raise UnfitError("a JSON document", error.reason) from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if type(schema) is not int or schema < 1 or "manifest" not in document:
-        raise DamagedError(store, key, "a manifest with its schema version", f"{data[:60]!r}")
+        raise UnfitError("a manifest with its schema version", f"{data[:60]!r}")
     # A newer version says what this one cannot read. What this one can read has a known schema, and a changed byte.
     if schema > SCHEMA_VERSION and not _is_known(document["manifest"]):
         raise SchemaTooNewError(store, key, schema, SCHEMA_VERSION)
     # All bytes are compared, so that even a change that means nothing in JSON is found.
     body = data[len(_HEAD) : -len(_tail(schema, _sha256(b"")))]
     if data != _document(schema, body):
-        raise DamagedError(store, key, f"SHA-256 {document.get('sha256')}", f"SHA-256 {_sha256(body)}")
+        raise UnfitError(f"SHA-256 {document.get('sha256')}", f"SHA-256 {_sha256(body)}")
     try:
         manifest = structure(Manifest, document["manifest"])
     except CodecError as error:
-        raise DamagedError(store, key, f"a manifest of schema {schema}", error.reason) from None
+        raise UnfitError(f"a manifest of schema {schema}", error.reason) from None
     if manifest.schema != schema:
         # The SHA-256 is that of the body alone.
-        raise DamagedError(store, key, f"schema {manifest.schema}", f"schema {schema}")
+        raise UnfitError(f"schema {manifest.schema}", f"schema {schema}")
     return manifest
 
 

@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 
 import attrs
 
-from ..errors import DamagedError
 from ..keys import validate_key
 from ..logs import named_pool
 from ..store import Store
 from ..transfer import PART
+from ..verified import verified
 from .files import FileCache, copy_hashed, file_sha256, is_immutable
 from .layout import is_shared
 from .manifest import FileRef, Handle
@@ -85,6 +85,15 @@ def restore_files(
     return RestoreReport(len(handle.files), handle.size, cached, handle.size - cached, unread)
 
 
+def read_file(store: Store, file: FileRef) -> bytes:
+    """Return the bytes of a file in a store, which are those that were written.
+
+    Raises:
+        As ``restore_files``.
+    """
+    return _read_files(store, [file])[0]
+
+
 def _with_progress(job: Callable[[], T], size: int, progress: Callable[[int], None]) -> T:
     result = job()
     progress(size)
@@ -105,34 +114,48 @@ def _restore_whole(store: Store, file: FileRef, directory: Path, cache: FileCach
     with _placed(directory, file) as path:
         if cache and is_immutable(file.name) and cache.take(file.sha256, file.size, path):
             return file.size, 0 if store.is_same_file(file.key, path) else file.size
-        sha256 = store.download(file.key, path, file.size)
-        if is_immutable(file.name):
-            _verify(store, file, path.stat().st_size, sha256 or file_sha256(path))
-            if cache:
-                cache.put(file.sha256, path)
-        elif sha256 is None:
-            # It is a hard link to the store's file, which must not change when this one does.
-            downloaded = path.rename(path.with_name(path.name + "-shared"))
-            try:
-                _verify(store, file, *copy_hashed(downloaded, path))
-            finally:
-                downloaded.unlink(missing_ok=True)
-        else:
-            _verify(store, file, path.stat().st_size, sha256)
+        verified(store, file.key, partial(_download, file=file, path=path))
+        if cache and is_immutable(file.name):
+            cache.put(file.sha256, path)
         return 0, 0
+
+
+def _download(store: Store, file: FileRef, path: Path) -> None:
+    # What a first look has left may be a link to the store's file.
+    path.unlink(missing_ok=True)
+    sha256 = store.download(file.key, path, file.size)
+    if sha256 is not None or is_immutable(file.name):
+        file.check(path.stat().st_size, sha256 or file_sha256(path))
+        return
+    # It is a hard link to the store's file, which must not change when this one does.
+    downloaded = path.rename(path.with_name(path.name + "-shared"))
+    try:
+        file.check(*copy_hashed(downloaded, path))
+    finally:
+        downloaded.unlink(missing_ok=True)
 
 
 def _restore_range(store: Store, files: list[FileRef], directory: Path) -> tuple[int, int]:
     """Restore files that are close together in a pack."""
-    start = files[0].offset
-    end = max(file.offset + file.size for file in files)
-    data = store.read(files[0].key, start, end - start)
-    for file in files:
-        content = data[file.offset - start : file.offset - start + file.size]
-        _verify(store, file, len(content), hashlib.sha256(content).hexdigest())
+    for file, content in zip(files, _read_files(store, files), strict=True):
         with _placed(directory, file) as path:
             path.write_bytes(content)
     return 0, 0
+
+
+def _read_files(store: Store, files: Sequence[FileRef]) -> list[bytes]:
+    """Return the bytes of files that one object has, ascending by their offsets, with one request."""
+    start = files[0].offset
+    end = max(file.offset + file.size for file in files)
+
+    def read(store: Store) -> list[bytes]:
+        data = store.read(files[0].key, start, end - start)
+        contents = [data[file.offset - start : file.offset - start + file.size] for file in files]
+        for file, content in zip(files, contents, strict=True):
+            file.check(len(content), hashlib.sha256(content).hexdigest())
+        return contents
+
+    return verified(store, files[0].key, read)
 
 
 def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
@@ -166,13 +189,3 @@ def _placed(directory: Path, file: FileRef) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _verify(store: Store, file: FileRef, size: int, sha256: str) -> None:
-    if (size, sha256) != (file.size, file.sha256):
-        raise DamagedError(
-            store.uri,
-            file.key,
-            f"{file.size} bytes with SHA-256 {file.sha256} for the file {file.name!r}",
-            f"{size} bytes with SHA-256 {sha256}",
-        )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..backends.retrying import Patience, create_surely, no_patience
+from ..backends.retrying import create_own
 from ..errors import InvalidPlaceError, ObjectExistsError, ObjectMissingError
 from ..logs import logger
 from ..store import Store
+from ..verified import read_verified
 from .layout import CLAIM, MANIFEST, is_file, is_of_pipeline
 from .manifest import Manifest
 from .manifest_json import decode_manifest, encode_manifest
@@ -57,15 +58,15 @@ def _check_free(store: Store, *own: str) -> int:
     return len(keys)
 
 
-def commit_savepoint(store: Store, manifest: Manifest, patience: Patience = no_patience) -> None:
+def commit_savepoint(store: Store, manifest: Manifest) -> None:
     """Write a savepoint's manifest: its commit point.
 
     Raises:
         ObjectExistsError: the folder holds a savepoint already.
-        StoreFailedError: it was not written.
-        OutcomeUnknownError: the patience is over, and it may or may not have been written.
+        StoreFailedError: it was not written by this call.
+        OutcomeUnknownError: it may or may not have been written.
     """
-    create_surely(store, MANIFEST, encode_manifest(manifest), patience)
+    create_own(store, MANIFEST, encode_manifest(manifest))
 
 
 def read_savepoint(store: Store) -> Manifest:
@@ -76,7 +77,7 @@ def read_savepoint(store: Store) -> Manifest:
         DamagedError: the manifest is damaged.
         SchemaTooNewError: a newer version of Chandy wrote it.
     """
-    return decode_manifest(store.read(MANIFEST), store.uri, MANIFEST)
+    return read_verified(store, MANIFEST, lambda data: decode_manifest(data, store.uri, MANIFEST))
 
 
 def discard_savepoint(store: Store, owner: str, proof: FenceProof) -> None:
@@ -130,6 +131,6 @@ def _occupied(store: Store, found: str, advice: str = "choose another folder") -
 
 def _claimed_by(store: Store) -> str | None:
     try:
-        return store.read(CLAIM).decode(errors="replace")
+        return read_verified(store, CLAIM, lambda data: data.decode(errors="replace"))
     except ObjectMissingError:
         return None

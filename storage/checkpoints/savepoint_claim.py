@@ -11,11 +11,9 @@ from collections.abc import Callable, Collection
 
 import attrs
 
-from ..codec import from_json, to_json
+from ..codec import to_json
 from ..errors import (
     ChandyError,
-    CodecError,
-    DamagedError,
     FencedError,
     InvalidPlaceError,
     ObjectExistsError,
@@ -23,6 +21,7 @@ from ..errors import (
 )
 from ..logs import logger
 from ..store import Store
+from ..verified import read_record, read_verified
 from .catalog import Catalog
 from .layout import CLAIMED, OWNER, claimed_key
 from .proof import FenceProof
@@ -121,14 +120,11 @@ def drop_claimed(
 
 
 def _record(store: Store, key: str) -> ClaimedSavepoint:
-    try:
-        return from_json(ClaimedSavepoint, store.read(key))
-    except CodecError as error:
-        raise DamagedError(store.uri, key, "the record of a claimed savepoint", error.reason) from None
+    return read_record(store, key, ClaimedSavepoint, "the record of a claimed savepoint")
 
 
 def _owner(savepoint: Store) -> str | None:
     try:
-        return savepoint.read(OWNER).decode(errors="replace")
+        return read_verified(savepoint, OWNER, lambda data: data.decode(errors="replace"))
     except ObjectMissingError:
         return None

@@ -20,6 +20,7 @@ from ..keys import validate_key
 from ..logs import logger, named_pool
 from ..store import Store
 from ..transfer import PART
+from ..verified import verified
 from .files import FileCache, copy_hashed, file_sha256, is_bookkeeping, is_immutable
 from .layout import is_shared, new_pack_key, shared_key
 from .manifest import FileRef, Handle
@@ -247,7 +248,8 @@ class SnapshotWriter:
 
     def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:
         # A file that is twice in a snapshot is copied twice, because the first copy may still fail.
-        return (file, file.size) if self._store.copy(source, file.key, file.key) else None
+        is_copied = verified(source, file.key, lambda source: self._store.copy(source, file.key, file.key))
+        return (file, file.size) if is_copied else None
 
     def _relayed(self, file: FileRef, source: Store, cache: FileCache | None) -> tuple[FileRef, int]:
         if not self._is_first(file.sha256):

@@ -13,6 +13,7 @@ import attrs
 from ..errors import DamagedError, ObjectMissingError
 from ..ids import CheckpointId
 from ..store import Store
+from ..verified import verified
 from .catalog import Catalog
 from .files import CHUNK
 from .layout import is_shared
@@ -29,6 +30,10 @@ class DamagedFile:
     """The query or shard that it belongs to, and its name in the snapshot."""
     expected: str
     found: str
+
+    def error(self, store: str) -> DamagedError:
+        """Return the error about it in the store of this URI."""
+        return DamagedError(store, self.key, f"{self.expected} for {self.file}", self.found)
 
     def __str__(self) -> str:
         return f"{self.key}: expected {self.expected} for {self.file}, found {self.found}"
@@ -104,10 +109,7 @@ def check(store: Store, file: FileRef) -> None:
         ObjectMissingError: there is no such object.
         StoreFailedError: the store does not answer.
     """
-    if found := _difference(store, file):
-        store.stat(file.key)
-        expected = f"{file.size} bytes with SHA-256 {file.sha256} for the file {file.name!r}"
-        raise DamagedError(store.uri, file.key, expected, found)
+    verified(store, file.key, partial(_check, file=file))
 
 
 def newest_intact(catalog: Catalog) -> Manifest | None:
@@ -127,7 +129,7 @@ def missing_object(store: Store, manifest: Manifest) -> str | None:
     prefixes = {key.partition("/")[0] + "/" for key in needed}
     for key in sorted(needed.difference(*(store.list(prefix) for prefix in prefixes))):
         try:
-            store.stat(key)
+            verified(store, key, lambda store: store.stat(key))  # noqa: B023 (it is called at once)
         except ObjectMissingError:
             return key
     return None
@@ -175,20 +177,23 @@ def _handles(manifest: Manifest) -> list[tuple[str, Handle]]:
 
 def _difference(store: Store, file: FileRef) -> str | None:
     """Return what is found instead of a file; None if the file is intact."""
+    try:
+        check(store, file)
+    except DamagedError as error:
+        return error.found
+    except ObjectMissingError:
+        return "no such object"
+    return None
+
+
+def _check(store: Store, file: FileRef) -> None:
     digest = hashlib.sha256()
     size = 0
     # One byte more is read, because a shared object must end where the file does.
     end = file.size + 1 if is_shared(file.key) else file.size
-    try:
-        while size < end and (chunk := store.read(file.key, file.offset + size, min(CHUNK, end - size))):
-            digest.update(chunk)
-            size += len(chunk)
-        if not file.size:
-            store.read(file.key, file.offset, 0)
-    except ObjectMissingError:
-        return "no such object"
-    if (size, digest.hexdigest()) == (file.size, file.sha256):
-        return None
-    if size > file.size:
-        return "more bytes"
-    return f"{size} bytes with SHA-256 {digest.hexdigest()}"
+    while size < end and (chunk := store.read(file.key, file.offset + size, min(CHUNK, end - size))):
+        digest.update(chunk)
+        size += len(chunk)
+    if not file.size:
+        store.read(file.key, file.offset, 0)
+    file.check(size, digest.hexdigest())

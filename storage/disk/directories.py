@@ -44,12 +44,15 @@ def private_directory(path: Path) -> Path:
     """
     make_private_folder(path)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_own or found.st_mode & 0o077:
         raise UnsafeDirectoryError(
             f"the directory {str(path)!r} is not safe to use",
             "a directory of this user with mode 0700",
             f"{stat.filemode(found.st_mode)} of user {found.st_uid}",
-            "remove it",
+            f"run `chmod 700 {path}` if nobody else has put anything there"
+            if is_own
+            else "name another one, or one below it that there is not yet: it is created with that mode",
         )
     return path
 

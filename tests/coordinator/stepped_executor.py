@@ -1,190 +1,234 @@
-"""What ``CheckpointExecutor`` does with threads, one step at a time: it carries out what a state machine instructs."""
+"""The product's jobs, dispatcher and gate of the hosts without threads: a test says what takes its next step."""
 
 from __future__ import annotations
 
-import abc
-from collections import deque
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
-from typing import Any, ClassVar
+import queue
+from collections.abc import Mapping, MutableSequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from typing_extensions import override
 
 from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.execution import commit
+from chandy.coordinator.execution.checkpoint_jobs import CheckpointJobs
+from chandy.coordinator.execution.connected_hosts import ConnectedHosts
+from chandy.coordinator.execution.dispatch import Dispatcher, Job, JobLane
+from chandy.coordinator.execution.job_steps import JobSteps
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.progress import Progress
+from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
-from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.restore.restore_point import RestorePoint
+from chandy.state.rpc.messages import BatchTimes
+from chandy.state.rpc.orders import Order
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import savepoint_key, trigger_key
-from chandy.storage.checkpoints.manifest import Manifest
-from chandy.storage.checkpoints.savepoint import claim_savepoint
-from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
+from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
+from chandy.storage.errors import ChandyError, FencedError
 from chandy.storage.store import Store
 
-Work = Iterator[None]
-"""Something that a thread of the driver does. It yields wherever another thread may come in between."""
+from .stand_ins import RecordedReports
+from .strict_machine import StrictStateMachine
 
 
-class SteppedExecutor(abc.ABC):
-    """The life of a coordinator, as far as checkpoints go. A subclass has the machine, the catalog and the queries."""
+class UnreadableError(Exception):
+    """The one error that a test puts into a job without the job expecting it."""
 
-    machine: CheckpointStateMachine
-    catalog: Catalog
+
+@attrs.frozen(eq=False)
+class Work:
+    """A job, as far as it has come."""
+
+    lane: JobLane
     root: str
-    """URI of the pipeline's own store."""
-    is_over: bool = False
-    apart: ClassVar[bool] = False
-    """Whether manifests of the pipeline's own are written by a thread of their own, one after the other."""
+    job: Job
+    steps: JobSteps
 
-    def __init__(self) -> None:
-        self.instructions: deque[do.Instruction] = deque()
+
+class StrictDispatcher(Dispatcher):
+    """Lets through what a test does not expect."""
+
+    @override
+    def _failed(self, job: Job, error: Exception) -> None:
+        if not isinstance(error, UnreadableError):
+            raise error
+        super()._failed(job, error)
+
+
+class SteppedExecutor:
+    """One life of a coordinator, as far as checkpoints go. A subclass has the queries, the stores and the clock.
+
+    It is what ``CheckpointExecutor`` is, with lists in place of threads. Without a ``Progress`` it is that, too.
+    """
+
+    def __init__(
+        self, machine: StrictStateMachine, catalog: Catalog, progress: Progress | None = None
+    ) -> None:
+        progress = progress or self
+        self.machine = machine
+        self.catalog = catalog
+        self.root = machine.root
+        self.is_over = False
         self.works: MutableSequence[Work] = []
+        """All jobs but the next ones."""
         self.manifests: MutableSequence[Work] = []
-        self._in_order: list[Work] = []
-        """What writes manifests of the pipeline's own and is among the ``works``, in the order of its instructions."""
+        """What writes manifests of the pipeline's own."""
+        self.at_work: Work | None = None
         self.outcomes: dict[Request, Manifest | CheckpointError] = {}
+        self.protocol = LockedProtocol(machine, self.tick)
+        # Every look is made: what a look counts for afterwards, others wait for, and here nobody waits.
+        self.watch = SuccessorWatch(
+            catalog, machine.generation, trusts_look=0.0, hold_lease=lambda: 0.0, clock=self.tick
+        )
+        self.watch.listen(self.fenced)
+        reports: Any = RecordedReports()
+        reports.state_lost, reports.must_fail = self.state_lost, self.must_fail
+        reports.shards_not_opened = self.shards_not_opened
+        self.jobs = CheckpointJobs(
+            self.protocol,
+            self.watch,
+            catalog=catalog,
+            store=catalog.store,
+            open_store=self.open,
+            progress=progress,
+            clock=self.tick,
+            is_closed=lambda: False,
+            reports=reports,
+        )
+        self.connected = ConnectedHosts(
+            self.protocol,
+            self.watch.proof,
+            times=progress.times,
+            clock=self.tick,
+            timeout=1e9,
+            reports=reports,
+        )
+        self.dispatcher = StrictDispatcher(self.protocol, self.jobs, progress, reports, self)
+        self._handing_on: JobSteps | None = None
 
     # --- what a subclass knows ------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def tick(self) -> float:
         """Return the time, which goes on."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def open(self, uri: str) -> Store:
         """Open a store."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
-    def planned(self, query: str) -> int:
-        """Return the newest batch that a query has planned."""
+    def begun(self, query: str) -> int:
+        """As ``Progress``, and so are the next ones."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def is_committed(self, query: str, batch: int) -> bool:
-        """Return whether a batch has committed."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
-    def close_epoch(self, order: do.StoreProgress) -> None:
-        """Close off a query's output at a cut."""
+    def hold(self, query: str, batch: int) -> AbstractContextManager[Mapping[str, Path]]:
+        raise NotImplementedError
 
-    @abc.abstractmethod
-    def store_progress(self, order: do.StoreProgress) -> Work:
-        """Store what restores a query."""
+    def current_batch(self, query: str) -> int | None:
+        return None
 
-    @abc.abstractmethod
-    def publish_checkpoint(self, order: do.Publish) -> None:
-        """Begin to publish what a checkpoint has."""
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        return BatchTimes(0, 0, 0)
 
-    @abc.abstractmethod
-    def discard(self, order: do.Discard) -> Work:
-        """Delete what retention has dropped."""
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        """There are no sinks."""
 
-    def discard_aborted(self, order: do.DiscardAborted) -> Work:
-        """Delete what an aborted checkpoint has left; nothing unless a subclass does."""
-        yield from ()
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
 
-    def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
-        """Look at a manifest before it is written; return it with what is added then."""
-        return manifest
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        return ()
 
-    def resolved(self, manifest: Manifest) -> None:  # noqa: B027 (most have nothing to check)
-        """Check what must be so once a checkpoint's future is resolved."""
+    def commit(self, query: str, checkpoint: int) -> None:
+        """There are no sinks."""
 
-    def owner(self, checkpoint: int) -> str:
-        """Name the life in the claim of a savepoint's folder."""
-        return f"{self.machine.generation}, {checkpoint}"
+    def send(self, host: str, order: Order) -> None:
+        """There are no hosts."""
+
+    def fenced(self, error: FencedError) -> None:
+        """There is a successor."""
+        self.is_over = True
+
+    def state_lost(self, why: str) -> None:
+        raise AssertionError(f"state is lost: {why}")
+
+    def must_fail(self, error: ChandyError) -> None:
+        raise AssertionError(f"the pipeline has failed: {error}")
+
+    def shards_not_opened(self, query_id: str, why: str, code: object = None) -> None:
+        raise AssertionError(f"what was restored is damaged: {why}")
+
+    def hangs(self, work: Work) -> bool:
+        """Return whether the store of a job does not answer."""
+        return False
+
+    # --- what the dispatcher hands on -----------------------------------------------------------------------
+
+    def submit(self, lane: JobLane, root: str, job: Job) -> None:
+        work = Work(lane, root, job, self.dispatcher.steps_of(job))
+        if lane is JobLane.ANSWERS:
+            for _ in work.steps:
+                pass
+        else:
+            is_own = lane is JobLane.MANIFESTS and root == self.root
+            (self.manifests if is_own else self.works).append(work)
+
+    def resolve(self, order: do.Resolve) -> None:
+        assert order.request not in self.outcomes
+        self.outcomes[order.request] = order.manifest
+
+    def reject(self, order: do.Reject) -> None:
+        assert order.request not in self.outcomes
+        self.outcomes[order.request] = order.error
 
     # --- steps ----------------------------------------------------------------------------------------------
 
     def handle(self, event: on.Event[on.Answer]) -> on.Answer:
         """Let the machine handle an event; its instructions wait."""
-        outcome = self.machine.handle(event, self.tick())
-        self.instructions.extend(outcome.instructions)
-        return outcome.answer
+        return self.protocol.handle(event)
+
+    @property
+    def instructions(self) -> int:
+        """How many instructions are not handed on yet."""
+        return self.protocol.instructions.qsize() + (self._handing_on is not None)
 
     def dispatch(self) -> None:
-        """Hand the next instruction on, as ``CheckpointExecutor._hand_on``."""
-        if not self.instructions:
-            return
-        match instruction := self.instructions.popleft():
-            case do.Finalize(checkpoint, root) if root == self.root and self.apart:
-                self.manifests.append(self.finalize(checkpoint, root))
-            case do.Finalize(checkpoint, root):
-                # One thread writes them, one after the other.
-                earlier = [work for work in self._in_order if work in self.works] if root == self.root else []
-                self.works.append(self.finalize(checkpoint, root, earlier))
-                self._in_order = [*earlier, self.works[-1]] if root == self.root else self._in_order
-            case do.StoreProgress():
-                self.close_epoch(instruction)
-                self.works.append(self.store_progress(instruction))
-            case do.ChooseCut():
-                self.works.append(self.choose_cut(instruction))
-            case do.Publish():
-                self.publish_checkpoint(instruction)
-            case do.Discard():
-                self.works.append(self.discard(instruction))
-            case do.DiscardAborted():
-                self.works.append(self.discard_aborted(instruction))
-            case do.Resolve(request, manifest):
-                assert request not in self.outcomes
-                self.outcomes[request] = manifest
-                self.resolved(manifest)
-            case do.Reject(request, error):
-                assert request not in self.outcomes
-                self.outcomes[request] = error
+        """Let the dispatcher take its next step."""
+        if self._handing_on is None:
+            try:
+                given: Any = self.protocol.instructions.get_nowait()
+            except queue.Empty:
+                return
+            self._handing_on = self.dispatcher.hand_on(given.instruction)
+        if next(self._handing_on, self) is self:
+            self._handing_on = None
+
+    def ready(self, works: MutableSequence[Work]) -> list[Work]:
+        """Return those that can take a step: they have a place in their lane, and their store answers."""
+        found, taken = [], dict[tuple[JobLane, str], int]()
+        for work in works:
+            place = taken[work.lane, work.root] = taken.get((work.lane, work.root), 0) + 1
+            if place <= work.lane.limit and not self.hangs(work):
+                found.append(work)
+        return found
 
     def work(self, works: MutableSequence[Work], number: int) -> None:
-        """Let one thing that the driver does take its next step."""
-        work = works[number]
-        if next(work, self) is self:
-            works.remove(work)
+        """Let one of the jobs that can take a step take it; nothing if there is none."""
+        if ready := self.ready(works):
+            self.at_work = ready[number % len(ready)]
+            if next(self.at_work.steps, self) is self:
+                works.remove(self.at_work)
+            self.at_work = None
 
     def notice_commits(self) -> None:
-        """Tell the machine of cuts that have committed."""
-        for query, cut in self.machine.waiting_for_commits().items():
-            if self.is_committed(query, cut):
-                self.handle(on.BatchCommitted(query, cut))
-
-    def choose_cut(self, choose: do.ChooseCut) -> Work:
-        """Give a checkpoint its id, and choose the cut of each query."""
-        store = self.open(self.root)
-        try:
-            self.catalog.check_not_fenced(self.machine.generation)
-            store.create(trigger_key(choose.checkpoint), b"checkpoint")
-            if choose.is_savepoint:
-                store.create(savepoint_key(choose.checkpoint), choose.root.encode())
-                claim_savepoint(self.open(choose.root), self.owner(choose.checkpoint))
-        except ChandyError as error:
-            self.handle(on.InstructionFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
-            return
-        for query in choose.queries:
-            # Batches go on between the queries' cuts.
-            yield
-            if choose.checkpoint not in self.machine.checkpoints.pending:
-                return
-            self.handle(on.CutChosen(choose.checkpoint, query, self.planned(query)))
-        self.handle(on.PlanningDone(choose.checkpoint))
-
-    def finalize(self, checkpoint: int, root: str, earlier: Sequence[Work] = ()) -> Work:
-        """Write a checkpoint's manifest, after what is written earlier."""
-        yield
-        while any(work in self.works for work in earlier):
-            yield
-        manifest = self.machine.manifest(checkpoint, self.tick())
-        if manifest is None:
-            return
-        manifest = self.about_to_complete(manifest, root)
-        try:
-            yield from commit.commit_steps(manifest, root, self.catalog, self.open)
-        except FencedError as error:
-            self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
-            self.is_over = True
-        except ChandyError as error:
-            is_known = not isinstance(error, OutcomeUnknownError)
-            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
-            self.handle(on.NotFinalized(manifest, reason, str(error), is_known))
-        else:
-            self.handle(on.Finalized(manifest))
+        """Look for commits of cuts, as the product does on a thread of its own."""
+        for _ in self.jobs.notice_commits():
+            pass
 
 
 class SteppedRollback:
@@ -194,7 +238,7 @@ class SteppedRollback:
 
     def check_not_fenced(self) -> None:
         """Raise if there is a successor."""
-        self.life.catalog.check_not_fenced(self.life.machine.generation)
+        self.life.watch.check_now()
 
     def stop_runs(self) -> None:
         """Nothing runs by itself."""

@@ -22,10 +22,8 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import (
     ChannelRecord,
     EpochRecord,
-    Handle,
     Manifest,
     OutputRecord,
-    QueryRecord,
     TopicPartition,
     UnreadFiles,
 )
@@ -488,13 +486,14 @@ def test_a_newer_manifest_says_to_upgrade(storage: str, flights: LocalStore) -> 
     assert "too new" in run("list", storage).stdout
 
 
-def test_names_are_not_taken_for_markup(tmp_path: Path) -> None:
+def test_texts_are_neither_taken_for_markup_nor_obeyed_by_a_terminal(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "storage" / "flights")
     catalog = Catalog(store)
     catalog.take_over("driver-1", 1.0)
-    queries = (QueryRecord("[bold]name[/]", 1, Handle()),)
-    catalog.commit(make_manifest(queries=queries, operators=()))
-    assert "[bold]name[/]" in run("show", str(tmp_path / "storage")).stdout
+    channel = ChannelRecord("a", None, "b", "[bold]t[/]\x1b[2J", None, 0)
+    catalog.commit(attrs.evolve(make_manifest(), channels=(channel,)))
+    assert r"[bold]t[/]\x1b[2J" in run("show", str(tmp_path / "storage")).stdout
+    assert r"no-such\x1b[2J" in run("show", str(tmp_path / "no-such\x1b[2J")).stderr
 
 
 def test_the_command_starts_without_spark() -> None:
@@ -524,6 +523,8 @@ def test_adoption_says_what_a_plain_checkpoint_has(tmp_path: Path) -> None:
     assert "can be adopted" in told.output
     assert "Progress: batches up to 0 have committed, the next one is 1." in told.output
     assert run_json("adoption", str(old))["batch"] == 0
+    assert run("adoption", old.as_uri()).exit_code == 0
+    assert "'s3://bucket/old' cannot be adopted" in run("adoption", "s3://bucket/old").stderr
     wrong = run("adoption", str(tmp_path))
     assert wrong.exit_code == 1
     assert f"did you mean {old}?" in wrong.output

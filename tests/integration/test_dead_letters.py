@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy import DeadLetters, FilesSink, ProcessorFailedError, dead_letter_rows, read_state, stream_changes
 from chandy.coordinator import FixedDelay
@@ -116,6 +117,10 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     assert [json.loads(row.offsets) for row in found] == [{"0": read[at : at + 2]} for at in range(4)]
     rows = dead_letter_rows(letters, EVENTS)
     assert sorted(map(tuple, rows.collect())) == sorted(row for some in lost.values() for row in some)
+    # A letter says whose rows it has, so those of the initial state are not taken for the input's.
+    initial = letters.withColumn("place", F.concat(F.lit("handleInitialState of "), "place"))
+    assert dead_letter_rows(initial, EVENTS).isEmpty()
+    assert dead_letter_rows(initial, EVENTS, of="initial state").count() == rows.count()
     wider = dead_letter_rows(letters, "v double, more string, k string").collect()
     assert {(row.more, type(row.v)) for row in wider} == {(None, float)}
     assert sum(row.v for row in wider) == sum(v for some in lost.values() for _, v in some)
@@ -136,8 +141,11 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
         PythonException, match="expected types that the rows of dead letters fit: column 'k' is string"
     ):
         dead_letter_rows(letters, "k int").collect()
-    with pytest.raises(DefinitionError, match="argument letters"):
-        dead_letter_rows(letters.select("k"), EVENTS)
+    for some in ("k", "rows"):
+        with pytest.raises(DefinitionError, match="argument letters"):
+            dead_letter_rows(letters.select(some), EVENTS)
+    with pytest.raises(DefinitionError, match="argument of"):
+        dead_letter_rows(letters, EVENTS, of="output")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="argument keep: expected some of k, time"):
         dead_letter_rows(letters, EVENTS, keep=["reason"])
     with pytest.raises(DefinitionError, match="columns that the rows do not have, found k"):

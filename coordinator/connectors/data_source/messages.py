@@ -16,6 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.manifest import FileRef
+from ....storage.checkpoints.restore import read_file
 from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import CodecError
 from ...sinks.two_phase.contract import Epoch, Staged, WriteContext
@@ -99,7 +100,7 @@ def _read(one: Staged) -> bytes:
     if one.note.startswith(_INLINE):
         return base64.b64decode(one.note[1:])
     (file,) = one.files
-    return open_store(one.note[1:]).read(file.key, file.offset, file.size)
+    return read_file(open_store(one.note[1:]), file)
 
 
 def _load(data: bytes, source: str, epoch: int | None) -> WriterCommitMessage:

@@ -19,15 +19,14 @@ import attrs
 
 from ....storage.checkpoints.layout import OUTPUTS
 from ....storage.checkpoints.manifest import EpochRecord
-from ....storage.codec import from_json_of_any_version, to_json
+from ....storage.codec import to_json
 from ....storage.errors import (
-    CodecError,
-    DamagedError,
     ObjectExistsError,
     ObjectMissingError,
     OutcomeUnknownError,
 )
 from ....storage.store import Store
+from ....storage.verified import read_record
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import TargetUnavailableError
 
@@ -87,13 +86,11 @@ class Record:
                 return None
             key = self._key(numbers[-1])
             try:
-                return At(numbers[-1], from_json_of_any_version(RecordEntry, self.store.read(key)))
+                return At(numbers[-1], read_record(self.store, key, RecordEntry, "the record of a writer"))
             except ObjectMissingError:
                 # Others have gone on, and have deleted it since it was listed.
                 if attempt == _READS:
                     raise
-            except CodecError as error:
-                raise DamagedError(self.store.uri, key, "the record of a writer", str(error)) from error
         raise AssertionError("unreachable")
 
     def follow(self, after: At | None, entry: RecordEntry) -> At:

@@ -19,14 +19,23 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
 
 from ....storage.codec import plain, structure
-from ....storage.errors import CodecError, ObjectExistsError, ObjectMissingError, StorageError
+from ....storage.errors import (
+    CodecError,
+    DamagedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StorageError,
+    UnfitError,
+)
 from ....storage.logs import logger
 from ....storage.store import Store
+from ....storage.verified import read_verified, verified
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
 from .rewinds import Rewinds
@@ -191,6 +200,21 @@ def positions_of(data: bytes) -> dict[str, Position] | None:
     return None if found is None else dict(found.positions)
 
 
+def _lines_of(number: int, data: bytes) -> list[str]:
+    """Return the lines of an entry about files, if the entry is whole: its last line is the one for Chandy."""
+    try:
+        lines, note = lines_of(data), _note(data)
+    except (ValueError, IndexError) as error:
+        raise UnfitError("an entry", f"entry {number} that cannot be read: {error}") from error
+    if note is None:
+        raise UnfitError("an entry", _foreign(number))
+    return lines
+
+
+def _foreign(number: int) -> str:
+    return f"entry {number} of another program, such as Spark's own file sink"
+
+
 def _note(data: bytes) -> dict[str, Any] | None:
     last = data.decode().splitlines()[-1]
     document = json.loads(last) if last.startswith("{") else {}
@@ -234,14 +258,20 @@ class FileLog:
         number = newest_of(self.store.list(FOLDER))
         if number < 0:
             return EMPTY
-        data = self.store.read(key_of(number))
+
+        def read(data: bytes) -> LogEntry:
+            try:
+                found = decode(number, data)
+            except (CodecError, ValueError, TypeError, AttributeError) as error:
+                raise UnfitError("an entry", f"entry {number} that cannot be read: {error}") from error
+            if found is None:
+                raise UnfitError("an entry", _foreign(number))
+            return found
+
         try:
-            found = decode(number, data)
-        except (CodecError, ValueError, TypeError, AttributeError) as error:
-            raise self._unusable(f"entry {number} that cannot be read: {error}") from error
-        if found is None:
-            raise self._unusable(f"entry {number} of another program, such as Spark's own file sink")
-        return found
+            return read_verified(self.store, key_of(number), read)
+        except DamagedError as error:
+            raise self._unusable(error.found) from error
 
     def create(self, known: LogEntry, files: Iterable[DataFile], modified: float) -> LogEntry:
         """Create the entry that follows another one.
@@ -302,7 +332,7 @@ class FileLog:
     def _check_there(self, number: int) -> None:
         """Check that nobody has put the log back or deleted it: what follows would be behind a gap."""
         try:
-            self.store.stat(key_of(number))
+            verified(self.store, key_of(number), lambda store: store.stat(key_of(number)))
         except ObjectMissingError as error:
             # What there is instead is for the caller to read, as after another one's entry.
             raise ObjectExistsError(self.store.uri, key_of(following(number))) from error
@@ -338,7 +368,9 @@ class FileLog:
 
     def _lines(self, number: int) -> list[str]:
         try:
-            return lines_of(self.store.read(key_of(number)))
+            return read_verified(self.store, key_of(number), partial(_lines_of, number))
+        except DamagedError as error:
+            raise self._unusable(error.found) from error
         except ObjectMissingError as error:
             newest = newest_of(self.store.list(FOLDER))
             if newest - COMPACTED > number:

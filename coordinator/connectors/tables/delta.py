@@ -35,14 +35,18 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 5
 """How often a commit is tried while other writers of the table are faster."""
+_GENERATED: Final = b"delta.generationExpression"
+_TEXT: Final = b"__CHAR_VARCHAR_TYPE_STRING"
+"""Keys of a column's metadata: what its values are computed by, and Spark's type of it where Delta has ``string``."""
 
+_SIZED = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
 _NOT_PERMITTED = re.compile(
     r"\b(401|403)\b|access ?denied|permission ?denied|forbidden|unauthori[sz]ed|unauthenticated",
     re.IGNORECASE,
 )
 _REFUSED = re.compile(
     r"invalid data found|cast error|cannot cast|schema error|invariant|constraint|failed validation"
-    r"|unsupported|append.?only",
+    r"|unsupported|not support|append.?only",
     re.IGNORECASE,
 )
 
@@ -107,7 +111,7 @@ class DeltaSink(StagedSink):
         """Check that the table takes rows of this schema, and make the table if it is not there.
 
         Returns:
-            Which columns take no nulls, also nested ones.
+            Which columns take no nulls, also nested ones, and how long texts may be.
 
         Raises:
             OutputError: it does not, or it may not be read or made.
@@ -140,6 +144,7 @@ class DeltaSink(StagedSink):
             found = self.open()
         table = _schema_of(found)
         check_schema(schema, table, self.name)
+        self._check_rules(found, schema)
         partitions = tuple(found.metadata().partition_columns)
         self._check_partitions(schema, partitions)
         if self.partition_by and partitions != self.partition_by:
@@ -149,7 +154,30 @@ class DeltaSink(StagedSink):
                 f"one by {', '.join(partitions)}" if partitions else "one without partitions",
                 "leave out `partition_by` of the sink, or name another table",
             )
-        return limits_of(table, self.key)
+        return attrs.evolve(limits_of(table, self.key), lengths=_lengths(table))
+
+    def _check_rules(self, table: DeltaTable, schema: pa.Schema) -> None:
+        """Refuse upserts that the table's properties and metadata do not permit, whatever the rows are.
+
+        Raises:
+            OutputError: rows may only be added to the table, or have columns that are computed of others.
+        """
+        if self.mode != "upsert":
+            return
+        found = [
+            f"column {name!r}, which is computed as {text} and is not among the rows'"
+            for name, text in _generated(_schema_of(table)).items()
+            if name not in schema.names
+        ]
+        if table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true":
+            found.append("delta.appendOnly=true")
+        if found:
+            raise OutputError(
+                f"{self.name} cannot be written",
+                "a table whose rows the sink may replace, and all of their columns",
+                "; ".join(found),
+                'use mode="append", or change the table or the query',
+            )
 
     def _check_partitions(self, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         """Refuse partitions that delta-rs cannot write.
@@ -193,21 +221,21 @@ class DeltaSink(StagedSink):
             As in the contract; ``OutputError`` if there is no table.
         """
         record = DeltaRecord(fence)
-        reason = ""
-        for _ in range(ATTEMPTS):
+        conflicts = _Conflicts(self)
+        while True:
             table = self.open()
+            version = table.version()
             found = self.position(record, table)
             own = found.taken_by(fence) if found else Position.first(fence)
             if own == found:
                 return _Committer(self, fence, own)
             with self.explained():
                 try:
-                    _commit_nothing(table, record.properties(own))
+                    _commit_nothing(table, record.properties(own, table))
                 except _conflict() as error:
-                    reason = str(error)
+                    conflicts.met(version, error)
                     continue
             return _Committer(self, fence, own)
-        raise self.busy(reason)
 
     def open(self, version: Version | None = None) -> DeltaTable:
         """Return a version of the table, the newest if none is given.
@@ -237,12 +265,6 @@ class DeltaSink(StagedSink):
             found = record.position(table, commits)
             there = record.position(record.standing_on(table, commits, self.open), commits)
         return found and attrs.evolve(found, epoch=there.epoch if there else None)
-
-    def busy(self, reason: str) -> TargetUnavailableError:
-        """Return the error for a table whose other writers were faster each time."""
-        return TargetUnavailableError(
-            self.name, f"other writers were faster {ATTEMPTS} times: {reason}", is_understood=True
-        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -275,6 +297,30 @@ class _TableMissingError(OutputError):
     """There is no table."""
 
 
+class _Conflicts:
+    """Commits that delta-rs did not make. Another commit, which moves the table's version, is a reason to try again."""
+
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
+        self._versions: list[int] = []
+
+    def met(self, version: int, error: Exception) -> None:
+        """Record that a commit on a version was not made.
+
+        Raises:
+            OutputError: delta-rs cannot write into this table, or not such rows.
+            TargetUnavailableError: there were too many. It is known to pass if other writers were faster.
+        """
+        if _REFUSED.search(without_places(str(error))):
+            raise _explain(self._sink.name, error, self._sink.storage_options or {}) from error
+        self._versions.append(version)
+        if len(self._versions) < ATTEMPTS:
+            return
+        others = len(set(self._versions))
+        said = f"other writers were faster {others} times" if others > 1 else "no other writer was faster"
+        raise TargetUnavailableError(self._sink.name, f"{said}: {error}", is_understood=others > 1)
+
+
 class _Committer(Committer):
     """Opens the table for each commit, so that what it checks and what it commits on are one version."""
 
@@ -300,21 +346,21 @@ class _Committer(Committer):
         self._commit(StagedRows(batch), self._own)
 
     def _commit(self, staged: StagedRows, new: Position) -> None:
-        reason = ""
-        for _ in range(ATTEMPTS):
+        conflicts = _Conflicts(self._sink)
+        while True:
             table = self._sink.open()
+            version = table.version()
             found = self._found(table)
             check_record(found, self._own, self._fence, self._sink.name)
             with self._sink.explained():
                 try:
-                    self._publish(table, staged, self._record.properties(new))
+                    self._publish(table, staged, self._record.properties(new, table))
                 except _conflict() as error:
                     # The record says whether it was another writer of the table, or a later life of this one.
-                    reason = str(error)
+                    conflicts.met(version, error)
                     continue
             self._own, self._version = new, table.version()
             return
-        raise self._sink.busy(reason)
 
     def _found(self, table: DeltaTable) -> Position | None:
         # Only another program's commit can have restored an earlier version.
@@ -336,7 +382,8 @@ class _Committer(Committer):
     def _append(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
         from deltalake import write_deltalake
 
-        with reading(staged, _schema_of(table), self._sink.name) as rows:
+        schema = _schema_of(table)
+        with reading(staged, schema, self._sink.name, _generated(schema)) as rows:
             write_deltalake(table, rows, mode="append", commit_properties=properties)
 
     def _upsert(self, table: DeltaTable, staged: StagedRows, properties: CommitProperties) -> None:
@@ -373,6 +420,19 @@ def _schema_of(table: DeltaTable) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(table.schema().to_arrow())
+
+
+def _generated(table: pa.Schema) -> dict[str, str]:
+    """Return the columns that delta-rs computes where rows do not have them, and by what."""
+    said = {field.name: (field.metadata or {}).get(_GENERATED) for field in table}
+    return {name: text.decode() for name, text in said.items() if text is not None}
+
+
+def _lengths(table: pa.Schema) -> dict[str, int]:
+    """Return how many characters texts of columns may have, which Delta's own type does not say."""
+    said = {field.name: (field.metadata or {}).get(_TEXT, b"").decode() for field in table}
+    found = {name: _SIZED.fullmatch(text) for name, text in said.items()}
+    return {name: int(sized[1]) for name, sized in found.items() if sized}
 
 
 def _quoted(name: str) -> str:

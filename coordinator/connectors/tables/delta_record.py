@@ -41,8 +41,15 @@ class DeltaRecord:
     def _store(self) -> str:
         return f"{self.writer}#store"
 
+    @property
+    def _table(self) -> str:
+        return f"{self.writer}#table"
+
     def position(self, table: DeltaTable, commits: Sequence[Mapping[str, Any]] = ()) -> Position | None:
         """Return the record as a version of the table has it; None if there is none.
+
+        A table that was made anew in its place keeps application transactions, and has other rows and another id. So
+        the epoch counts for the id that it was recorded with; older versions of Chandy have recorded none.
 
         Args:
             table: the version.
@@ -53,8 +60,10 @@ class DeltaRecord:
             return None
         store = table.transaction_version(self._store)
         name = self.fence.store if store == hash_of(self.fence.store) else _name_of(store, commits)
+        recorded = table.transaction_version(self._table)
         epoch = table.transaction_version(self.writer)
-        return Position(name, generation, None if epoch == _NO_EPOCH else epoch)
+        is_gone = epoch == _NO_EPOCH or recorded not in (None, hash_of(str(table.metadata().id)))
+        return Position(name, generation, None if is_gone else epoch)
 
     def standing_on(
         self,
@@ -86,13 +95,19 @@ class DeltaRecord:
                 return None
         return None
 
-    def properties(self, position: Position) -> CommitProperties:
-        """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence."""
+    def properties(self, position: Position, table: DeltaTable) -> CommitProperties:
+        """Return what a commit has to carry. Two commits that carry one id conflict: that is the fence.
+
+        Args:
+            position: the record from now on.
+            table: the version that the commit is based on.
+        """
         from deltalake import CommitProperties, Transaction
 
         versions = {
             self._generation: position.generation,
             self._store: hash_of(position.store),
+            self._table: hash_of(str(table.metadata().id)),
             self.writer: _NO_EPOCH if position.epoch is None else position.epoch,
         }
         return CommitProperties(
@@ -101,9 +116,9 @@ class DeltaRecord:
         )
 
 
-def hash_of(store: str) -> int:
-    """Return a number for a store's URI, as large as Delta's versions may be."""
-    return int.from_bytes(hashlib.sha256(store.encode()).digest()[:8], "big") >> 1
+def hash_of(name: str) -> int:
+    """Return a number for a store's URI or a table's id, as large as Delta's versions may be."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
 
 def _version_in(parameters: Mapping[str, Any]) -> Version:

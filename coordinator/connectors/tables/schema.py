@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from ...sinks.two_phase.errors import OutputError
@@ -123,7 +124,9 @@ def rows_with_null(rows: pa.Table, name: str) -> str:
 
 
 @contextmanager
-def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.RecordBatchReader]:
+def reading(
+    staged: StagedRows, table: pa.Schema, target: str, computed: Collection[str] = ()
+) -> Iterator[pa.RecordBatchReader]:
     """Read staged rows in the form of a table, one staged file at a time.
 
     An error of the rows is raised as it is, whatever the one who reads makes of it.
@@ -132,6 +135,7 @@ def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.Re
         staged: what is published.
         table: the schema of the table.
         target: what it is, for messages.
+        computed: columns that are left out, and not null, if the rows do not have them.
 
     Raises:
         OutputError: rows do not fit.
@@ -140,10 +144,16 @@ def reading(staged: StagedRows, table: pa.Schema, target: str) -> Iterator[pa.Re
     import pyarrow as pa
 
     failed: list[BaseException] = []
+    tables = staged.tables()
+    if computed:
+        first = next(tables)
+        tables = chain([first], tables)
+        missing = set(computed).difference(first.column_names)
+        table = pa.schema([field for field in table if field.name not in missing])
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
-            for rows in staged.tables():
+            for rows in tables:
                 yield from fit(rows, table, target).to_batches()
         except Exception as error:
             failed.append(error)

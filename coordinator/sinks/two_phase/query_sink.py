@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,14 +15,17 @@ import attrs
 from typing_extensions import override
 
 from ....state.operators.dataframe import folding, repeated
+from ....state.shards import NotResumable
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.layout import staged_folder
-from ....storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
+from ....storage.checkpoints.manifest import EpochRecord, FileRef, Handle, OutputRecord
 from ....storage.checkpoints.proof import FenceProof
-from ....storage.errors import ChandyError, StorageError
+from ....storage.errors import ChandyError, StorageError, UnfitError
 from ....storage.ids import BatchId, CheckpointId
 from ....storage.logs import logger
 from ....storage.long_waits import Reminder
+from ....storage.store import Store
+from ....storage.verified import verified
 from ...errors import WriterError
 from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink
@@ -374,21 +377,24 @@ class TransactionalSink(Sink):
         self._changed.notify_all()
 
     @override
-    def can_resume(self, directory: Path, restored: BatchId, committed: BatchId) -> bool:
+    def obstacle(self, directory: Path, restored: BatchId, committed: BatchId) -> NotResumable | None:
         staged = staging.read_records(directory, restored, committed)
-        if staged is None or not self._are_there(staged):
-            return False
-        # Nobody knows whether the sink that publishes batches has published those: it may have waited for checkpoints.
-        return not (self._at_once and any(one.files for found in staged.values() for one in found))
-
-    def _are_there(self, staged: Mapping[BatchId, Iterable[Staged]]) -> bool:
-        """Whether the store still has what was staged: a garbage collection may have come in between."""
+        if staged is None:
+            return NotResumable(f"has no whole record of what it has staged until batch {committed}")
         store = open_store(self._fence.store)
         files = [file for found in staged.values() for one in found for file in one.files]
         try:
-            return all(store.stat(file.key).size == file.size for file in files)
-        except (OSError, StorageError):
-            return False
+            # A garbage collection may have come in between.
+            for file in files:
+                verified(store, file.key, partial(_check_size, file=file))
+        except (OSError, StorageError) as error:
+            return NotResumable(f"has staged output that is not there: {error}")
+        if self._at_once and files:
+            # The sink that publishes batches may have waited for checkpoints when they ran.
+            return NotResumable(
+                "has staged output of which nobody knows whether it was published by the batch"
+            )
+        return None
 
     @override
     def interrupt(self) -> None:
@@ -440,6 +446,11 @@ class TransactionalSink(Sink):
 
 _attached: Final = WeakSet[Any]()
 """Writers that call a sink with each batch. A start that has failed may be repeated with the same one."""
+
+
+def _check_size(store: Store, file: FileRef) -> None:
+    if (size := store.stat(file.key).size) != file.size:
+        raise UnfitError(f"{file.size} bytes", f"{size}")
 
 
 def _check_names(rows: DataFrame) -> None:

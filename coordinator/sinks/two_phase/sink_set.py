@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ....storage.keys import validate_name
 from ...errors import ConfigError, WriterError
 from ..guarantee import Guarantee, Level
 from .contract import Publish, TwoPhaseSink
@@ -63,6 +64,7 @@ def check_together(sinks: Sequence[TwoPhaseSink]) -> None:
     Raises:
         WriterError: there is none, two have one uid, or one of several does not stage its rows in the pipeline's
             store; or one that publishes batches does not.
+        InvalidNameError: a uid cannot be a part of a path.
     """
     if not all(isinstance(sink, TwoPhaseSink) for sink in sinks) or not sinks:
         raise WriterError(
@@ -71,7 +73,7 @@ def check_together(sinks: Sequence[TwoPhaseSink]) -> None:
             ", ".join(type(sink).__name__ for sink in sinks) or "none",
             "pass sinks of chandy, or leave sink= out and give the writer a format",
         )
-    uids = [sink.uid for sink in sinks]
+    uids = [validate_name("sink uid", sink.uid) for sink in sinks]
     twice = [uid for uid in uids if uids.count(uid) > 1]
     if twice:
         raise WriterError(

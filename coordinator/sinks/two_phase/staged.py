@@ -16,7 +16,7 @@ import attrs
 
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.manifest import FileRef
-from ....storage.errors import DamagedError
+from ....storage.checkpoints.restore import read_file
 from ....storage.store import Store
 from .contract import Batch, Epoch, Staged, TwoPhaseSink, WriteContext
 from .errors import OutputError
@@ -93,16 +93,7 @@ class StagedRows:
         """
         store = open_store(self.of.root)
         for file in self.of.files:
-            data = store.read(file.key, file.offset, file.size)
-            found = hashlib.sha256(data).hexdigest()
-            if found != file.sha256:
-                raise DamagedError(
-                    store.uri,
-                    file.key,
-                    f"SHA-256 {file.sha256} of {file.size} bytes",
-                    f"{found} of {len(data)}",
-                )
-            yield data
+            yield read_file(store, file)
 
 
 def batches_of(files: Iterable[FileRef]) -> tuple[int, ...]:

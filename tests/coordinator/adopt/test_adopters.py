@@ -13,7 +13,7 @@ from chandy.coordinator.adopt.adopters import AdoptedBy
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.locate import pipelines
-from chandy.storage.errors import CodecError, InvalidNameError
+from chandy.storage.errors import DamagedError, InvalidNameError
 
 ID = "5f3a7c52-90f5-4b29-a7f6-111111111111"
 
@@ -60,7 +60,7 @@ def test_the_record_is_no_pipeline(storage: str) -> None:
 
 def test_a_damaged_record_and_an_id_that_leads_elsewhere_are_told(storage: str) -> None:
     open_store(storage).write(f"{adopters.FOLDER}/{ID}.json", b"{")
-    with pytest.raises(CodecError, match="AdoptedBy"):
+    with pytest.raises(DamagedError, match="the record of an adopted query"):
         adopters.record(storage, ID, AdoptedBy("p", "q"))
     with pytest.raises(InvalidNameError):
         adopters.record(storage, "../p/generations/1", AdoptedBy("p", "q"))

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +38,6 @@ from chandy.coordinator.channels.observer import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import CheckpointPhase
 from chandy.coordinator.protocol.query_state import Queries
 from chandy.coordinator.query import Definition
@@ -59,16 +58,14 @@ from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigge
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import pack_key
-from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, QueryRecord
+from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
-from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import ChandyError
 from chandy.storage.store import Store
 
 from ...effort import always_kept, sampled, until_found
 from ..sinks.two_phase.stepped_publisher import SteppedPublisher
-from ..stepped_executor import SteppedExecutor, SteppedRollback
+from ..stepped_executor import SteppedExecutor, SteppedRollback, Work
 from ..strict_machine import StrictStateMachine
 from .listed_files import entries, lines, listed, local
 
@@ -77,7 +74,8 @@ WRITER, READERS = "writer", ("reader", "slow")
 """The queries, in the order in which they are started. The second reader is often behind."""
 CONFIG = CheckpointConfig(
     interval=None,
-    retained=3,
+    # A user may go back to any of them.
+    retained=100,
     max_concurrent=2,
     tolerable_failures=10**6,
     timeout="30 s",
@@ -255,28 +253,53 @@ def facts(*sources: SourceFacts) -> WriterFacts:
     return WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, sources=sources)
 
 
+class NotedRuns(Runs):
+    """Looks at each manifest before it is written."""
+
+    def __init__(self, life: Life, channels: Channels) -> None:
+        super().__init__(channels)
+        self._life = life
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        outputs = super().pre_commit(query, checkpoint)
+        if self._life.world.publishes_meanwhile and query == WRITER:
+            self._life.publish()
+        return outputs
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        found = super().channels(manifest)
+        root = self._life.machine.checkpoints.pending[manifest.id].root
+        try:
+            self._life.world.note(self._life, attrs.evolve(manifest, channels=found), root)
+        except AssertionError as error:
+            # The product does without what it is not told.
+            self._life.world.broken.append(error)
+        return found
+
+
 class Life(SteppedExecutor):
     """One life of a coordinator."""
 
     def __init__(self, world: World, restore: str | int) -> None:
-        super().__init__()
         self.world = world
-        self.root = world.store.uri
-        self.catalog = Catalog(world.store)
-        point = choose(self.catalog, restore)
-        started = self.catalog.take_over("driver", world.tick(), point.manifest.id + 1 if point else 1)
+        catalog, root = Catalog(world.store), world.store.uri
+        point = choose(catalog, restore)
+        started = catalog.take_over("driver", world.tick(), point.manifest.id + 1 if point else 1)
         self.initial = self.point = point
-        self.channels = Channels(world.tick)
-        self.runs = Runs(self.channels)
-        self.machine = StrictStateMachine(
+        observed = Channels(world.tick)
+        self.runs = NotedRuns(self, observed)
+        machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
-            root=self.root,
+            root=root,
             limits=CONFIG.limits,
             next_id=started.next_id,
-            completed=tuple(self.catalog.completed()),
-            base=point.manifest.id if point and point.root == self.root else None,
+            completed=tuple(catalog.completed()),
+            base=point.manifest.id if point and point.root == root else None,
         )
+        super().__init__(machine, catalog, self.runs)
+        # Which of two jobs is first is said by their lanes alone.
+        self.manifests = self.works
         self.queries: dict[str, Query] = {}
         self.first_epoch = started.next_id
         self.fence = Fence("pipeline", WRITER, "", self.root, started.generation)
@@ -287,7 +310,7 @@ class Life(SteppedExecutor):
             **{name: Definition(name, None, None, read, NoSink(), (), ()) for name in READERS},  # type: ignore[arg-type]
         }
         for name, definition in self.definitions.items():
-            self.channels.add(definition)
+            observed.add(definition)
             self.restore(name, point)
         self.handle(on.PipelineRestored(point.manifest.id if point else None))
 
@@ -362,48 +385,10 @@ class Life(SteppedExecutor):
     def open(self, uri: str) -> Store:
         return open_store(uri)
 
-    def planned(self, query: str) -> int:
-        return self.runs.begun(query)
-
-    def is_committed(self, query: str, batch: int) -> bool:
-        return self.runs.is_committed(query, batch)
-
-    def close_epoch(self, order: do.StoreProgress) -> None:
-        self.runs.close_epoch(order.query, order.checkpoint, order.cut)
-
-    def publish_checkpoint(self, order: do.Publish) -> None:
-        for query in order.queries:
-            self.runs.commit(query, order.checkpoint)
-
-    def discard(self, order: do.Discard) -> Iterator[None]:
-        yield
-        # What was dropped is kept on the disk: a user may go back to it.
-        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
-
-    def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
-        manifest = attrs.evolve(manifest, channels=self.runs.channels(manifest))
-        self.world.note(self, manifest, root)
-        return manifest
-
-    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
-        yield
-        outputs = self.runs.pre_commit(order.query, order.checkpoint)
-        if self.world.publishes_meanwhile and order.query == WRITER:
-            self.publish()
-        yield
-        if order.checkpoint not in self.machine.checkpoints.pending:
-            return
-        store = open_store(order.root)
-        for file in [file for one in outputs for epoch in one.epochs for file in epoch.staged.files]:
-            if order.root != self.root:
-                store.write(file.key, self.world.store.read(file.key))
-        writer = SnapshotWriter(store, pack_key(order.checkpoint, f"driver-{order.query}"))
-        with self.runs.hold(order.query, order.cut) as files:
-            writer.add(order.query, files, order.base)
-            stored = writer.finish()[order.query]
-        yield
-        record = QueryRecord(order.query, order.cut, stored.handle, outputs)
-        self.handle(on.ProgressStored(order.checkpoint, record, 1))
+    def work(self, works: MutableSequence[Work], number: int) -> None:
+        super().work(works, number)
+        if self.world.broken:
+            raise self.world.broken[0]
 
     def publish(self) -> None:
         if isinstance(self.sink, TransactionalSink):
@@ -420,10 +405,10 @@ class Life(SteppedExecutor):
                 self.work(self.works, 0)
             else:
                 break
-        before = len(self.instructions)
+        before = self.instructions
         if publishes:
             self.publish()
-            if len(self.instructions) > before:
+            if self.instructions > before:
                 self.quiet()
 
 
@@ -468,6 +453,7 @@ class World:
         """By checkpoint what it has of the writer's output, by batch."""
         self.publishes_meanwhile = False
         """Whether output is published after a pre-commit has said that it is not."""
+        self.broken: list[AssertionError] = []
         self.has_gone_back = False
         """Whether an older checkpoint was ever restored."""
         self.life = Life(self, "none")
@@ -607,7 +593,7 @@ class Machine(RuleBasedStateMachine):
         if self.life.instructions:
             self.life.dispatch()
         elif self.life.works:
-            self.life.work(self.life.works, which % len(self.life.works))
+            self.life.work(self.life.works, which)
 
     @rule(
         steps=st.integers(3, 14),
@@ -868,7 +854,8 @@ def a_checkpoint_is_published_while_a_savepoint_is_taken(machine: Machine) -> No
     until_all_cuts_are_chosen(machine)
     while machine.life.instructions:
         machine.life.dispatch()
-    later, machine.life.works = machine.life.works, []
+    later = list(machine.life.works)
+    machine.life.works.clear()
     machine.a_checkpoint_is_taken(2, publishes=True)
     machine.life.works += later
     machine.life.quiet()

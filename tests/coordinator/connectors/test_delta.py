@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import attrs
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Schema as DeltaSchema
 
 from chandy.coordinator.connectors.tables import delta
 from chandy.coordinator.connectors.tables.delta import DeltaSink
@@ -419,14 +422,91 @@ def test_a_history_that_cannot_be_read_is_not_available(tmp_path: Path) -> None:
         newest_commits(str(tmp_path), {}, "chandy/flights/delays/out", 0.001)
 
 
-def test_a_table_that_was_made_anew_has_no_position(table: Table, pipeline: Pipeline) -> None:
-    committer = pipeline.recover()
-    committer.commit(pipeline.epoch(1, [(1, "a")]))
+def moved_away(table: Table) -> None:
     Path(table.uri).rename(f"{table.uri}-old")
     table.make()
+
+
+def replaced(table: Table) -> None:
+    # In the same log, which keeps application transactions.
+    deltalake.DeltaTable.create(table.uri, table.open().schema(), mode="overwrite")
+
+
+@pytest.mark.parametrize("make_anew", [moved_away, replaced])
+def test_a_table_that_was_made_anew_has_no_position(
+    table: Table, pipeline: Pipeline, make_anew: Callable[[Table], None]
+) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    make_anew(table)
     with pytest.raises(TargetUnavailableError):
         committer.commit(pipeline.epoch(2, [(2, "b")]))
-    assert pipeline.recover().position is None
+    assert table.rows() == []
+    committer = pipeline.recover()
+    assert committer.position is None
+    committer.commit(pipeline.epoch(3, [(3, "c")]))
+    assert pipeline.recover(2).position == 3
+
+
+def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline: Pipeline) -> None:
+    committer = pipeline.recover()
+    feature = deltalake.TableFeatures.RowTracking
+    table.open().alter.add_feature(feature, allow_protocol_versions_increase=True)
+    for attempt in (lambda: committer.commit(pipeline.epoch(1, [(1, "a")])), lambda: pipeline.recover(2)):
+        with pytest.raises(OutputError, match=r"Unsupported table features required: \[RowTracking\]"):
+            attempt()
+    assert table.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("others", "said"), [(0, "no other writer was faster"), (9, "other writers were faster 5 times")]
+)
+def test_a_commit_that_fails_while_the_version_stays_is_no_conflict(
+    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, others: int, said: str
+) -> None:
+    committer = pipeline.recover()
+
+    def fail(*arguments: object) -> None:
+        if others:
+            table.add((1, "other"))
+        raise deltalake.exceptions.CommitFailedError("odd")
+
+    monkeypatch.setattr(delta, "_commit_nothing", fail)
+    for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
+        with pytest.raises(TargetUnavailableError, match=f"{said}: odd") as caught:
+            attempt()
+        assert caught.value.is_understood is bool(others)
+
+
+def test_upserts_need_a_table_whose_rows_may_be_replaced(tmp_path: Path) -> None:
+    table = UpsertTable(str(tmp_path / "table")).make()
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    table.open().alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(OutputError, match="append-only"):
+        committer.commit(pipeline.epoch(2, [(1, "b")]))
+    with pytest.raises(OutputError, match=r"found delta\.appendOnly=true"):
+        table.sink().check(SCHEMA)
+    assert table.rows() == [(1, "a")]
+
+
+def test_a_column_says_in_its_metadata_what_it_takes(tmp_path: Path) -> None:
+    columns = {"k": ("long", {}), "g": ("long", {"delta.generationExpression": "k + 1"})}
+    columns["v"] = "string", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+    fields = [Field(name, PrimitiveType(type), metadata=said) for name, (type, said) in columns.items()]
+    table = Table(str(tmp_path / "table"))
+    deltalake.DeltaTable.create(table.uri, DeltaSchema(fields))
+    assert table.sink().check(SCHEMA).lengths == {"v": 3}
+    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline.recover().commit(pipeline.epoch(1, [(1, "a")], [(2, "b")]))
+    assert sorted(map(str, table.open().to_pyarrow_table().to_pylist())) == [
+        "{'k': 1, 'g': 2, 'v': 'a'}",
+        "{'k': 2, 'g': 3, 'v': 'b'}",
+    ]
+    # delta-rs would leave the old value where it replaces a row.
+    with pytest.raises(OutputError, match=r"column 'g', which is computed as k \+ 1"):
+        UpsertTable(table.uri).sink().check(SCHEMA)
 
 
 def test_the_position_outlives_the_log(table: Table, pipeline: Pipeline) -> None:

@@ -8,26 +8,7 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator.execution import checkpoint_jobs
-
-from .one_life import Elsewhere, HeldStore, Setup
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
-    """Makes stores for savepoints, by what they do not answer."""
-    made: dict[str, HeldStore] = {}
-    right = checkpoint_jobs.open_store
-    monkeypatch.setattr(checkpoint_jobs, "open_store", lambda uri: made.get(uri) or right(uri))
-
-    def make_store(*held: str) -> HeldStore:
-        store = HeldStore(tmp_path / f"elsewhere{len(made)}", *held)
-        made[store.uri] = store
-        return store
-
-    yield make_store
-    for store in made.values():
-        store.let_go.set()
+from .one_life import Setup
 
 
 @pytest.fixture

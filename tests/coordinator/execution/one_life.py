@@ -18,6 +18,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.state.rpc.messages import Ack, BatchTimes, ClaimShards, HostHello, ShardSnapshot
 from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import (
     ChannelRecord,
@@ -173,6 +174,8 @@ class Setup:
         self.store.open.set()
         self.catalog = Catalog(self.store)
         self.queries = Queries(folder)
+        self.elsewhere: dict[str, HeldStore] = {}
+        """Stores for savepoints that the test has made, by their URIs."""
         self.now = 1000.0
         self.reports = RecordedReports()
         self.lost, self.failures = self.reports.lost, self.reports.failures
@@ -189,6 +192,7 @@ class Setup:
             self.machine(),
             catalog=self.catalog,
             store=self.store,
+            open_store=lambda uri: self.elsewhere.get(uri) or open_store(uri),
             watch=self.watch,
             progress=self.queries,
             clock=lambda: self.now,
@@ -201,6 +205,12 @@ class Setup:
         )
         self.host = FakeHost(self.executor)
         self.executor.hosts.claim(ClaimShards("host", "id", "op", (0, 1)))
+
+    def store_elsewhere(self, *held: str) -> HeldStore:
+        """Make a store for a savepoint, by what it does not answer."""
+        store = HeldStore(self.folder / f"elsewhere{len(self.elsewhere)}", *held)
+        self.elsewhere[store.uri] = store
+        return store
 
     def request(
         self, kind: CheckpointKind = CheckpointKind.MANUAL, target: str | None = None
@@ -219,6 +229,8 @@ class Setup:
 
     def close(self) -> None:
         self.store.open.set()
+        for store in self.elsewhere.values():
+            store.let_go.set()
         self.queries.may_plan.set()
         self.queries.may_hold.set()
         self.watch.close()
@@ -251,6 +263,3 @@ class HeldStore(LocalStore):
 
     def within(self, seconds: float) -> Store:
         return self
-
-
-Elsewhere = Callable[..., HeldStore]

@@ -12,6 +12,7 @@ import pytest
 from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.execution import commit as commit_module
 from chandy.coordinator.execution import executor as executor_module
+from chandy.coordinator.execution.dispatch import JobLane
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.reasons import Reason
@@ -28,7 +29,7 @@ from chandy.storage.store import Store
 
 from ...builders import pack, shared
 from ...waiting import DEADLINE, eventually
-from .one_life import Elsewhere, Setup
+from .one_life import Setup
 
 
 def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: Setup) -> None:
@@ -115,7 +116,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
 def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_jobs, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(commit_module, "_ASK_AGAIN_SECONDS", 0.01)
     setup.store.trouble = "lost"
     assert setup.completed().id == 1
     assert setup.executor.statistics().counts.failed == 0
@@ -125,7 +126,7 @@ def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
 def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_jobs, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(commit_module, "_ASK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(executor_module, "_STOP_SECONDS", 2.0)
     setup.completed()
     setup.store.trouble = "silent"
@@ -253,14 +254,14 @@ def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_
     assert setup.queries.is_holding.wait(DEADLINE)
     setup.executor.hosts.decline(Decline("host", 1, order.query_id, "the disk is full"))
     setup.error(future)
-    eventually(lambda: setup.executor._elsewhere[target.uri].cleaner.is_idle)
+    eventually(lambda: setup.executor._elsewhere[target.uri].lanes[JobLane.CLEANER].is_idle)
     setup.queries.may_hold.set()
     eventually(lambda: setup.executor._elsewhere[target.uri].is_idle)
     assert target.list() == []
 
 
 def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
-    setup.executor.jobs.store_progress(do.StoreProgress(1, "q", 4, setup.store.uri, None))
+    assert list(setup.executor.jobs.store_progress(do.StoreProgress(1, "q", 4, setup.store.uri, None))) == []
     assert setup.queries.pre_committed == []
     assert setup.store.list("checkpoints/") == []
     setup.completed()
@@ -312,10 +313,10 @@ def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setu
 
 @pytest.mark.parametrize("held", ["claim", "manifest", "delete"])
 def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
-    make: Callable[..., Setup], elsewhere: Elsewhere, held: str
+    make: Callable[..., Setup], held: str
 ) -> None:
     setup = make(savepoint_timeout="30 s", retained=1)
-    stores = [elsewhere(held) for _ in range(5)]
+    stores = [setup.store_elsewhere(held) for _ in range(5)]
     futures = []
     for number, store in enumerate(stores, start=1):
         futures.append(setup.request(CheckpointKind.SAVEPOINT, store.uri))
@@ -340,10 +341,10 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
 
 
 def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
-    make: Callable[..., Setup], elsewhere: Elsewhere
+    make: Callable[..., Setup],
 ) -> None:
     setup = make(savepoint_timeout="30 s")
-    store = elsewhere("manifest")
+    store = setup.store_elsewhere("manifest")
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     setup.host.acknowledge(1)
     assert store.waiting.wait(DEADLINE)
@@ -376,7 +377,7 @@ def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing
     monkeypatch.setattr(setup.queries, "current_batch", fails_late)
     future = setup.request()
     assert setup.store.waiting.wait(DEADLINE)
-    eventually(lambda: setup.executor._own.io.is_idle)
+    eventually(lambda: setup.executor._own.lanes[JobLane.IO].is_idle)
     setup.store.open.set()
     assert future.result(DEADLINE).id == 1
     eventually(lambda: setup.executor._own.is_idle)
@@ -421,16 +422,16 @@ def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
 
 # C1
 def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
-    make: Callable[..., Setup], elsewhere: Elsewhere
+    make: Callable[..., Setup],
 ) -> None:
     setup = make(savepoint_timeout="30 s")
-    store = elsewhere("claim")
+    store = setup.store_elsewhere("claim")
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     assert store.waiting.wait(DEADLINE)
     setup.now += 31
     setup.executor.protocol.handle(on.Tick())
     assert setup.error(future).reason is Reason.EXPIRED
-    eventually(lambda: setup.executor._elsewhere[store.uri].cleaner.is_idle)
+    eventually(lambda: setup.executor._elsewhere[store.uri].lanes[JobLane.CLEANER].is_idle)
     store.let_go.set()
     eventually(lambda: setup.executor._elsewhere[store.uri].is_idle)
     assert store.list() == []
@@ -440,10 +441,10 @@ def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
 
 
 def test_the_place_of_a_savepoint_is_asked_for_until_the_savepoint_expires(
-    make: Callable[..., Setup], elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = make(savepoint_timeout="30 s")
-    store, bounds = elsewhere("claim"), list[float]()
+    store, bounds = setup.store_elsewhere("claim"), list[float]()
 
     def within(self: Store, seconds: float) -> Store:
         bounds.append(seconds)
@@ -459,9 +460,9 @@ def test_the_place_of_a_savepoint_is_asked_for_until_the_savepoint_expires(
 
 
 def test_a_savepoint_can_go_where_an_aborted_one_has_left_something(
-    setup: Setup, elsewhere: Elsewhere
+    setup: Setup,
 ) -> None:
-    store = elsewhere()
+    store = setup.store_elsewhere()
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     setup.executor.hosts.decline(Decline("host", 1, setup.host.ordered(1).query_id, "no"))
     setup.error(future)

@@ -101,7 +101,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awaited = threading.Event()
-    wait, reject = executor_module.wait, setup.executor._reject
+    wait, reject = executor_module.wait, setup.executor.reject
 
     def waiting(futures: list[Future[Checkpoint]], timeout: float) -> None:
         awaited.set()
@@ -112,7 +112,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
         reject(order)
 
     monkeypatch.setattr(executor_module, "wait", waiting)
-    monkeypatch.setattr(setup.executor, "_reject", late)
+    monkeypatch.setattr(setup.executor, "reject", late)
     future = setup.request()
     setup.executor.close()
     assert future.done()

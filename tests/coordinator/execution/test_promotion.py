@@ -33,6 +33,7 @@ from chandy.state.rpc.client import RemoteBatchAccess
 from chandy.state.rpc.messages import BatchTimes, BeginTask, Endpoint, HostHello
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
@@ -86,6 +87,7 @@ class Cluster:
             ),
             catalog=self.catalog,
             store=self.store,
+            open_store=open_store,
             watch=watch_of(self.catalog, generation.generation),
             progress=self.queries,
             clock=lambda: begin + time.monotonic(),

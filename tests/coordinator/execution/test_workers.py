@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from chandy.coordinator.execution.dispatch import JobLane
 from chandy.coordinator.execution.workers import StoreWorkers, Workers
 
 from ...waiting import DEADLINE, eventually
@@ -109,8 +110,8 @@ def test_the_interpreter_does_not_wait_for_a_worker() -> None:
 def test_what_hangs_in_one_kind_of_work_for_a_store_leaves_the_others_alone() -> None:
     go_on, done = threading.Event(), threading.Event()
     workers = StoreWorkers(lambda job: job())
-    workers.manifests.submit(lambda: go_on.wait(DEADLINE))
-    workers.cleaner.submit(done.set)
+    workers.lanes[JobLane.MANIFESTS].submit(lambda: go_on.wait(DEADLINE))
+    workers.lanes[JobLane.CLEANER].submit(done.set)
     assert done.wait(DEADLINE)
     assert not workers.is_idle
     go_on.set()

@@ -115,11 +115,3 @@ def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Cluster) -
     cluster.look_until_idle()
     cluster.look_until_idle()
     assert (cluster.left(), cluster.asked) == (2, 0)
-
-
-def test_a_checkpoint_that_fails_is_not_followed_by_another(cluster: Cluster) -> None:
-    cluster.declines = True
-    cluster.leaving.add("3")
-    for _ in range(3):
-        cluster.look_until_idle()
-    assert (cluster.left(), cluster.asked) == (2, 1)

@@ -154,7 +154,7 @@ def test_a_checkpoint_is_taken_and_waited_for(
         (fail(CheckpointError(3, Reason.EXPIRED, "slow")), b"", (409, "slow")),
         (fail(ArgumentError("no savepoint", "a place", "none")), b"", (400, "a place")),
         (lambda future: None, b"", (202, "goes on")),
-        (lambda future: None, b"no json", (400, "Order")),
+        (lambda future: None, b"no json", (400, "the body is not what")),
         (lambda future: None, b'{"place": "x"}', (400, "place")),
         (lambda future: None, b'{"target": 5}', (400, "target")),
         (lambda future: None, b'{"target": "' + b"x" * 100_000 + b'"}', (413, "65536")),
@@ -288,6 +288,7 @@ def test_state_of_a_key_is_json(begin: Begin, kind: str) -> None:
     [
         ("", None, 400),
         ("?key=a", None, 400),
+        ("?key=" + "[" * 50_000, None, 400),
         ("?key=7", PipelineNameError("no operator", "one", "none"), 404),
         ("?key=7", ArgumentError("no key", "one", "none"), 400),
         ("?key=7", QueryNotRunningError("totals", "q"), 503),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ConfigError, SetupError
 from chandy.coordinator.listening import Listening, address
+from chandy.coordinator.monitor import connections
 from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.monitor.metrics import CONTENT_TYPE
 from chandy.coordinator.monitor.server import Monitor
@@ -50,11 +53,28 @@ def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Ca
         basic("secret", "x"),
         basic("secret", ""),
     )
-    for path in ("/metrics", "/readyz", "/", "/checkpoints/1", "/api/v1"):
+    assert ask(monitor, "/readyz") == (503, "the token is needed to be told why\n")
+    assert "stands by" in ask(monitor, "/readyz", Authorization="Bearer secret")[1]
+    for path in ("/metrics", "/", "/checkpoints/1", "/api/v1"):
         assert ask(monitor, path)[0] == 401
         for given in (*wrong, "Basic c2VjcmV0", "Basic ?", "Basic"):
             assert ask(monitor, path, Authorization=given)[0] == 401
     assert ask(monitor, "/metrics", Authorization="Bearer secret")[0] == 200
+    # The scheme's case says nothing: https://www.rfc-editor.org/rfc/rfc7235#section-2.1.
+    assert ask(monitor, "/metrics", Authorization="bearer secret")[0] == 200
+
+
+def test_a_token_may_have_any_letters(begin: Callable[..., Monitor]) -> None:
+    monitor = begin(token="p\u00e4ss")
+    assert ask(monitor, "/metrics", Authorization="Bearer p\u00e4ss".encode().decode("latin-1"))[0] == 200
+    assert ask(monitor, "/metrics", Authorization="Bearer p\u00e4ss")[0] == 401
+
+
+@pytest.mark.parametrize("token", ["secret\n", " secret", "sec\x1bret", "", "  ", 7, b"secret"])
+def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: Any) -> None:
+    with pytest.raises(ConfigError, match=r"CheckpointConfig\.token.*strip") as refused:
+        CheckpointConfig(listen="127.0.0.1:0", token=token)
+    assert "secret" not in str(refused.value)
 
 
 def basic(user: str, password: str) -> str:
@@ -103,17 +123,51 @@ def test_nobody_changes_anything_and_a_large_request_is_not_read(begin: Callable
     assert ask(monitor, "/healthz", "GET", b"x" * 1_000_000)[0] == 200
 
 
-def test_slow_clients_keep_nobody_from_closing(begin: Callable[..., Monitor]) -> None:
-    monitor = begin()
+def connect(monitor: Monitor, sends: bytes) -> socket.socket:
     url = urlsplit(monitor.url)
-    slow = [socket.create_connection((str(url.hostname), url.port or 0), DEADLINE) for _ in range(150)]
-    for one in slow:
-        one.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+    made = socket.create_connection((str(url.hostname), url.port or 0), DEADLINE)
+    made.sendall(sends)
+    return made
+
+
+def read_to_the_end(connection: socket.socket) -> None:
+    """Read until the other side closes, with or without having read all that was sent."""
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(1000):
+            pass
+
+
+HALF = b"GET /metrics HTTP/1.1\r\nHost: "
+
+
+@pytest.mark.parametrize("sends", [b"", HALF])
+def test_clients_that_ask_nothing_keep_nobody_from_an_answer_nor_from_closing(
+    begin: Callable[..., Monitor], sends: bytes
+) -> None:
+    monitor = begin(token="secret")
+    slow = [connect(monitor, sends) for _ in range(150)]
+    assert ask(monitor, "/healthz") == (200, "ok\n")
+    assert ask(monitor, "/metrics", Authorization="Bearer secret")[0] == 200
+    # The oldest one has made room.
+    read_to_the_end(slow[0])
     monitor.close()
     for one in slow:
         one.close()
     with pytest.raises(ConnectionError):
         ask(monitor, "/healthz")
+
+
+@pytest.mark.parametrize(
+    "sends",
+    [b"", HALF, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HALF],
+    ids=["none", "half", "one"],
+)
+def test_a_connection_without_a_request_ends(
+    begin: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch, sends: bytes
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    with connect(begin(), sends) as waiting:
+        read_to_the_end(waiting)
 
 
 def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -> None:

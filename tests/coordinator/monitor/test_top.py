@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import attrs
@@ -53,6 +55,43 @@ def test_it_says_what_is_wrong_and_takes_nothing_for_markup(begin: Begin) -> Non
     assert "✗ not well" in found
     assert "the pipeline has failed for good: [red]out of luck[/]" in found
     assert "query '[b]' does not run" in found
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey(begin: Begin) -> None:
+    monitor = begin()
+    facts = attrs.evolve(
+        FACTS,
+        life=DriverState.FAILED,
+        trouble="\x1b]0;t\x07 \x9b2J",
+        queries={"\u202eq\r": QueryFacts(False, 1)},
+    )
+    monitor.tell(KnownPipeline(read=lambda: facts))
+    found = top(monitor.url, "--once").output
+    assert r"\x1b]0;t\x07 \x9b2J" in found
+    assert r"\u202eq\r" in found
+    assert not {"\x1b", "\x07", "\x9b", "\u202e", "\r"} & set(found)
+
+
+def test_the_token_goes_to_the_address_that_was_given_and_to_no_other(begin: Begin) -> None:
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{elsewhere.url}/api/v1")
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    # It would answer.
+    elsewhere = begin()
+    elsewhere.tell(KnownPipeline())
+    with HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        serving = threading.Thread(target=server.handle_request, daemon=True)
+        serving.start()
+        found = top(f"http://127.0.0.1:{server.server_port}", "--once", CHANDY_TOKEN="secret")
+        serving.join()
+    assert found.exit_code == 1
+    assert f"one that redirects to {elsewhere.url}/api/v1" in found.output
 
 
 def test_the_token_is_in_a_file_or_in_the_environment(begin: Begin, tmp_path: Path) -> None:

@@ -16,17 +16,20 @@ import contextlib
 import hashlib
 import itertools
 import json
+import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableSequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQueryError, StateLostError
-from chandy.coordinator.execution import commit
+from chandy.coordinator.execution.dispatch import Job, JobLane
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.event_log import LoggedEvent, replay
@@ -39,7 +42,7 @@ from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore import resume
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point
-from chandy.coordinator.restore.run_record import RunRecord, base_of, fits
+from chandy.coordinator.restore.run_record import RunRecord, base_of, misfit
 from chandy.state.errors import (
     CannotGoBackError,
     CoordinatorLostError,
@@ -84,40 +87,38 @@ from chandy.state.rpc.orders import (
     TakeOver,
 )
 from chandy.state.rpc.wire import HandedOver
-from chandy.state.shards import RestoreSource, ResumePoint, ShardId
-from chandy.storage.checkpoints import collect
+from chandy.state.shards import NotResumable, RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import voided_by
 from chandy.storage.checkpoints.layout import (
     MANIFEST,
     manifest_key,
     pack_key,
-    savepoint_key,
     shared_key,
-    trigger_key,
 )
 from chandy.storage.checkpoints.manifest import (
+    ChannelRecord,
     CheckpointKind,
     FileRef,
     Handle,
     Manifest,
     OperatorRecord,
-    QueryRecord,
 )
-from chandy.storage.checkpoints.savepoint import claim_savepoint, discard_savepoint, read_savepoint
+from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import (
     ChandyError,
     FencedError,
-    ObjectExistsError,
     ObjectMissingError,
-    OutcomeUnknownError,
 )
 from chandy.storage.store import Store
 
-from ...builders import AskingProof, MemoryStore
+from ...troubled_store import TROUBLES, StoreDownError, TroubledStore
+from ..stepped_executor import SteppedExecutor, UnreadableError, Work
 from ..strict_machine import StrictStateMachine
 
 ROOT = "memory://pipeline"
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+"""Where there are very many small files."""
 KEYS = 5
 SHARDS = {"orders": 3, "totals": 2}
 """Queries, upstream first, and the shards of the one operator of each."""
@@ -148,62 +149,6 @@ def records_of(query: str, shard: ShardId, start: int, end: int) -> State:
 
 
 # --- the store ----------------------------------------------------------------------------------------------
-
-
-class StoreDownError(ChandyError):
-    def __str__(self) -> str:
-        return "expected the store to answer, it does not"
-
-
-class TroubledStore(MemoryStore):
-    """Objects in memory, with failures on demand; it keeps what was deleted."""
-
-    def __init__(self, uri: str) -> None:
-        super().__init__(uri)
-        self.deleted: dict[str, bytes] = {}
-        self.version = 0
-        self.trouble: str | None = None
-        """The next manifest is refused ("before"), or written though its writer is told otherwise ("after"). Or nobody
-        knows: it never appears ("unknown"), it is there ("unknown, there"), or it appears later ("unknown, later")."""
-        self.hangs = False
-        """Whether it answers no call about a manifest."""
-        self.later: dict[str, bytes] = {}
-        """Manifests that are on their way."""
-
-    def write(self, key: str, data: bytes) -> None:
-        self.version += 1
-        super().write(key, data)
-
-    def create(self, key: str, data: bytes) -> None:
-        trouble = None
-        if key.endswith(MANIFEST):
-            trouble, self.trouble = self.trouble, None
-        if trouble == "before":
-            raise StoreDownError
-        if trouble == "unknown, later":
-            self.later[key] = data
-        if trouble in ("unknown", "unknown, later"):
-            raise OutcomeUnknownError(self.uri, key, "create", "no answer", transient=True)
-        super().create(key, data)
-        self.version += 1
-        if trouble == "unknown, there":
-            raise OutcomeUnknownError(self.uri, key, "create", "no answer", transient=True)
-        if trouble == "after":
-            raise StoreDownError
-
-    def land(self) -> None:
-        """Let the manifests that are on their way appear, each unless there is one."""
-        for key, data in self.later.items():
-            with contextlib.suppress(ObjectExistsError):
-                super().create(key, data)
-                self.version += 1
-        self.later.clear()
-
-    def delete(self, key: str) -> None:
-        self.version += 1
-        if key in self.objects:
-            self.deleted[key] = self.objects[key]
-        super().delete(key)
 
 
 _unique = itertools.count()
@@ -238,11 +183,13 @@ def put_files(
     return handles
 
 
-def get_files(store: TroubledStore, handle: Handle, cached: bool = False) -> Files:
-    """Bring files back; with a cache also those that have been deleted."""
-    if cached:
-        objects = store.deleted | store.objects
-        return {f.name: objects[f.key][f.offset : f.offset + f.size] for f in handle.files}
+def get_files(objects: Mapping[str, bytes], handle: Handle) -> Files:
+    """Take files out of the objects of a store."""
+    return {file.name: objects[file.key][file.offset : file.offset + file.size] for file in handle.files}
+
+
+def read_files(store: Store, handle: Handle) -> Files:
+    """Read files as a restore does."""
     found = {file.name: store.read(file.key, file.offset, file.size) for file in handle.files}
     for file in handle.files:
         assert hashlib.sha256(found[file.name]).hexdigest() == file.sha256, f"{file.key} is damaged"
@@ -417,7 +364,7 @@ class Host:
         """Make a shard this host's, or return who has it."""
         aside = self.aside.get((query_id, shard))
         terms = {} if aside is None else {shard.shard: aside[0]}
-        answer = self.life.handle(ClaimShards(self.name, query_id, shard.uid, (shard.shard,), terms))
+        answer = self.life.receive(ClaimShards(self.name, query_id, shard.uid, (shard.shard,), terms))
         if shard.shard in answer.elsewhere:
             return answer.elsewhere[shard.shard]
         if shard.shard in answer.kept:
@@ -523,7 +470,7 @@ class Host:
         """As ``Control``."""
         if (self.name, "coordinator") in self.life.cut:
             raise CoordinatorLostError("coordinator", "no answer")
-        return self.life.handle(message)
+        return self.life.receive(message)
 
     def promote(self, order: Promote) -> Iterator[None]:
         yield
@@ -618,7 +565,6 @@ class Host:
     ) -> None:
         files = self.life.files(source.root, source.handle) if source else {}
         if source is not None and not self.life.world.cached:
-            self.life.has_read(query_id, source)
             self.life.handle(on.ShardsRead(query_id, (shard,)))
         opened = self.logged(query_id, shard, files, source.batch if source else -1)
         self.shards[query_id, shard] = opened
@@ -765,38 +711,44 @@ class Attempt:
 # --- the driver ---------------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class Writing:
-    """A manifest that is being written to a store; while the store hangs, it makes no headway."""
+class WatchedMachine(StrictStateMachine):
+    """Keeps what it was told and has answered, and has a life look at it after each event."""
 
-    store: TroubledStore
-    steps: Iterator[None]
+    life: Life | None = None
 
-    def __iter__(self) -> Iterator[None]:
-        return self
+    @override
+    def handle(self, event: on.Event[on.Answer], now: float) -> Outcome[on.Answer]:
+        if self.life is None:
+            return super().handle(event, now)
+        events, outcomes = self.life.events, self.life.outcomes_of_events
+        events.append(LoggedEvent(len(events), now, event))
+        # An event that is refused has no outcome.
+        outcomes.append(None)
+        committed = {name: query.committed for name, query in self.queries.items()}
+        try:
+            outcome = super().handle(event, now)
+        except Exception:
+            assert not self._out, "a refused event has led to instructions"
+            assert committed == {name: query.committed for name, query in self.queries.items()}
+            raise
+        outcomes[-1] = outcome
+        self.life.look(event, outcome)
+        return outcome
 
-    def __next__(self) -> None:
-        if not self.store.hangs:
-            next(self.steps)
 
-    @property
-    def hangs(self) -> bool:
-        return self.store.hangs
-
-
-class Life:
+class Life(SteppedExecutor):
     """One life of a coordinator, with the queries and the hosts that belong to it."""
 
     def __init__(self, world: World, restore: str, left: Life | None = None) -> None:
         """``left`` is the life before, if that was killed on this machine."""
         self.world = world
-        self.catalog = Catalog(world.open(ROOT))
+        catalog = Catalog(world.open(ROOT))
         first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
-        started = self.catalog.take_over("driver", world.now, first)
-        self.root = ROOT if restore == "latest" else restore
-        point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
-        self.initial = self.point = RestorePoint(point, self.root) if point else None
-        self.found = {manifest.id for manifest in self.catalog.completed()}
+        started = catalog.take_over("driver", world.now, first)
+        root = ROOT if restore == "latest" else restore
+        point = catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
+        self.initial = self.point = RestorePoint(point, root) if point else None
+        self.found = {manifest.id for manifest in catalog.completed()}
         limits = CheckpointConfig(
             interval="10 s",
             interval_during_backlog="30 s",
@@ -808,9 +760,9 @@ class Life:
             savepoint_timeout="60 s",
             max_queued=20,
         ).limits
-        completed = tuple(self.catalog.completed())
-        base = point.id if point and self.root == ROOT else None
-        self.new_machine = lambda: StrictStateMachine(
+        completed = tuple(catalog.completed())
+        base = point.id if point and root == ROOT else None
+        self.new_machine = lambda: WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
@@ -819,12 +771,10 @@ class Life:
             completed=completed,
             base=base,
         )
-        self.proof = AskingProof(self.catalog.store, started.generation)
-        self.machine = self.new_machine()
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
-        self.works: list[Iterator[None]] = []
-        self.manifests: deque[Writing] = deque()
+        super().__init__(self.new_machine(), catalog)
+        self.machine.life = self
         self.fails_late = False
         """Whether the driver cannot read its files after a cut was chosen."""
         self.messages: list[Ack | Decline] = []
@@ -852,13 +802,12 @@ class Life:
         self.superseded: list[Run] = []
         self.triggered = 0
         self.asked: list[Request] = []
-        self.outcomes: dict[Request, Manifest | CheckpointError] = {}
         for executor in ("a", "b"):
             self.join(executor)
         resumable: Mapping[str, Resumable] = {}
         if left is not None and restore == "latest":
             record = left.record()
-            if fits(record, generation=started.generation, point=self.point, boot=record.boot):
+            if not misfit(record, generation=started.generation, point=self.point, boot=record.boot):
                 resumable = self.resumable(left.recorded_runs, self.point, leftover=True)
         self.base = base_of(self.point)
         for query in SHARDS:
@@ -867,22 +816,26 @@ class Life:
     # --- events and instructions ----------------------------------------------------------------------------
 
     def handle(self, event: on.Event[on.Answer]) -> on.Answer:
-        self.events.append(LoggedEvent(len(self.events), self.world.tick(), event))
-        # An event that is refused has no outcome.
-        self.outcomes_of_events.append(None)
-        committed = {name: query.committed for name, query in self.machine.queries.items()}
-        try:
-            outcome = self.machine.handle(event, self.events[-1].at)
-        except Exception:
-            assert not self.machine._out, "a refused event has led to instructions"
-            assert committed == {name: query.committed for name, query in self.machine.queries.items()}
-            raise
-        self.outcomes_of_events[-1] = outcome
+        answer = super().handle(event)
+        self.dispatch_all()
+        return answer
+
+    def work(self, works: MutableSequence[Work], number: int) -> None:
+        super().work(works, number)
+        self.dispatch_all()
+
+    def dispatch_all(self) -> None:
+        while self.instructions:
+            self.dispatch()
+
+    def look(self, event: on.Event[Any], outcome: Outcome[Any]) -> None:
+        """Look at what has become of an event."""
         self.check_owners()
         if isinstance(outcome.answer, Request):
             self.asked.append(outcome.answer)
-        self.take(outcome.instructions)
-        return outcome.answer
+        if isinstance(event, on.CutChosen):
+            first = self.world.cut_by.setdefault(event.checkpoint, self.machine.generation)
+            assert first == self.machine.generation, "two lives take a checkpoint with the same id"
 
     def check_owners(self) -> None:
         """A term of a shard has one owner, and the host that has a shard takes its snapshot, it alone."""
@@ -916,114 +869,79 @@ class Life:
         assert replay(machine, self.events) == self.outcomes_of_events
         assert machine == self.machine
 
-    def take(self, instructions: tuple[do.Instruction, ...]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case do.Send(host, order):
-                    if isinstance(order, SnapshotOrder):
-                        cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
-                        assert cut == order.cut, "two shards have different cuts"
-                    if host in self.hosts:
-                        self.hosts[host].mailbox.append(order)
-                case do.Finalize(checkpoint, root):
-                    writing = Writing(self.world.open(root), self.finalize(checkpoint))
-                    # Only the pipeline's own are written one after the other.
-                    (self.manifests if root == ROOT else self.works).append(writing)
-                case do.ChooseCut():
-                    assert instruction.checkpoint > self.triggered, "an id is used again"
-                    self.triggered = instruction.checkpoint
-                    self.works.append(self.choose_cut(instruction))
-                case do.StoreProgress():
-                    self.works.append(self.store_progress(instruction))
-                case do.CopyShards():
-                    self.works.append(self.copy_shards(instruction))
-                case do.ReadBack():
-                    self.works.append(self.read_back(instruction))
-                case do.Discard():
-                    self.works.append(self.discard(instruction))
-                case do.DiscardAborted():
-                    self.works.append(self.discard_aborted(instruction))
-                case do.Resolve(request, manifest):
-                    assert request not in self.outcomes
-                    self.outcomes[request] = manifest
-                    self.world.announce(self, manifest, instruction.root)
-                case do.Reject(request, error):
-                    assert request not in self.outcomes
-                    self.outcomes[request] = error
-                case do.GoBack(why):
-                    self.decide(decisions.HostLost(why, self.world.tick()))
-                case do.FailPipeline(failed):
-                    self.decide(decisions.CheckpointsFailed(failed, self.world.tick()))
+    # --- what the jobs and the dispatcher ask ---------------------------------------------------------------
 
-    def choose_cut(self, choose: do.ChooseCut) -> Iterator[None]:
-        try:
-            self.world.open(ROOT).create(trigger_key(choose.checkpoint), b"checkpoint")
-            if choose.is_savepoint:
-                self.world.open(ROOT).create(savepoint_key(choose.checkpoint), choose.root.encode())
-                claim_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint))
-        except ChandyError as error:
-            self.handle(on.InstructionFailed(choose.checkpoint, Reason.IO_EXCEPTION, str(error)))
-            return
-        if choose.checkpoint not in self.machine.checkpoints.pending:
-            if choose.is_savepoint:
-                with contextlib.suppress(FencedError):
-                    discard_savepoint(self.world.open(choose.root), self.owner(choose.checkpoint), self.proof)
-            return
-        for query in choose.queries:
-            yield
-            run = self.runs[query]
-            planned, current_batch = run.planned, run.committed if run.stands else None
-            yield
-            self.handle(on.CutChosen(choose.checkpoint, query, planned, current_batch))
-        yield
-        self.handle(on.PlanningDone(choose.checkpoint))
-        yield
-        # It looks at the queries once more, and may not be able to.
-        if self.fails_late:
-            failed = on.InstructionFailed(choose.checkpoint, Reason.TRIGGER_CHECKPOINT_FAILURE, "unreadable")
-            self.handle(failed)
-            return
-        for query in choose.queries:
-            if (run := self.runs[query]).stands:
-                self.handle(on.QueryStopped(query, run.committed))
+    def tick(self) -> float:
+        return self.world.tick()
 
-    def owner(self, checkpoint: int) -> str:
-        return f"{self.machine.generation}, {checkpoint}"
+    def open(self, uri: str) -> Store:
+        return self.world.open(uri)
 
-    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
-        yield
-        run = self.runs[order.query]
-        if run.committed < order.cut:
+    def begun(self, query: str) -> int:
+        return self.runs[query].planned
+
+    def current_batch(self, query: str) -> int | None:
+        run = self.runs[query]
+        if self.fails_late and self.at_work is not None:
+            pending = self.machine.checkpoints.pending.get(self.at_work.job.instruction.checkpoint)
+            # It looks at the queries once more, and may not be able to.
+            if pending is None or pending.phase is not PendingPhase.PLANNING:
+                raise UnreadableError("unreadable")
+        return run.committed if run.stands else None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        return self.runs[query].committed >= batch
+
+    @contextlib.contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        run = self.runs[query]
+        if run.committed < batch:
             # The query has gone back meanwhile, and with it its directory.
-            self.handle(on.InstructionFailed(order.checkpoint, Reason.IO_EXCEPTION, "not in the directory"))
-            return
-        files = {"offsets": json.dumps(run.ends[order.cut]).encode()}
-        stored = put_files(
-            self.world.open(order.root), order.checkpoint, f"driver-{order.query}", {"": files}, {}
-        )
-        yield
-        record = QueryRecord(order.query, order.cut, stored[""])
-        self.handle(on.ProgressStored(order.checkpoint, record, 1))
+            raise OSError("not in the directory")
+        with tempfile.NamedTemporaryFile(dir=MEMORY) as offsets:
+            offsets.write(json.dumps(run.ends[batch]).encode())
+            offsets.flush()
+            yield {"offsets": Path(offsets.name)}
 
-    def copy_shards(self, order: do.CopyShards) -> Iterator[None]:
-        yield
-        groups = {str(shard): self.files(o.root, o.handle) for shard, o in order.sources}
-        stored = put_files(self.world.open(order.root), order.checkpoint, "driver-shards", groups, {})
-        yield
-        handles = {shard: stored[str(shard)] for shard, _ in order.sources}
-        self.handle(on.ShardsCopied(order.checkpoint, order.query, handles, 1))
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        # The manifest has just been made.
+        if self.is_unverified(manifest):
+            self.world.unverified.add((manifest.generation, manifest.id))
+        return ()
 
-    def read_back(self, order: do.ReadBack) -> Iterator[None]:
-        for source in order.sources:
-            yield
-            self.files(source.root, source.handle)
-            self.has_read(order.query_id, source)
-        yield
-        self.handle(on.SourcesReadBack(order.query_id, whole=True))
+    def send(self, host: str, order: Order) -> None:
+        if isinstance(order, SnapshotOrder):
+            cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
+            assert cut == order.cut, "two shards have different cuts"
+        if host in self.hosts:
+            self.hosts[host].mailbox.append(order)
 
-    def has_read(self, query_id: str, source: RestoreSource) -> None:
-        """Note which bytes of what was restored were read in the store."""
-        self.unread.get(query_id, set()).difference_update(source.handle.files)
+    def submit(self, lane: JobLane, root: str, job: Job) -> None:
+        if isinstance(choose := job.instruction, do.ChooseCut):
+            assert choose.checkpoint > self.triggered, "an id is used again"
+            self.triggered = choose.checkpoint
+        if isinstance(job.instruction, do.Discard):
+            self.world.check_retention(job.instruction, self.machine.limits.retained)
+        super().submit(lane, root, job)
+
+    def resolve(self, order: do.Resolve) -> None:
+        super().resolve(order)
+        self.world.announce(self, order.manifest, order.root)
+
+    def state_lost(self, why: str) -> None:
+        self.decide(decisions.HostLost(why, self.world.tick()))
+
+    def must_fail(self, error: ChandyError) -> None:
+        self.decide(decisions.CheckpointsFailed(error, self.world.tick()))
+
+    def fenced(self, error: FencedError) -> None:
+        self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
+
+    def shards_not_opened(self, query_id: str, why: str, code: object = None) -> None:
+        assert self is not self.world.life, f"what was restored is damaged: {why}"
+
+    def hangs(self, work: Work) -> bool:
+        return work.lane is JobLane.MANIFESTS and self.world.open(work.root).hangs
 
     def is_unverified(self, manifest: Manifest) -> bool:
         """Whether a checkpoint has bytes that were restored, and that nobody has read since."""
@@ -1036,63 +954,21 @@ class Life:
             for file in handle.files
         )
 
-    def finalize(self, checkpoint: int) -> Iterator[None]:
-        """As ``CheckpointJobs._finalize``; between any two calls to the store anything can happen."""
-        yield
-        manifest = self.machine.manifest(checkpoint, self.world.tick())
-        if manifest is None:
-            return
-        if self.is_unverified(manifest):
-            self.world.unverified.add((manifest.generation, manifest.id))
-        root = self.machine.checkpoints.pending[checkpoint].root
-        try:
-            yield from commit.commit_steps(manifest, root, self.catalog, self.world.open)
-        except FencedError as error:
-            self.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
-            self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
-        except ChandyError as error:
-            is_known = not isinstance(error, OutcomeUnknownError)
-            reason = Reason.FINALIZE_CHECKPOINT_FAILURE
-            self.handle(on.NotFinalized(manifest, reason, str(error), is_known))
-        else:
-            yield
-            self.handle(on.Finalized(manifest))
-
-    def discard(self, order: do.Discard) -> Iterator[None]:
-        self.world.check_retention(order, self.machine.limits.retained)
-        yield
-        with contextlib.suppress(FencedError):
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
-        yield
-        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
-
-    def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
-        yield
-        with contextlib.suppress(FencedError):
-            if order.is_savepoint:
-                discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint), self.proof)
-            else:
-                collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.proof)
-
-    def work(self, works: list[Iterator[None]] | deque[Writing], number: int) -> None:
-        """Let one thing that the driver does take its next step."""
-        work = works[number]
-        if next(work, self) is self:
-            works.remove(work)
-
     def settle(self) -> None:
         while self.manifests:
-            if self.manifests[0].hangs:
+            if not self.ready(self.manifests):
                 raise StoreDownError
             self.work(self.manifests, 0)
 
     def files(self, root: str, handle: Handle) -> Files:
-        """A zombie restores from its cache: what it needs, its successor may have dropped."""
-        cached = self in self.world.lives[:-1]
+        """Restore from the store, or from a cache. A zombie has one: what it needs, its successor may have dropped."""
+        store = self.world.open(root)
         try:
-            return get_files(self.world.open(root), handle, cached)
-        except ObjectMissingError as error:
-            raise AssertionError(f"a restore does not find {error.key}") from error
+            if self in self.world.lives[:-1]:
+                return get_files(store.deleted | store.objects, handle)
+            return get_files(store.objects, handle) if self.world.cached else read_files(store, handle)
+        except (KeyError, ObjectMissingError) as error:
+            raise AssertionError(f"a restore does not find {error}") from error
 
     # --- hosts ----------------------------------------------------------------------------------------------
 
@@ -1118,9 +994,11 @@ class Life:
         return self.hosts.get(name) or self.zombies.get(name)
 
     def ask(self, ask: AskBatch) -> tuple[SnapshotOrder, ...]:
-        answer = self.handle(on.BatchAsked(ask))
+        answer = self.connected.ask_once(ask)
+        self.dispatch_all()
         if answer is None:
             raise HeldError
+        assert self is self.world.life, "a batch has begun although there is a successor"
         ahead = {order.checkpoint for order in answer.orders}
         first = self.answers.setdefault((ask.query_id + ask.host, ask.batch), ahead)
         # Those that have ended may be missing from a later answer.
@@ -1130,11 +1008,10 @@ class Life:
         )
         return answer.orders
 
-    def receive(self, message: Ack | Decline) -> None:
-        if isinstance(message, Ack):
-            self.handle(on.Acked(message))
-        else:
-            self.handle(message)
+    def receive(self, message: Message[Reply]) -> Reply:
+        answer: Reply = self.connected.handlers[type(message)](message)  # type: ignore[assignment]
+        self.dispatch_all()
+        return answer
 
     # --- queries --------------------------------------------------------------------------------------------
 
@@ -1157,7 +1034,9 @@ class Life:
         found = resume.resume_points(
             {query: self.candidate(run, point, leftover) for query, run in runs.items()}
         )
-        return {query: (where, runs[query]) for query, where in found.items()}
+        return {
+            query: (where, runs[query]) for query, where in found.items() if isinstance(where, ResumePoint)
+        }
 
     def candidate(self, run: Run, point: RestorePoint | None, leftover: bool) -> resume.Candidate:
         restored = point.batch(run.query) if point else -1
@@ -1167,8 +1046,7 @@ class Life:
             run.query_id,
             restored=restored,
             committed=run.committed,
-            sink_is_ahead=False,
-            has_changelogs=all(wanted <= set(changelog) for changelog in changelogs),
+            obstacle=None if all(wanted <= set(one) for one in changelogs) else NotResumable("has a gap"),
             resumed_at=run.resumed.batch if run.resumed and not leftover else None,
         )
 
@@ -1247,7 +1125,7 @@ class Life:
                     started = decisions.RunStarted(query, run.number, run.query_id)
                     self.recovery.handle(started, self.world.tick())
                     self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
-            case decisions.RollBack(_, _, resumes):
+            case decisions.RollBack(_, _, resumes, _):
                 try:
                     rollback.go_back(Rollback(self, fails_at, checked), resume=resumes)
                 except FencedError as error:
@@ -1294,7 +1172,7 @@ class Life:
         try:
             first = self.hosts[names[host % len(names)]]
             held = tuple((first.begin(run.query_id, run.planned, shard), shard) for shard in shards)
-        except (StaleQueryError, ShardMovingError, HeldError, HostDismissedError):
+        except (StaleQueryError, ShardMovingError, HeldError, HostDismissedError, FencedError):
             return None
         except (StateLostError, CannotGoBackError, ShardMissingError) as error:
             self.task_failed(run, error)
@@ -1356,12 +1234,12 @@ class Life:
             if self.messages and "messages" not in hold:
                 self.receive(self.messages.pop(0))
             elif self.reports and "moves" not in hold and "messages" not in hold:
-                self.handle(self.reports.pop(0))
+                self.receive(self.reports.pop(0))
             elif self.moving and "moves" not in hold and "orders" not in hold:
                 self.move(0)
-            elif "works" not in hold and (ready := [n for n, one in enumerate(self.works) if not hangs(one)]):
-                self.work(self.works, ready[0])
-            elif "manifests" not in hold and self.manifests and not self.manifests[0].hangs:
+            elif "works" not in hold and self.ready(self.works):
+                self.work(self.works, 0)
+            elif "manifests" not in hold and self.ready(self.manifests):
                 self.work(self.manifests, 0)
             elif "orders" not in hold and (mail := [host for host in self.hosts.values() if host.mailbox]):
                 mail[0].obey(mail[0].mailbox.popleft())
@@ -1380,10 +1258,6 @@ class Life:
     @property
     def open_tasks(self) -> list[tuple[Host, Task]]:
         return [(host, task) for host in self.hosts.values() for task in host.open_tasks]
-
-
-def hangs(work: Iterator[None]) -> bool:
-    return isinstance(work, Writing) and work.hangs
 
 
 Resumable = tuple[ResumePoint, Run]
@@ -1468,6 +1342,18 @@ class Rollback:
         self.life.superseded.clear()
 
 
+class ReadStore(TroubledStore):
+    """Tells what was read of it."""
+
+    def __init__(self, uri: str, world: World) -> None:
+        super().__init__(uri)
+        self.world = world
+
+    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
+        self.world.has_read(key, offset, length)
+        return super().read(key, offset, length)
+
+
 class World:
     """The stores, and the lives of coordinators; all but the newest are zombies."""
 
@@ -1480,6 +1366,8 @@ class World:
         self.now = 1000.0
         self.announced: dict[int, int] = {}
         """By checkpoint that was announced as completed the generation that did it."""
+        self.cut_by: dict[int, int] = {}
+        """By checkpoint whose cut was chosen the generation that did it."""
         self.savepoints: list[tuple[Manifest, str]] = []
         self.restored: dict[tuple[str, int, int], bool] = {}
         self.changelogs: dict[tuple[str, ShardId], dict[int, State]] = {}
@@ -1502,7 +1390,20 @@ class World:
         return self.life
 
     def open(self, root: str) -> TroubledStore:
-        return self.stores.setdefault(root, TroubledStore(root))
+        if root not in self.stores:
+            self.stores[root] = ReadStore(root, self)
+        return self.stores[root]
+
+    def has_read(self, key: str, begin: int, length: int | None) -> None:
+        """Note which bytes of what was restored were read in a store."""
+        end = begin + length if length is not None else 1 << 62
+        for life in self.lives:
+            for unread in life.unread.values():
+                unread -= {
+                    one
+                    for one in unread
+                    if one.key == key and begin <= one.offset and one.offset + one.size <= end
+                }
 
     def tick(self) -> float:
         self.now += 0.001
@@ -1576,12 +1477,12 @@ class World:
         if identity in self.restored:
             return
         self.restored[identity] = True
-        ends = {q.name: json.loads(get_files(store, q.files)["offsets"]) for q in manifest.queries}
+        ends = {q.name: json.loads(get_files(store.objects, q.files)["offsets"]) for q in manifest.queries}
         assert set(ends) == set(SHARDS)
         assert ends["totals"] <= ends["orders"], "a query has consumed what its producer has not produced"
         for operator in manifest.operators:
             for number, handle in enumerate(operator.shards):
-                found = self.state(get_files(store, handle)) if handle else {}
+                found = self.state(get_files(store.objects, handle)) if handle else {}
                 expected = records_of(operator.query, ShardId(operator.uid, number), 0, ends[operator.query])
                 assert found == expected, f"{operator.uid}/{number} is not the state at the cut"
 
@@ -1689,8 +1590,7 @@ class Machine(RuleBasedStateMachine):
         life = self.life(which)
         life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
         for _ in range(busy):
-            if life.works:
-                life.work(life.works, -1)
+            life.work(life.works, -1)
             for query in SHARDS:
                 life.batch(query, 2, 0)
         life.quiet(hold)
@@ -1781,16 +1681,14 @@ class Machine(RuleBasedStateMachine):
     def the_driver_works(self, which: int, number: int, steps: int) -> None:
         life = self.life(which)
         for _ in range(steps):
-            if life.works:
-                life.work(life.works, number % len(life.works))
+            life.work(life.works, number)
 
     @rule(which=SMALL, steps=st.integers(1, 5), doubt=st.booleans())
     def a_manifest_is_written(self, which: int, steps: int, doubt: bool) -> None:
         life = self.life(which)
         life.quiet("manifests")
         for _ in range(steps):
-            if life.manifests:
-                life.work(life.manifests, 0)
+            life.work(life.manifests, 0)
         for checkpoint, query_id in list(life.cuts) if doubt else ():
             # A host whose word has arrived did not hear so, and declines.
             life.receive(Decline("a", checkpoint, query_id, "no answer to my word"))
@@ -1803,8 +1701,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.asked(life, "manifests")
         for _ in range(steps):
-            if life.manifests and not life.manifests[0].hangs:
-                life.work(life.manifests, 0)
+            life.work(life.manifests, 0)
         self.world.now += 31.0
         life.handle(on.Tick())
         life.quiet("manifests")
@@ -1857,7 +1754,7 @@ class Machine(RuleBasedStateMachine):
     def machines_keep_what_they_restore(self, cached: bool) -> None:
         self.world.cached = cached
 
-    @rule(trouble=st.sampled_from(["before", "after", "unknown", "unknown, there", "unknown, later"]))
+    @rule(trouble=st.sampled_from(TROUBLES))
     def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
         self.world.open(ROOT).trouble = trouble
 
@@ -1881,7 +1778,7 @@ class Machine(RuleBasedStateMachine):
     @rule(asks=st.booleans())
     def a_manifest_lands_late(self, asks: bool) -> None:
         if asks:
-            self.world.open(ROOT).trouble = "unknown, later"
+            self.world.open(ROOT).trouble = "broken, later"
             self.asked(self.world.life, "")
         for store in self.world.stores.values():
             store.land()

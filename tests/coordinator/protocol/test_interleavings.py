@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
-from chandy.coordinator.execution import commit
+from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol.admission import Admission
@@ -39,7 +39,6 @@ from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
 from chandy.state.rpc.messages import Decline
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
-from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.proof import FenceProof
@@ -238,18 +237,20 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
     """Retention deletes all objects of a dropped checkpoint."""
-    right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
+    right = checkpoint_jobs.discard
+    patch.setattr(
+        checkpoint_jobs, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof)
+    )
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    right = commit.commit_steps
+    right = checkpoint_jobs.commit_steps
 
     def commit_steps(*given: Any) -> Iterator[None]:
         next(right(*given))
         yield
 
-    patch.setattr(commit, "commit_steps", commit_steps)
+    patch.setattr(checkpoint_jobs, "commit_steps", commit_steps)
 
 
 def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,7 @@ def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
         for key in store.list(f"checkpoints/{checkpoint}/"):
             store.delete(key)
 
-    patch.setattr(collect, "discard_aborted", discard_aborted)
+    patch.setattr(checkpoint_jobs, "discard_aborted", discard_aborted)
 
 
 def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
@@ -327,7 +328,8 @@ def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
 
 def resume_one_query_without_the_other(patch: pytest.MonkeyPatch) -> None:
     def resume_points(runs: Mapping[str, resume.Candidate]) -> dict[str, ResumePoint]:
-        return {query: where for query, run in runs.items() if (where := resume.resume_point(run))}
+        found = {query: resume.resume_point(run) for query, run in runs.items()}
+        return {query: where for query, where in found.items() if isinstance(where, ResumePoint)}
 
     patch.setattr(resume, "resume_points", resume_points)
 

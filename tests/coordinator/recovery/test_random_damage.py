@@ -47,6 +47,7 @@ from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.messages import BeginTask, HostHello, Message, OpenShards, Reply
 from chandy.storage import DamagedCheckpointError
 from chandy.storage.backends.local import LocalStore
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import CHECKPOINTS, SHARED
@@ -174,6 +175,7 @@ class Life:
             ),
             catalog=self.catalog,
             store=self.catalog.store,
+            open_store=open_store,
             watch=watch_of(self.catalog, generation.generation),
             progress=self.runs,
             clock=time.time,

@@ -34,6 +34,7 @@ from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.diagnosis import cause_of_end
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.coordinator.recovery.pipeline_events import (
@@ -742,20 +743,48 @@ def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
         query.awaitTermination(DEADLINE)
 
 
-def test_a_driver_that_wakes_fenced_and_without_its_jvm_ends_its_queries(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+def jvm_has_ended() -> None:
+    raise JavaEndedError(7)
+
+
+SYMPTOMS: dict[str, Callable[[Supervisor, Running], object]] = {
+    "the fence": lambda supervisor, run: supervisor.fenced(FENCED),
+    "its JVM's end": lambda supervisor, run: run.stop(),
+    "a target that refuses": lambda supervisor, run: supervisor.output_failed(
+        PipelineFailedError("a target")
+    ),
+    "checkpoints that fail": lambda supervisor, run: supervisor.must_fail(PipelineFailedError("checkpoints")),
+    "a lost host": lambda supervisor, run: supervisor.state_lost("a host"),
+}
+
+
+@pytest.mark.parametrize("first", SYMPTOMS)
+def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_whatever_it_notices_first(
+    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """A standby has ended the JVM while this process was frozen."""
-
-    def ended() -> None:
-        raise JavaEndedError(7)
-
     query = setup.supervisor.start(setup.definition)
-    monkeypatch.setattr(setup.supervisor, "_check_session", ended)
-    setup.supervisor.fenced(FENCED)
+    setup.checkpoints.watch.fenced = FENCED
+    monkeypatch.setattr(setup.supervisor, "_check_session", jvm_has_ended)
+    SYMPTOMS[first](setup.supervisor, started[0])
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
+    assert setup.supervisor.failed is FENCED
     assert Closed(Reason.FENCED) in setup.checkpoints.protocol.events
+
+
+def test_an_end_waits_for_no_store_that_never_says_whether_there_is_a_successor() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Silent(KnownWatch):
+        def check_now(self) -> None:
+            asked.set()
+            answered.wait(DEADLINE)
+
+    noticed = PipelineFailedError("it")
+    assert cause_of_end(noticed, Silent(), seconds=0.01) is noticed
+    assert asked.wait(DEADLINE)
+    answered.set()
 
 
 def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
@@ -902,11 +931,8 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
 def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended() -> None:
-        raise JavaEndedError(7)
-
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark("Connection refused"))
-    monkeypatch.setattr(setup.supervisor, "_check_session", ended)
+    monkeypatch.setattr(setup.supervisor, "_check_session", jvm_has_ended)
     stepped_down = threading.Event()
     monkeypatch.setattr(setup.supervisor, "_on_failed", stepped_down.set)
     query = setup.supervisor.start(setup.definition)
@@ -1482,13 +1508,17 @@ def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, lef
     eventually(lambda: not left.where.directory.parent.exists())
 
 
-def test_a_broken_changelog_sends_an_idle_query_back(resuming: Setup) -> None:
+def test_a_broken_changelog_sends_an_idle_query_back_and_is_told(
+    resuming: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
     why, code = "a changelog does not lead there", FailureCode.STATE_UNUSABLE
     resuming.supervisor.shards_not_opened(run.query_id, why, code)
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert not resuming.supervisor.recoveries[1].in_place
+    assert "a query does not resume where it stood" in caplog.text
+    assert f"changelogs that cannot be trusted: {why}" in caplog.text
 
 
 def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(

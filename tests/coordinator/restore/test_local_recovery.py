@@ -15,18 +15,26 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.runs import Run
+from chandy.coordinator.restore import local_recovery as local_recovery_module
 from chandy.coordinator.restore import run_record
 from chandy.coordinator.restore.adoptions import Adoptions
 from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery, find_leftovers
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.restore.resume import ResumableRun
-from chandy.coordinator.restore.run_record import base_of, boot_id, fits, may_be_alive, read_records
+from chandy.coordinator.restore.run_record import (
+    RunRecord,
+    base_of,
+    boot_id,
+    may_be_alive,
+    misfit,
+    read_records,
+)
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.state.local.changelog import sweep
-from chandy.state.shards import ResumePoint
+from chandy.state.shards import NotResumable, ResumePoint
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     Handle,
@@ -62,6 +70,38 @@ def local_recovery(base: Path, changelogs: Path, point: RestorePoint | None, **o
     return LocalRecovery.begin(base, changelogs, point=point, **{**defaults, **options})
 
 
+@pytest.fixture(autouse=True)
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is told of queries that do not resume. In every test, of each of which something was left."""
+    left: set[str] = set()
+    told: list[tuple[str, str]] = []
+    leftover, resumable = LocalRecovery.leftover, LocalRecovery.resumable
+
+    def read(place: Path) -> list[tuple[RunRecord, Path]]:
+        found = read_records(place)
+        left.update(record.query for record, _ in found if record.root == ROOT)
+        return found
+
+    def leftover_or_told(self: LocalRecovery, definition: Definition, *rest: Any) -> ResumableRun | None:
+        found = leftover(self, definition, *rest)
+        assert found or definition.name in dict(told) or definition.name not in left
+        return found
+
+    def resumable_or_told(self: LocalRecovery, runs: list[Run], *rest: Any) -> dict[str, ResumableRun]:
+        told.clear()
+        found = resumable(self, runs, *rest)
+        assert {run.definition.name for run in runs} == found.keys() | dict(told).keys()
+        return found
+
+    monkeypatch.setattr(local_recovery_module, "read_records", read)
+    monkeypatch.setattr(
+        local_recovery_module, "tell_refusal", lambda query, why: told.append((query, why.why))
+    )
+    monkeypatch.setattr(LocalRecovery, "leftover", leftover_or_told)
+    monkeypatch.setattr(LocalRecovery, "resumable", resumable_or_told)
+    return told
+
+
 # --- what fits ----------------------------------------------------------------------------------------------
 
 
@@ -91,12 +131,12 @@ def test_a_run_fits_if_it_has_grown_from_the_latest_checkpoint_right_before_on_t
     change: dict[str, Any], point: RestorePoint | None, expected: bool
 ) -> None:
     record = attrs.evolve(RECORD, **change)
-    assert fits(record, generation=5, point=point, boot="this start") == expected
+    assert (misfit(record, generation=5, point=point, boot="this start") is None) == expected
 
 
 def test_a_machine_that_does_not_tell_its_starts_fits_nothing() -> None:
     record = attrs.evolve(RECORD, boot="")
-    assert not fits(record, generation=5, point=checkpoint(7, generation=3), boot="")
+    assert misfit(record, generation=5, point=checkpoint(7, generation=3), boot="")
 
 
 def test_this_machine_tells_its_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +168,11 @@ def shorten(base: Path, changelogs: Path) -> None:
 
 def lose_a_shard(base: Path, changelogs: Path) -> None:
     next(changelogs.glob("id/*-*")).rename(changelogs / "elsewhere")
+
+
+def spoil(base: Path, changelogs: Path) -> None:
+    path = next(changelogs.glob("id/*/*.log"))
+    path.write_bytes(b"!" + path.read_bytes()[1:])
 
 
 def lose_commits(base: Path, changelogs: Path) -> None:
@@ -173,14 +218,28 @@ def test_a_coordinator_in_the_same_jvm_resumes(base: Path, changelogs: Path) -> 
     assert local_recovery(base, changelogs, point, java=os.getpid()).leftover(query(), point) is not None
 
 
-@pytest.mark.parametrize("damage", [shorten, lose_a_shard, lose_commits])
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (shorten, "without batch 3"),
+        (lose_a_shard, "has no changelog"),
+        (spoil, "found a record that does not begin with"),
+        (lose_commits, "has committed batch 1, and the checkpoint has batch 2"),
+    ],
+)
 def test_a_run_whose_files_do_not_reach_its_newest_batch_is_not_used(
-    base: Path, changelogs: Path, damage: Callable[[Path, Path], None]
+    base: Path,
+    changelogs: Path,
+    damage: Callable[[Path, Path], None],
+    why: str,
+    refusals: list[tuple[str, str]],
 ) -> None:
     left_behind(base, changelogs, RECORD, committed=5)
     damage(base, changelogs)
     found = local_recovery(base, changelogs, point := checkpoint(q=2, generation=3))
     assert found.leftover(query(), point) is None
+    ((_, said),) = refusals
+    assert why in said
     assert found.blocks_others("q", point)
 
 
@@ -271,12 +330,13 @@ def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: di
     assert list(base.iterdir()) == list(changelogs.iterdir()) == []
 
 
-def test_what_is_anothers_stays(base: Path, changelogs: Path) -> None:
+def test_what_is_anothers_stays(base: Path, changelogs: Path, refusals: list[tuple[str, str]]) -> None:
     left_behind(base, changelogs, attrs.evolve(RECORD, root="file:///store/other", query_id="a"), committed=3)
     left_behind(base, changelogs, attrs.evolve(RECORD, query_id="b"), committed=3, place="alive")
     alive = acquire(base / "alive" / ALIVE)
-    found = find_leftovers(base, changelogs, lambda record: False, ROOT)
+    found = find_leftovers(base, changelogs, lambda record: NotResumable("is not wanted"), ROOT)
     assert found == LeftoverRuns()
+    assert refusals == [("q", f"still belongs to a driver that lives, in {base / 'alive'}")]
     assert {path.name for path in base.iterdir()} == {"dead", "alive"}
     assert {path.name for path in changelogs.iterdir()} == {"a", "b"}
     alive.release()

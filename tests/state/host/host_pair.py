@@ -52,7 +52,7 @@ class Pair:
         self.hosts[name].stage(task, self.hosts[name].shards(task), changes)
 
     def value(self, name: str, key: bytes) -> str | None:
-        return self.hosts[name].read(ReadValues("q", "op", (key.hex(),), 10**6)).values[0]
+        return self.hosts[name].read(ReadValues("q", "op", (key.hex(),), 10**6)).entries.get(key.hex())
 
     def checkpoint(self, checkpoint: int, cut: int) -> RestoreSource:
         """Take a checkpoint on the owner, which keeps what follows."""

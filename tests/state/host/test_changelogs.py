@@ -82,7 +82,7 @@ class MachineHost:
         return report
 
     def value(self, key: bytes) -> str | None:
-        return self.host.read(ReadValues("q", "op", (key.hex(),), 10**6)).values[0]
+        return self.host.read(ReadValues("q", "op", (key.hex(),), 10**6)).entries.get(key.hex())
 
     def close(self) -> None:
         self.host.close()
@@ -125,8 +125,8 @@ def test_a_shard_comes_back_with_what_had_committed_and_what_was_staged(
     assert following.reopen(source, 0, 2, 3) == CopyReport("next", CopyId(1), CopyStep.TAKEN, Term(2))
     assert [following.value(key) for key in (b"a", b"b", b"c")] == [b"1".hex(), None, b"3".hex()]
     # What is staged is seen by nobody before it has committed.
-    values = following.host.read(ReadValues("q", "op", (b"c".hex(),), 2)).values
-    assert values == (b"1".hex(),)
+    values = following.host.read(ReadValues("q", "op", (b"c".hex(),), 2)).entries
+    assert values == {b"c".hex(): b"1".hex()}
     following.run(4, {b"a": b"4"})
     following.checkpoint(2, 4)
     assert [following.value(key) for key in (b"a", b"b", b"c")] == [b"4".hex(), None, b"3".hex()]

@@ -20,11 +20,14 @@ from chandy.state.errors import (
     ShardClosedError,
     ShardRefusedError,
 )
+from chandy.state.format import keyspace
 from chandy.state.format.columns import Columns
+from chandy.state.format.parts import ListHeader, MapHeader
 from chandy.state.host.changes import POSITION_KEY, Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_snapshot import Snapshot, snapshot_files
+from chandy.storage.checkpoints.manifest import StateKind
 from chandy.storage.ids import NO_BATCH
 
 from ...effort import examples
@@ -596,10 +599,40 @@ def test_a_scan_that_is_left_early_does_not_keep_the_shard_open(shard: Shard, tm
 def test_a_read_sees_what_is_staged_if_it_has_committed(shard: Shard) -> None:
     run(shard, 0, {b"a": b"0", b"b": b"0"})
     run(shard, 1, {b"a": b"1", b"b": None})
-    assert shard.read([b"a", b"b", b"c"], 0) == [b"0", b"0", None]
-    assert shard.read([b"a", b"b", b"c"], 1) == [b"1", None, None]
+    assert shard.read([b"a", b"b", b"c"], 0) == {b"a": b"0", b"b": b"0"}
+    assert shard.read([b"a", b"b", b"c"], 1) == {b"a": b"1"}
     shard.begin(1)
     assert shard.fetch([b"a"]) == [b"0"]
+
+
+@pytest.mark.parametrize("kind", [StateKind.LIST, StateKind.MAP])
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_list_or_map_is_read_whole_after_one_batch_whatever_commits_meanwhile(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, kind: StateKind, endless: bool
+) -> None:
+    where, prefix = keyspace.value_prefix("s") + b"k", keyspace.part_prefix("s")
+
+    def written(batch: int) -> dict[bytes, bytes | None]:
+        count = 2 + batch % 3 if kind is StateKind.LIST else 2
+        header = ListHeader(0, count, batch, b"") if kind is StateKind.LIST else MapHeader(1, latest=batch)
+        parts = {keyspace.part_key(prefix, n, b"k"): str(batch).encode() for n in range(count)}
+        gone = {keyspace.part_key(prefix, n, b"k"): None for n in range(count, 4)}
+        return {where: header.encode(), **parts, **gone}
+
+    run(shard, 0, written(0))
+    run(shard, 1, written(1))
+    fetch, batches = shard.levels.fetch, iter(range(2, 1000 if endless else 4))
+
+    def meanwhile(keys: list[bytes]) -> list[bytes | None]:
+        found = fetch(keys)
+        if not shard._lock.locked() and (batch := next(batches, None)) is not None:
+            run(shard, batch, written(batch))
+        return found
+
+    monkeypatch.setattr(shard.levels, "fetch", meanwhile)
+    found = shard.read([where], 0, kind)
+    batch = int(found[keyspace.part_key(prefix, 0, b"k")])
+    assert found == {key: value for key, value in written(batch).items() if value is not None}
 
 
 @attrs.define
@@ -744,7 +777,7 @@ class ShardModel(RuleBasedStateMachine):
         seen = self.state
         if self.staged is not None and self.staged[0] <= committed:
             seen = changed(seen, self.staged[1])
-        assert self.shard.read(KEYS, committed) == [seen.get(key) for key in KEYS]
+        assert self.shard.read(KEYS, committed) == {key: seen[key] for key in KEYS if key in seen}
 
     @invariant()
     def is_at_its_position(self) -> None:

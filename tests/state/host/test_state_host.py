@@ -32,7 +32,7 @@ from chandy.state.host.shard_snapshot import Snapshot
 from chandy.state.host.snapshot_manager import SnapshotTask
 from chandy.state.host.snapshot_orders import AcceptedOrder
 from chandy.state.host.state_host import StateHost
-from chandy.state.local.changelog import admit, covers, shard_folder
+from chandy.state.local.changelog import admit, gap, shard_folder
 from chandy.state.rpc.messages import Ack, BatchTimes, BeginTask, OpenShards, ReadValues, ShardsRestored
 from chandy.state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, SnapshotOrder, StopHost
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
@@ -220,16 +220,16 @@ def test_values_are_read_from_whatever_shard_has_them(setup: Setup) -> None:
     setup.run(0, {b"a": b"0"}, (0,))
     setup.run(0, {b"b": b"0", b"\xff": b""}, (1,))
 
-    def read(committed: int, uid: str = "op") -> tuple[str | None, ...]:
+    def read(committed: int, uid: str = "op") -> dict[bytes, bytes]:
         keys = tuple(key.hex() for key in [b"a", b"b", b"\xff", b"c"])
-        return setup.state_host.read(ReadValues("q", uid, keys, committed)).values
+        found = setup.state_host.read(ReadValues("q", uid, keys, committed)).entries
+        return {bytes.fromhex(key): bytes.fromhex(value) for key, value in found.items()}
 
-    assert read(-1) == (None, None, None, None)
-    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
-    assert read(0, "another") == (None, None, None, None)
+    assert read(-1) == read(0, "another") == {}
+    assert read(0) == {b"a": b"0", b"b": b"0", b"\xff": b""}
     setup.run(1, {b"a": None}, (0,))
-    assert read(0) == (b"0".hex(), b"0".hex(), "", None)
-    assert read(1) == (None, b"0".hex(), "", None)
+    assert read(0) == {b"a": b"0", b"b": b"0", b"\xff": b""}
+    assert read(1) == {b"b": b"0", b"\xff": b""}
 
 
 def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Setup) -> None:
@@ -945,7 +945,7 @@ def test_a_shard_whose_host_was_killed_comes_back_with_the_batches_since_the_che
     assert shard.position == 2
     # It goes on from there itself: the next one needs nothing of the first.
     shutil.rmtree(setup.changelogs / "q")
-    assert covers(shard_folder(setup.changelogs, "next", "op", 0), 0, 2)
+    assert not gap(shard_folder(setup.changelogs, "next", "op", 0), 0, 2)
     successor.close()
 
 
@@ -969,10 +969,10 @@ def test_a_completed_checkpoint_shortens_the_changelogs_of_its_shards(logged: Se
     setup.acked()
     setup.run(1, {b"a": b"1"}, shards=(0, 1))
     folders = [shard_folder(setup.changelogs, "q", "op", shard) for shard in (0, 1)]
-    assert all(covers(folder, -1, 1) for folder in folders)
+    assert not any(gap(folder, -1, 1) for folder in folders)
     setup.state_host.obey(CompleteOrder(1))
-    assert [covers(folder, -1, 1) for folder in folders] == [False, True]
-    assert all(covers(folder, 0, 1) for folder in folders)
+    assert [gap(folder, -1, 1) is None for folder in folders] == [False, True]
+    assert not any(gap(folder, 0, 1) for folder in folders)
 
 
 def test_a_changelog_that_does_not_lead_there_fails_the_task(logged: Setup) -> None:

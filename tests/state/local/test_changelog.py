@@ -19,7 +19,7 @@ from chandy.state.host.cache import Value
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
-from chandy.state.local.changelog import Changelog, admit, covers, read, remove, shard_folder, sweep
+from chandy.state.local.changelog import Changelog, admit, gap, read, remove, shard_folder, sweep
 from chandy.state.shards import ResumePoint
 from chandy.storage.ids import NO_BATCH
 
@@ -62,7 +62,7 @@ def test_what_batches_changed_comes_back_in_their_order(folder: Path) -> None:
         folder, (4, {b"a": b"1", b"b": None}), (5, {}), (6, {b"": b"", b"\x00": b"\xff" * 70_000})
     )
     changelog.close()
-    assert covers(folder, 3, 6)
+    assert not gap(folder, 3, 6)
     assert found(folder, 3, 6) == [
         (4, {b"a": b"1", b"b": None}),
         (5, {}),
@@ -79,15 +79,15 @@ def test_the_last_attempt_at_a_batch_counts(folder: Path) -> None:
 
 
 def test_nobody_needs_a_changelog_for_nothing(tmp_path: Path) -> None:
-    assert covers(tmp_path / "none", 7, 7)
+    assert not gap(tmp_path / "none", 7, 7)
     assert found(tmp_path / "none", 7, 7) == []
-    assert not covers(tmp_path / "none", 7, 8)
+    assert gap(tmp_path / "none", 7, 8)
 
 
 def test_a_changelog_begins_anew_in_its_folder(folder: Path) -> None:
     written(folder, (0, {b"a": b"1"})).close()
     Changelog(folder).close()
-    assert not covers(folder, -1, 0)
+    assert gap(folder, -1, 0)
 
 
 def test_only_its_user_may_enter_where_changelogs_are(folder: Path) -> None:
@@ -141,14 +141,14 @@ def test_a_completed_checkpoint_deletes_the_segments_before_its_cut(folder: Path
     changelog.cut()
     changelog.append(2, Columns.of({b"b": b"2"}))
     changelog.forget(0)
-    assert covers(folder, -1, 2), "batch 1 is not in the checkpoint"
+    assert not gap(folder, -1, 2), "batch 1 is not in the checkpoint"
     changelog.forget(1)
     assert len(segments(folder)) == 1
-    assert covers(folder, 1, 2)
-    assert not covers(folder, 0, 2)
+    assert not gap(folder, 1, 2)
+    assert gap(folder, 0, 2)
     changelog.forget(2)
     changelog.append(3)
-    assert covers(folder, 2, 3), "the segment that grows stays"
+    assert not gap(folder, 2, 3), "the segment that grows stays"
 
 
 def test_another_changelog_is_taken_up_and_stays_as_it_is(folder: Path, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_record_whose_writer_was_killed_is_not_there(folder: Path, left: int) 
     changelog.close()
     with segment.open("r+b") as stream:
         stream.truncate(whole + left)
-    assert covers(folder, -1, 0)
-    assert not covers(folder, -1, 1)
+    assert not gap(folder, -1, 0)
+    assert gap(folder, -1, 1)
     assert found(folder, -1, 0) == [(0, {b"a": b"1"})]
     with pytest.raises(ChangelogBrokenError, match="batch 1, found no record"):
         found(folder, -1, 1)
@@ -202,14 +202,14 @@ def test_pages_that_never_reached_the_disk_are_found(folder: Path) -> None:
     written(folder, (0, {b"a": b"1"})).close()
     (segment,) = segments(folder)
     segment.write_bytes(bytes(segment.stat().st_size))
-    assert not covers(folder, -1, 0)
+    assert gap(folder, -1, 0)
     with pytest.raises(ChangelogBrokenError):
         found(folder, -1, 0)
 
 
 def test_a_batch_in_between_that_is_missing_is_found(folder: Path) -> None:
     written(folder, (0, {}), (2, {})).close()
-    assert not covers(folder, -1, 2)
+    assert gap(folder, -1, 2)
     with pytest.raises(ChangelogBrokenError, match="batch 1,"):
         found(folder, -1, 2)
 
@@ -225,11 +225,11 @@ def test_a_changelog_that_cannot_be_written_ends_and_is_gone_until_the_next_snap
     changelog.append(2)
     changelog.forget(2)
     assert not folder.exists()
-    assert not covers(folder, 1, 2), "with a gap it would be of no use"
+    assert gap(folder, 1, 2), "with a gap it would be of no use"
     changelog.cut()
     changelog.append(3, Columns.of({b"c": b"3"}))
-    assert covers(folder, 2, 3)
-    assert not covers(folder, 1, 3)
+    assert not gap(folder, 2, 3)
+    assert gap(folder, 1, 3)
 
 
 def test_a_changelog_that_grows_too_long_ends_until_the_next_snapshot(
@@ -238,7 +238,7 @@ def test_a_changelog_that_grows_too_long_ends_until_the_next_snapshot(
     changelog = Changelog(folder, limit=100_000)
     changelog.append(0, Columns.of({b"a": bytes(60_000)}))
     changelog.append(1, Columns.of({b"a": bytes(30_000)}))
-    assert covers(folder, -1, 1)
+    assert not gap(folder, -1, 1)
     changelog.append(2, Columns.of({b"a": bytes(20_000)}))
     assert "it has grown to 11" in caplog.text
     assert not folder.exists()
@@ -248,7 +248,7 @@ def test_a_changelog_that_grows_too_long_ends_until_the_next_snapshot(
     changelog.cut()
     changelog.forget(4)
     changelog.append(5, Columns.of({b"a": bytes(90_000)}))
-    assert covers(folder, 4, 5), "what a checkpoint has does not count"
+    assert not gap(folder, 4, 5), "what a checkpoint has does not count"
 
 
 def test_a_changelog_that_was_closed_stays_so(folder: Path) -> None:
@@ -256,8 +256,8 @@ def test_a_changelog_that_was_closed_stays_so(folder: Path) -> None:
     changelog.close()
     changelog.cut()
     changelog.append(1)
-    assert covers(folder, -1, 0)
-    assert not covers(folder, 0, 1)
+    assert not gap(folder, -1, 0)
+    assert gap(folder, 0, 1)
 
 
 def test_a_host_that_begins_late_finds_no_place_for_its_changelog(
@@ -367,7 +367,7 @@ class KilledShard(RuleBasedStateMachine):
         if files is not None:
             shutil.copytree(files, place)
         resume_point = ResumePoint("query", cut, len(self.states) - 1)
-        assert covers(self.changelog, resume_point.after, resume_point.batch)
+        assert not gap(self.changelog, resume_point.after, resume_point.batch)
         admit(self.root / "changelogs", str(self.lives), self.root)
         earlier, self.changelog = self.changelog, self.root / "changelogs" / str(self.lives) / "shard"
         changelog = Changelog(self.changelog)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, LongType, StructType
 
 from chandy.state import ArrowProcessor, ArrowResult, DeadLetters
 from chandy.state.errors import (
@@ -32,8 +32,11 @@ from chandy.state.format import keyspace
 from chandy.state.format.arrow import BYTES
 from chandy.state.format.keys import KeyCodec
 from chandy.state.format.packing import Packing
+from chandy.state.format.rows import RowWriter
 from chandy.state.format.values import StateName
 from chandy.state.operators import dead_letters
+from chandy.state.operators.dataframe import SHARD
+from chandy.state.operators.dead_letters import GivenUpKey, letters_of
 from chandy.state.operators.entry_sizes import EntrySizes
 from chandy.state.operators.task_state import TaskState
 from chandy.state.rpc import wire
@@ -196,6 +199,164 @@ def test_a_letter_has_the_rows_the_exception_and_where_it_was_raised() -> None:
     assert "handleInputRows" in letter.error
     assert "Traceback" in letter.traceback
     assert letter.traceback.count("cannot take 3") == letter.traceback.count("Traceback") == 1
+
+
+def text(n: int) -> pa.Array:
+    """A text that is not UTF-8, and then empty ones."""
+    offsets = np.array([0] + [2] * n, np.int32)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(b"\xff\xfe")])
+
+
+def numbers(first: int, integers: pa.DataType, dtype: pa.DataType) -> Any:
+    return lambda n: pa.array([first] + [0] * (n - 1), integers).cast(dtype)
+
+
+UNREADABLE = {
+    "text": text,
+    "date of the year 10000": numbers(2932897, pa.int32(), pa.date32()),
+    "timestamp of the year 10000": numbers(253402300800_000000, pa.int64(), pa.timestamp("us", "UTC")),
+    "timestamp of the year 9000": numbers(221845392000_000000, pa.int64(), pa.timestamp("us", "UTC")),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+@pytest.mark.parametrize("kind", ["rows", "pandas"])
+@pytest.mark.parametrize("column", ["key", "value"])
+def test_a_row_or_key_that_is_no_value_of_python_is_given_up(what: str, kind: str, column: str) -> None:
+    made = UNREADABLE[what]
+    schema = StructType().add("k", what.split()[0] if what != "text" else "string").add("n", "long")
+    if column == "value":
+        schema = StructType([schema["n"], schema["k"]])
+    first = schema.names[0]
+    rows = pa.table({"k": made(6), "n": pa.array([-1, *range(5)])}).select(schema.names)
+    shards = pa.array([0] * 6, pa.int32())
+
+    class Echo(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.seen = handle.getValueState("seen", NUMBER)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            given = [row for frame in rows for row in frame.n] if kind == "pandas" else [r.n for r in rows]
+            self.seen.update((len(given),))
+            yield Row(n=sum(given)) if kind == "rows" else pd.DataFrame({"n": [sum(given)]})
+
+    tested = OperatorTester.of_processor(
+        Echo(), key=[first], input=schema, output=NUMBER, pandas=kind == "pandas", on_error=LETTERS, shards=1
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tested, "_table", lambda _: rows.append_column(SHARD, shards))
+        found = tested.batch()
+    letters, taken = tested.dead_letters(), kind == "rows" and "9000" in what
+    assert [len(letter.rows) for letter in letters] == ([] if taken else [1])
+    good = [10] if column == "key" else list(range(5))
+    assert sorted(row.n for row in found) == ([-1, *good] if taken else good)
+
+
+def test_a_new_arrow_state_that_does_not_fit_costs_its_key() -> None:
+    class Nested(ArrowProcessor):
+        states = {"s": StructType().add("v", ArrayType(LongType(), False))}
+
+        def process(self, given: Any) -> ArrowResult:
+            lists = [[1, None] if key == "bad" else [1] for key in given.keys["k"].to_pylist()]
+            state = pa.StructArray.from_arrays([pa.array(lists, pa.list_(pa.int64()))], ["v"])
+            return ArrowResult(given.keys, {"s": state})
+
+    keys = StructType().add("k", "string")
+    tested = OperatorTester.of_arrow(Nested(), key=["k"], input=keys, output=keys, on_error=LETTERS)
+    assert sorted(tested.batch([("a",), ("bad",), ("c",)])) == [Row(k="a"), Row(k="c")]
+    assert [letter.key for letter in tested.dead_letters()] == [("bad",)]
+
+
+def test_an_exhausted_machine_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = made_of("rows", LETTERS)
+
+    def exhausted(*_: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc failed")
+
+    monkeypatch.setattr(RowWriter, "batch", exhausted)
+    with pytest.raises(MemoryError):
+        tested.batch([("a", 1, None)])
+
+
+TEXT = st.lists(st.characters() | st.sampled_from("\0\n\ud800\udcff")).map("".join)
+"""Whatever Python takes for a text, with halves of surrogate pairs and zeros."""
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Numeric(Exception):
+    def __str__(self) -> str:
+        return 17  # type: ignore[return-value]
+
+
+def with_note(error: Exception, note: str) -> Exception:
+    error.add_note(note)
+    return error
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+SINGLE = st.builds(
+    lambda kind, text: kind(text), st.sampled_from([ValueError, SyntaxError, OSError, Mute, Numeric]), TEXT
+)
+EXCEPTIONS = st.recursive(
+    SINGLE,
+    lambda inner: (
+        st.builds(ExceptionGroup, TEXT, st.lists(inner, min_size=1, max_size=2))
+        | st.builds(with_note, inner, TEXT)
+        | st.builds(caused, inner, inner)
+    ),
+    max_leaves=4,
+)
+
+
+class Raises(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        if key[0] == "b":
+            raise self.error
+        yield Row(k=key[0], total=1)
+
+
+def raises(error: Exception) -> Any:
+    # No pickle: whatever it raises is to come out as it is.
+    Raises.error = error  # type: ignore[attr-defined]
+    return Raises()
+
+
+@trying(50)
+@given(EXCEPTIONS)
+def test_whatever_is_raised_and_says_whatever_costs_its_key_alone(error: Exception) -> None:
+    tested = OperatorTester.of_processor(
+        raises(error), key=["k"], input=INPUT, output=OUTPUT, on_error=LETTERS, shards=1
+    )
+    assert len(tested.batch([(key, 1, None) for key in "abc"])) == 2
+    (letter,) = tested.dead_letters()
+    assert (letter.key, letter.place) == (("b",), "key ('b',)")
+    assert letter.error.startswith(type(error).__name__)
+    assert "\0" not in letter.error + letter.traceback
+
+
+@trying(50)
+@given(TEXT, TEXT)
+def test_any_text_of_an_error_can_be_stored(part: str, found: str) -> None:
+    error = OutputTypeError("op", part, "a number", found)
+    (letter,) = letters_of(GivenUpKey(0, b"k"), error, found, 1)
+    _, _, value = letter.stored(0, 0)
+    place, summary, trace, *_ = dead_letters.packing().unpack_row(value)
+    assert summary == trace.partition("\n")[0]
+    if found.isprintable() and part.isprintable():
+        assert (place, trace) == (found, str(error))
 
 
 def test_a_timer_that_fails_is_given_up_and_does_not_fire_again() -> None:

@@ -2,6 +2,9 @@
 # The methods have PySpark's names.
 # ruff: noqa: N802, N803
 
+import itertools
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from pyspark.sql.streaming import StatefulProcessor
@@ -12,6 +15,7 @@ from chandy.state.errors import ProcessorError, UnreadableFileError
 from chandy.state.format import keyspace
 from chandy.state.format.rows import SLICE
 from chandy.state.format.schema import to_json
+from chandy.state.operators.dead_letters import INITIAL_STATE, packing
 from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.initial_state import InitialState, _ShardFiles
 from chandy.state.processors.style import StyleName
@@ -130,7 +134,25 @@ def test_a_key_of_the_initial_state_that_fails_is_given_up_alone(tmp_path, style
     told = {row["k"] for row in pipeline.batch(processor, [("bb", 0)], BatchTimes(0, 105), initial)}
     parts = [1, 1] if style is StyleName.ROWS else [2]
     assert told == {"bb [] []", f"timer a {parts}", "timer ccc [1]", "timer None [1]"}
-    letters = [
-        keyspace.split_letter(key) for _, key in pipeline.shards.held if key.startswith(keyspace.DEAD_LETTERS)
+    ((key, letter),) = [
+        (key, value) for (_, key), value in pipeline.shards.held.items() if key[:2] == keyspace.DEAD_LETTERS
     ]
-    assert [(time, batch, number) for time, batch, number, _ in letters] == [(0, 0, 0)]
+    assert keyspace.split_letter(key)[:3] == (0, 0, 0)
+    place, *_ = packing().unpack_row(letter)
+    assert place == "handleInitialState of key ('bb',)"
+
+
+@pytest.mark.parametrize("style", list(StyleName))
+def test_a_row_of_the_initial_state_that_is_no_value_of_python_is_given_up_as_one(tmp_path, style):
+    pipeline, processor = pipeline_of(style)
+    pipeline.on_error = DeadLetters()
+    initial = initial_of(pipeline, tmp_path, ROWS)
+    for path in map(Path, itertools.chain(*initial.files.values())):
+        path.write_bytes(path.read_bytes().replace(b"ccc", b"c\xff\xff"))
+    pipeline.batch(processor, [], BatchTimes(0, 0), initial)
+    (letter,) = [
+        value for (_, key), value in pipeline.shards.held.items() if key[:2] == keyspace.DEAD_LETTERS
+    ]
+    place, error, *_ = packing().unpack_row(letter)
+    assert place.startswith(INITIAL_STATE)
+    assert error.startswith("UnicodeDecodeError")

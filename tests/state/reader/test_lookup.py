@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -28,16 +26,6 @@ LIST = StateRecord((to_json(SCHEMA),), StateKind.LIST)
 MAP = StateRecord((to_json(SCHEMA),), StateKind.MAP, map_key=to_json(KEYS))
 
 
-class FakeShard(dict[bytes, bytes]):
-    """A shard's entries; counts how often it is read."""
-
-    reads = 0
-
-    def __call__(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self.reads += 1
-        return [self.get(key) for key in keys]
-
-
 def part(number: int) -> bytes:
     return keyspace.part_key(keyspace.part_prefix("s"), number, KEY)
 
@@ -48,26 +36,24 @@ def rows(start: int, stop: int) -> bytes:
 
 @pytest.mark.parametrize("record", [VALUE, LIST, MAP])
 def test_a_key_without_state_has_none(record: StateRecord) -> None:
-    assert lookup_state(record, NAME, KEY, FakeShard(), NOW) is None
+    assert lookup_state(record, NAME, KEY, {}, NOW) is None
 
 
 def test_a_value_is_a_row() -> None:
-    shard = FakeShard({WHERE: PACKING.pack_row((3, None))})
+    shard = {WHERE: PACKING.pack_row((3, None))}
     found = lookup_state(VALUE, NAME, KEY, shard, NOW)
     assert found == Row(n=3, t=None)
     assert found.n == 3  # type: ignore[union-attr]
 
 
 def test_what_has_expired_is_not_there() -> None:
-    shard = FakeShard({WHERE: PACKING.pack_row((3, "x"), NOW)})
+    shard = {WHERE: PACKING.pack_row((3, "x"), NOW)}
     assert lookup_state(VALUE, NAME, KEY, shard, NOW - 1) == Row(n=3, t="x")
     assert lookup_state(VALUE, NAME, KEY, shard, NOW) is None
 
 
 def test_a_list_has_its_parts_and_its_tail_in_order() -> None:
-    shard = FakeShard(
-        {WHERE: ListHeader(1, 3, None, rows(6, 8)).encode(), part(1): rows(0, 3), part(2): rows(3, 6)}
-    )
+    shard = {WHERE: ListHeader(1, 3, None, rows(6, 8)).encode(), part(1): rows(0, 3), part(2): rows(3, 6)}
     assert lookup_state(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in range(8)]
 
 
@@ -75,24 +61,9 @@ def test_a_map_has_the_entries_of_all_its_parts() -> None:
     entries = {KEY_PACKING.pack_row((n,)): PACKING.pack_row((n, str(n))) for n in range(20)}
     inline = parts.join(item for entry in entries.items() for item in entry)
     expected = {(n,): Row(n=n, t=str(n)) for n in range(20)}
-    assert (
-        lookup_state(MAP, NAME, KEY, FakeShard({WHERE: MapHeader(inline=inline).encode()}), NOW) == expected
-    )
-    shard = FakeShard({WHERE: MapHeader(1, 20, len(inline)).encode()})
+    assert lookup_state(MAP, NAME, KEY, {WHERE: MapHeader(inline=inline).encode()}, NOW) == expected
+    shard = {WHERE: MapHeader(1, 20, len(inline)).encode()}
     for number in (0, 1):
         mine = [e for e in entries.items() if parts.bucket(e[0], 1) == number]
         shard[part(number)] = parts.join(item for entry in mine for item in entry)
     assert lookup_state(MAP, NAME, KEY, shard, NOW) == expected
-
-
-def test_a_list_that_changes_while_it_is_read_is_read_again() -> None:
-    class Changing(FakeShard):
-        def __call__(self, keys: Sequence[bytes]) -> list[bytes | None]:
-            if self.reads == 1:
-                # Between its header and its parts: it has been cleared and filled anew.
-                self.update({WHERE: ListHeader(4, 5, None, rows(7, 8)).encode(), part(4): rows(5, 7)})
-                del self[part(0)]
-            return super().__call__(keys)
-
-    shard = Changing({WHERE: ListHeader(0, 1, None, rows(1, 2)).encode(), part(0): rows(0, 1)})
-    assert lookup_state(LIST, NAME, KEY, shard, NOW) == [Row(n=n, t=str(n)) for n in (5, 6, 7)]

@@ -102,6 +102,24 @@ def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.Mon
         open_store("hdfs://namenode/path")
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "hdfs://u:PASSWORD@nn/x",
+        "gopher://u:PASSWORD@h/x",
+        "file://u:PASSWORD@h/x",
+        "hdfs://nn/x?password=PASSWORD",
+    ],
+)
+def test_a_secret_in_a_uri_is_in_no_error_whatever_else_is_wrong(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(backends(), "hdfs", _Broken())  # type: ignore[misc]
+    with pytest.raises(InvalidPlaceError, match="because URIs are logged") as refused:
+        open_store(uri)
+    assert "PASSWORD" not in str(refused.value)
+
+
 def test_s3_comes_with_a_plain_install_and_each_extra_that_is_named_is_there() -> None:
     needed = requires("chandy") or []
     assert any(need.startswith("s3fs") and "extra" not in need for need in needed)

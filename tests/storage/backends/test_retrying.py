@@ -15,7 +15,7 @@ from chandy.storage import (
     StoreFailedError,
 )
 from chandy.storage.backends.probe import probe_exclusive_create
-from chandy.storage.backends.retrying import RetryingStore, RetryPolicy, create_surely, interruptible
+from chandy.storage.backends.retrying import RetryingStore, RetryPolicy, create_own, interruptible
 from chandy.storage.errors import OperationInterruptedError
 from chandy.storage.store import StoreRequests
 
@@ -220,43 +220,17 @@ class _Away(MemoryStore):
 
 
 @pytest.mark.parametrize("creates", [False, True])
-def test_a_creator_with_patience_goes_on_only_when_it_knows(clock: Clock, creates: bool) -> None:
-    asked: list[StoreFailedError] = []
-    store = _Away(creates, operations=20)
-
-    def patience(error: StoreFailedError) -> bool:
-        asked.append(error)
-        return True
-
-    create_surely(retrying(store, clock, attempts=5), "x", b"mine", patience)
-    assert store.objects == {"x": b"mine"}
-    assert len(asked) >= 4
-
-
-@pytest.mark.parametrize("creates", [False, True])
-def test_a_creator_whose_patience_ends_says_that_it_does_not_know(clock: Clock, creates: bool) -> None:
-    asked = iter([True, True, False])
-    with pytest.raises(OutcomeUnknownError):
-        create_surely(
-            retrying(_Away(creates, 1000), clock, attempts=5), "x", b"mine", lambda error: next(asked)
-        )
-
-
-def test_a_creator_that_was_slower_than_another_learns_it(clock: Clock) -> None:
-    store = _Away(False, operations=5)
-
-    def patience(error: StoreFailedError) -> bool:
-        store.objects["x"] = b"another's"
-        return True
-
+def test_a_create_of_ones_own_object_is_repeated_until_it_succeeds(clock: Clock, creates: bool) -> None:
+    inner = _Away(creates, operations=20)
+    store = retrying(inner, clock, attempts=5)
+    while inner.operations:
+        with pytest.raises(OutcomeUnknownError):
+            create_own(store, "x", b"mine")
+    create_own(store, "x", b"mine")
+    assert inner.objects == {"x": b"mine"}
     with pytest.raises(ObjectExistsError):
-        create_surely(retrying(store, clock, attempts=5), "x", b"mine", patience)
-    assert store.objects == {"x": b"another's"}
-
-
-def test_a_failure_with_a_known_outcome_asks_for_no_patience(clock: Clock) -> None:
-    with pytest.raises(StoreFailedError):
-        create_surely(retrying(Flaky(1, transient=False), clock), "x", b"mine", lambda error: pytest.fail())
+        create_own(store, "x", b"another's")
+    assert inner.objects == {"x": b"mine"}
 
 
 class _Interrupts(MemoryStore):

@@ -306,8 +306,8 @@ def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_published
     directory = first.begin()
     first.take(0, (1, "a"))
     second = lives(target)
-    assert second.sink.can_resume(directory, -1, 0)
-    assert not second.sink.can_resume(directory, -1, 1)
+    assert second.sink.obstacle(directory, -1, 0) is None
+    assert second.sink.obstacle(directory, -1, 1)
     second.sink.resume("q", second.beginning(directory, None, ()), 0)
     second.take(1, (1, "b"))
     assert rows(target) == [(1, "b")]
@@ -325,5 +325,5 @@ def test_a_query_goes_back_if_nobody_knows_what_was_published_at_once(
     first = lives(attrs.evolve(target, publish=before), later)
     directory = first.begin()
     first.take(0, (1, "a"))
-    assert first.sink.can_resume(directory, -1, 0) is (before == "checkpoint")
-    assert not lives(target, later).sink.can_resume(directory, -1, 0)
+    assert (first.sink.obstacle(directory, -1, 0) is None) is (before == "checkpoint")
+    assert lives(target, later).sink.obstacle(directory, -1, 0)

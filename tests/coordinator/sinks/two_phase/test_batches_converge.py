@@ -133,7 +133,7 @@ class World:
         self.zombies.append(self.life)
         self.life = self.lives(self.sink, first_epoch=self.next_id)
         resumes = self.random.random() < 0.5
-        if resumes and self.life.sink.can_resume(self.directory, self.base.batch, self.batch):
+        if resumes and not self.life.sink.obstacle(self.directory, self.base.batch, self.batch):
             beginning = self.life.beginning(
                 self.directory, self.base.id or None, self.base.outputs, self.base.batch
             )

@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.checkpoints import Checkpoints
@@ -62,24 +63,23 @@ from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 from chandy.coordinator.spark.seeding import seed
-from chandy.storage.checkpoints import collect
+from chandy.state.shards import ResumePoint
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import MANIFEST
 from chandy.storage.checkpoints.manifest import (
+    ChannelRecord,
     CheckpointKind,
     FileRef,
-    Handle,
     Manifest,
     OutputRecord,
-    QueryRecord,
 )
 from chandy.storage.checkpoints.proof import Unshared
-from chandy.storage.checkpoints.savepoint import discard_savepoint, read_savepoint
-from chandy.storage.errors import ChandyError, FencedError, OutcomeUnknownError
+from chandy.storage.checkpoints.savepoint import read_savepoint
+from chandy.storage.errors import ChandyError, FencedError
 from chandy.storage.store import Store
 
-from ....builders import AskingProof, MemoryStore
 from ....effort import always_kept, sampled, until_found
+from ....troubled_store import TROUBLES, TroubledStore
 from ...stepped_executor import SteppedExecutor, SteppedRollback
 from ...strict_machine import StrictStateMachine
 from .stepped_publisher import SteppedPublisher
@@ -104,38 +104,6 @@ Row = tuple[int, int]
 """A record of the input, and the attempt at a batch that wrote it."""
 
 _unique = itertools.count(1)
-
-
-# --- stores -------------------------------------------------------------------------------------------------
-
-
-class StoreDownError(ChandyError):
-    def __str__(self) -> str:
-        return "expected the store to answer, it does not"
-
-
-class TroubledStore(MemoryStore):
-    """Objects in memory, with failures on demand."""
-
-    version = 0
-    """Counts what may change which checkpoints count, and what these have."""
-    trouble: str | None = None
-    """The next manifest is refused ("before"), or nobody knows that it is there ("unknown")."""
-
-    def create(self, key: str, data: bytes) -> None:
-        trouble = None
-        if key.endswith(MANIFEST):
-            trouble, self.trouble = self.trouble, None
-        if trouble == "before":
-            raise StoreDownError
-        super().create(key, data)
-        self.version += 1
-        if trouble == "unknown":
-            raise OutcomeUnknownError(self.uri, key, "create", "no answer", transient=True)
-
-    def delete(self, key: str) -> None:
-        self.version += 1
-        super().delete(key)
 
 
 # --- targets ------------------------------------------------------------------------------------------------
@@ -344,30 +312,25 @@ class Content:
 class Life(SteppedExecutor):
     """One life of a coordinator, with its query and that query's sinks."""
 
-    root = ROOT
-    apart = True
-
     def __init__(self, world: World, restore: str, left: Life | None, resumes: bool) -> None:
-        super().__init__()
         self.world = world
-        self.catalog = Catalog(world.open(ROOT))
+        catalog = Catalog(world.open(ROOT))
         first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
-        started = self.catalog.take_over("driver", world.tick(), first)
-        point = self.catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
+        started = catalog.take_over("driver", world.tick(), first)
+        point = catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
         root = ROOT if restore == "latest" else restore
         self.initial = self.point = RestorePoint(point, root) if point else None
-        self.machine = StrictStateMachine(
+        machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=ROOT,
             limits=LIMITS,
             next_id=started.next_id,
-            completed=tuple(self.catalog.completed()),
+            completed=tuple(catalog.completed()),
             base=point.id if point and root == ROOT else None,
         )
-        self.failure: ChandyError | None = None
+        super().__init__(machine, catalog)
         fence = Fence("pipeline", QUERY, "", ROOT, started.generation)
-        self.proof = AskingProof(self.catalog.store, started.generation)
         self.sink = TransactionalSink(
             [ModelSink(world.targets[uid], uid) for uid in SINKS],
             fence,
@@ -405,7 +368,7 @@ class Life(SteppedExecutor):
     def open(self, uri: str) -> Store:
         return self.world.open(uri)
 
-    def planned(self, query: str) -> int:
+    def begun(self, query: str) -> int:
         assert self.run is not None
         return self.run.planned
 
@@ -413,62 +376,34 @@ class Life(SteppedExecutor):
         assert self.run is not None
         return self.run.committed >= batch
 
-    def close_epoch(self, order: do.StoreProgress) -> None:
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
         assert self.run is not None
-        self.sink.close_epoch(order.checkpoint, order.cut)
-        self.run.cuts.add(order.cut)
+        self.sink.close_epoch(checkpoint, cut)
+        self.run.cuts.add(cut)
 
-    def publish_checkpoint(self, order: do.Publish) -> None:
-        self.sink.commit(order.checkpoint)
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return self.sink.pre_commit(checkpoint)
 
-    def about_to_complete(self, manifest: Manifest, root: str) -> Manifest:
-        # Noted before retention can delete it.
-        self.world.content(manifest, root)
-        return manifest
-
-    def resolved(self, manifest: Manifest) -> None:
-        self.world.check_published(self, manifest)
-
-    def store_progress(self, order: do.StoreProgress) -> Iterator[None]:
-        # That of the moment in which the epoch was closed.
+    @contextlib.contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
         run = self.run
-        assert run is not None
-        return self._store_progress(order, run)
+        if run is None or batch not in run.ends:
+            raise OSError("the query has gone back")
+        held = self.world.folder / f"held-{next(_unique)}"
+        held.write_bytes(run.content(batch))
+        yield {"content": held}
 
-    def _store_progress(self, order: do.StoreProgress, run: Run) -> Iterator[None]:
-        yield
-        outputs = self.sink.pre_commit(order.checkpoint)
-        yield
-        own, store = self.world.open(ROOT), self.world.open(order.root)
-        if order.root != ROOT:
-            files = [file for one in outputs for epoch in one.epochs for file in epoch.staged.files]
-            if any(file.key not in own.objects for file in files):
-                # The pipeline has gone back meanwhile.
-                assert order.checkpoint not in self.machine.checkpoints.pending, "what was staged is gone"
-                return
-            for file in files:
-                store.write(file.key, own.read(file.key))
-        data = run.content(order.cut)
-        key = f"checkpoints/{order.checkpoint}/driver-{next(_unique)}.pack"
-        store.write(key, data)
-        kept = Handle((FileRef("content", key, len(data), hashlib.sha256(data).hexdigest()),))
-        yield
-        record = QueryRecord(QUERY, order.cut, kept, outputs)
-        self.handle(on.ProgressStored(order.checkpoint, record, 1))
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        # Noted before retention can delete it.
+        self.world.content(manifest, self.machine.checkpoints.pending[manifest.id].root)
+        return ()
 
-    def discard(self, order: do.Discard) -> Iterator[None]:
-        yield
-        with contextlib.suppress(FencedError):
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
-        self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
+    def commit(self, query: str, checkpoint: int) -> None:
+        self.sink.commit(checkpoint)
 
-    def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
-        yield
-        with contextlib.suppress(FencedError):
-            if order.is_savepoint:
-                discard_savepoint(self.world.open(order.root), self.owner(order.checkpoint), self.proof)
-            else:
-                collect.discard_aborted(self.world.open(ROOT), order.checkpoint, self.proof)
+    def resolve(self, order: do.Resolve) -> None:
+        super().resolve(order)
+        self.world.check_published(self, order.manifest)
 
     def quiet(self, hold: str = "") -> None:
         """Let everything that is on its way happen, but for one kind of thing."""
@@ -483,10 +418,10 @@ class Life(SteppedExecutor):
             else:
                 break
         if "publishers" not in hold and not self.is_over:
-            before = len(self.instructions)
+            before = self.instructions
             for one in self.publishers:
                 one.step()
-            if len(self.instructions) > before and not self.is_over:
+            if self.instructions > before and not self.is_over:
                 self.quiet(hold)
 
     # --- the query ------------------------------------------------------------------------------------------
@@ -521,13 +456,11 @@ class Life(SteppedExecutor):
             run.query_id,
             restored=restored,
             committed=run.committed,
-            sink_is_ahead=False,
-            has_changelogs=True,
-            has_output=sink.can_resume(run.directory, restored, run.committed),
+            obstacle=sink.obstacle(run.directory, restored, run.committed),
             resumed_at=None if leftover else run.resumed_at,
         )
         found = resume.resume_point(candidate)
-        return (found, run) if found else None
+        return (found, run) if isinstance(found, ResumePoint) else None
 
     def restore(self, point: RestorePoint | None, resumed: tuple[Any, Run] | None) -> None:
         """As ``Launcher.restore``."""
@@ -573,7 +506,7 @@ class Steps(SteppedRollback):
 
     def settle_manifests(self) -> None:
         life = self.life
-        for _ in range(len(life.instructions)):
+        while life.instructions:
             life.dispatch()
         while life.manifests:
             life.work(life.manifests, 0)
@@ -829,7 +762,7 @@ class Machine(RuleBasedStateMachine):
             if what == "instructions":
                 life.dispatch()
             elif works := (life.works if what == "works" else life.manifests):
-                life.work(works, (which % len(works)) if what == "works" else 0)
+                life.work(works, which)
 
     @rule(which=SMALL, number=st.integers(0, 1), meanwhile=HOLD, busy=st.booleans())
     def a_publisher_works(self, which: int, number: int, meanwhile: str, busy: bool) -> None:
@@ -877,7 +810,7 @@ class Machine(RuleBasedStateMachine):
     def what_was_late_lands(self, number: int) -> None:
         self.world.targets[SINKS[number]].land()
 
-    @rule(trouble=st.sampled_from(["before", "unknown"]))
+    @rule(trouble=st.sampled_from(TROUBLES))
     def the_store_fails_at_the_next_manifest(self, trouble: str) -> None:
         self.world.open(ROOT).trouble = trouble
 
@@ -934,6 +867,7 @@ class Machine(RuleBasedStateMachine):
             return
         world = self.world
         world.open(ROOT).trouble = None
+        world.open(ROOT).land()
         world.during.clear()
         for target in world.targets.values():
             target.away = target.answers_lost = target.delayed = 0
@@ -1118,8 +1052,10 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_have_to_publish(patch: pytest.MonkeyPatch) -> None:
     """Retention does not know that a later checkpoint has the rows of an earlier one to publish, too."""
-    right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
+    right = checkpoint_jobs.discard
+    patch.setattr(
+        checkpoint_jobs, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof)
+    )
 
 
 def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPatch) -> None:
@@ -1181,7 +1117,7 @@ def a_savepoint_alone(machine: Machine) -> None:
 
 def a_checkpoint_fails_and_the_pipeline_goes_back(machine: Machine) -> None:
     machine.a_checkpoint_is_asked_for(NEWEST, "", [1])
-    machine.the_store_fails_at_the_next_manifest("before")
+    machine.the_store_fails_at_the_next_manifest("refused")
     machine.a_checkpoint_is_asked_for(NEWEST, "", [2])
     machine.the_pipeline_goes_back(False, "", 0)
     machine.a_checkpoint_is_asked_for(NEWEST, "", [2])
@@ -1212,7 +1148,7 @@ def a_query_resumes_behind_a_batch_that_ran_during_a_checkpoint(machine: Machine
 
 def a_manifest_is_there_and_nobody_knows(machine: Machine) -> None:
     machine.a_checkpoint_is_asked_for(NEWEST, "", [1])
-    machine.the_store_fails_at_the_next_manifest("unknown")
+    machine.the_store_fails_at_the_next_manifest("broken, there")
     machine.a_checkpoint_is_asked_for(NEWEST, "manifests", [2])
     machine.the_driver_works(NEWEST, "manifests", 4)
     machine.the_pipeline_goes_back(False, "manifests", 0)

@@ -11,6 +11,7 @@ from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.errors import ConfigError, WriterError
 from chandy.coordinator.sinks.two_phase.sink_set import check_together, guarantee
+from chandy.storage.errors import InvalidNameError
 
 from .sqlite_sink import SqliteSink
 from .writing_sink import WritingSink
@@ -37,6 +38,12 @@ def test_a_sink_that_publishes_batches_says_what_readers_may_see() -> None:
     ):
         assert said in found.because
     assert "once;" not in found.because
+
+
+@pytest.mark.parametrize("uid", ["", "../x", "a b", "a\n"])
+def test_a_uid_must_be_a_name(uid: str) -> None:
+    with pytest.raises(InvalidNameError, match="sink uid"):
+        check_together([sqlite(uid=uid)])
 
 
 def test_sinks_together_promise_what_the_weakest_does_and_each_its_own() -> None:

@@ -85,7 +85,7 @@ def test_a_file_that_was_cut_off_is_damaged(store: str) -> None:
     found = write(store, [1, 2, 3])
     (file,) = found.files
     open_store(store).write(file.key, open_store(store).read(file.key)[:-1])
-    with pytest.raises(DamagedError, match=f"of {file.size - 1}"):
+    with pytest.raises(DamagedError, match=f"found {file.size - 1} bytes"):
         numbers(epoch(store, found))
 
 

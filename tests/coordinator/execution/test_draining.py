@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.hosts.draining import drain
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.errors import DrainError
+from chandy.coordinator.protocol.user_requests import UserRequest
 from chandy.state.rpc.messages import AskBatch, CopyReport, CopyStep
 from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, TakeOver
 
 from ...waiting import DEADLINE, eventually
-from ..execution.one_life import FakeHost, Setup
+from .one_life import FakeHost, Setup
 
 
 @pytest.fixture
@@ -46,23 +46,35 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
     return host
 
 
+def ask_to_drain(setup: Setup, seconds: float = 60.0) -> UserRequest:
+    return setup.executor.protocol.handle(on.DrainRequested("machine", seconds))
+
+
 def test_a_drained_machine_has_no_shards(setup: Setup) -> None:
     target(setup)
-    drain(setup.executor, "machine", 60)
+    setup.executor.protocol.await_outcome(ask_to_drain(setup))
     assert setup.executor.protocol.read(lambda state: state.placement.shards_on("machine")) == []
     assert len(setup.executor.protocol.read(lambda state: state.placement.shards_on("elsewhere"))) == 2
 
 
-def test_it_takes_no_longer_than_it_may_and_says_what_is_left(setup: Setup) -> None:
+def test_whoever_waits_is_told_when_the_time_is_up_and_when_the_pipeline_ends(setup: Setup) -> None:
     target(setup, takes_over=False)
-    with pytest.raises(DrainError, match=r"'machine' is not drained yet.* 2: shard 0 of 'op'"):
-        drain(setup.executor, "machine", 0)
+    late, cut_short = ask_to_drain(setup, 60.0), ask_to_drain(setup, 600.0)
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(setup.executor.protocol.await_outcome, one) for one in (late, cut_short)]
+        setup.now += 60.0
+        setup.executor.protocol.handle(on.Tick())
+        with pytest.raises(DrainError, match=r"'machine' is not drained yet.* 2: shard 0 of 'op'"):
+            ends[0].result(DEADLINE)
+        assert not cut_short.is_over
+        setup.executor.close()
+        with pytest.raises(DrainError, match="COORDINATOR_SHUTDOWN"):
+            ends[1].result(DEADLINE)
 
 
 def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) -> None:
     host = target(setup, takes_over=False)
-    setup.executor.protocol.handle(on.DrainRequested("machine"))
-    setup.request().result(DEADLINE)
+    ask_to_drain(setup)
     eventually(lambda: len(host.heard_of(TakeOver)) == 1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(setup.executor.hosts.ask, AskBatch("host", "id", 5))
