@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_YEARS = range(1, 10_000)
+YEARS: Final = range(1, 10_000)
 """The years that have four digits, as dates are written down."""
+_SECOND: Final = 1_000_000
+_DAY: Final = 86_400 * _SECOND
+_DAYS: Final = {"s": 86_400, "ms": 86_400_000, "us": _DAY, "ns": 1000 * _DAY}
+"""A day in the units of Arrow."""
+_CYCLE_YEARS: Final = 400
+_CYCLE_DAYS: Final = 146_097
+"""The days of the Gregorian calendar's 400 years, after which it repeats itself."""
+
+
+def calendar_day(days: int) -> tuple[int, str]:
+    """Return the year, and month and day as ``MM-DD``, of a number of days since 1970, in any year. 0 is 1 BC."""
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    found = datetime.date(1970, 1, 1) + datetime.timedelta(rest)
+    return found.year + cycles * _CYCLE_YEARS, f"{found:%m-%d}"
+
+
+def clock(micros: int) -> tuple[int, str]:
+    """Return the days since 1970, and the time as ``HH:MM:SS.ffffff``, of a number of microseconds since then."""
+    days, rest = divmod(micros, _DAY)
+    seconds, fraction = divmod(rest, _SECOND)
+    return days, f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
 
 
 def far_year(rows: pa.Table, columns: Iterable[str]) -> str | None:
     """Say which date or timestamp of some columns, also within nested values, is outside the years 1 to 9999."""
+    for name in columns:
+        for values in _leaves(rows.column(name)):
+            for year in years_of(values):
+                if year not in YEARS:
+                    return f"year {year} in column {name!r}"
+    return None
+
+
+def is_near(values: pa.ChunkedArray | pa.Array) -> bool:
+    """Return whether dates or timestamps are of the years 1 to 9999 alone."""
+    return all(year in YEARS for year in years_of(values))
+
+
+def years_of(values: pa.ChunkedArray | pa.Array) -> list[int]:
+    """Return the last and the first year of dates or timestamps, which are those of UTC; none of other values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for name in columns:
-        for values in _leaves(rows.column(name)):
-            if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
-                continue
-            # Of a moment in another zone, its year there could be another one.
-            is_zoned = pa.types.is_timestamp(values.type) and values.type.tz is not None
-            moments = values.cast(pa.timestamp(values.type.unit)) if is_zoned else values
-            found = pc.min_max(pc.year(moments)).as_py()
-            for year in (found["max"], found["min"]):
-                if year is not None and year not in _YEARS:
-                    return f"year {year} in column {name!r}"
-    return None
+    given = values.type
+    if pa.types.is_date32(given):
+        days, a_day = values.cast(pa.int32()), 1
+    elif pa.types.is_date64(given) or pa.types.is_timestamp(given):
+        days, a_day = values.cast(pa.int64()), _DAYS["ms" if pa.types.is_date64(given) else given.unit]
+    else:
+        return []
+    # Arrow's own function counts years in 16 bits.
+    found = pc.min_max(days).as_py()
+    return [calendar_day(one // a_day)[0] for one in (found["max"], found["min"]) if one is not None]
 
 
 def not_a_number(rows: pa.Table, columns: Iterable[str]) -> str | None:

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import itertools
 import re
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pyspark.sql import types as T  # noqa: N812 (its usual name)
 
+from ..connectors.values import calendar_day, clock, is_near
 from ..errors import ReplicaError
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ _SPECIAL: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _SECOND: Final = 1_000_000
-_DAY: Final = 86_400 * _SECOND
-_CYCLE_YEARS: Final = 400
-_CYCLE_DAYS: Final = 146_097
-"""The days of the Gregorian calendar's 400 years, after which it repeats itself."""
 
 
 def version_of(key: T.StructType, value: T.StructType) -> int:
@@ -136,9 +132,24 @@ def _texts(column: pa.Array) -> list[str]:
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         items = _texts(column.values)
         return _where_valid(column, (_list(items[start:end]) for start, end in _bounds(column)))
+    if (pa.types.is_date32(type_) or pa.types.is_timestamp(type_)) and is_near(column):
+        return _near(column)
     stored, text = _scalar(type_)
     values = column.cast(stored).to_pylist()
     return [_NULL if value is None else text(value) for value in values]
+
+
+def _near(column: pa.Array) -> list[str]:
+    """Return the texts of dates or timestamps of years that Arrow writes, which does so for all at once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    zone = '"'
+    if pa.types.is_timestamp(column.type):
+        zone = '"' if column.type.tz is None else 'Z"'
+        column = column.cast(pa.timestamp("us"))
+    texts = pc.replace_substring(column.cast(pa.string()), " ", "T")
+    return [_NULL if text is None else f'"{text}{zone}' for text in texts.to_pylist()]
 
 
 def _bounds(column: pa.Array) -> Iterable[tuple[int, int]]:
@@ -193,7 +204,7 @@ def _scalar(type_: pa.DataType) -> tuple[pa.DataType, Callable[[Any], str]]:
         return pa.int32(), lambda days: f'"{_date(days)}"'
     if types.is_timestamp(type_):
         zone = "" if type_.tz is None else "Z"
-        return pa.int64(), lambda micros: f'"{_date(micros // _DAY)}T{_time(micros % _DAY)}{zone}"'
+        return pa.int64(), lambda micros: f'"{_moment(micros)}{zone}"'
     if types.is_time(type_):
         return pa.time64("us"), lambda time: f'"{time.isoformat("microseconds")}"'
     if types.is_duration(type_):
@@ -215,16 +226,14 @@ def _float(value: float) -> str:
 
 
 def _date(days: int) -> str:
-    cycles, rest = divmod(days, _CYCLE_DAYS)
-    found = datetime.date(1970, 1, 1) + datetime.timedelta(rest)
-    year = found.year + cycles * _CYCLE_YEARS
+    year, day = calendar_day(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04}-{found:%m-%d}"
+    return f"{sign}{abs(year):04}-{day}"
 
 
-def _time(micros: int) -> str:
-    seconds, fraction = divmod(micros, _SECOND)
-    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
+def _moment(micros: int) -> str:
+    days, time = clock(micros)
+    return f"{_date(days)}T{time}"
 
 
 def _duration(micros: int) -> str:

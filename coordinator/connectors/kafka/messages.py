@@ -13,6 +13,7 @@ from ..values import unclean_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+KEY: Final = "key"
 SHOWN: Final = 60
 """Characters of a key that messages show."""
 
@@ -71,6 +72,19 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         expected, is_one = kinds[field.name]
         if not is_one(field.type):
             raise _refused(f"column {field.name!r} of type {expected}", f"type {field.type}", "cast it")
+
+
+def check_has_key(schema: pa.Schema, topic: str) -> None:
+    """Check that rows have the key that a compacted topic needs.
+
+    Raises:
+        OutputError: they have none.
+    """
+    import pyarrow as pa
+
+    if KEY not in schema.names or pa.types.is_null(schema.field(KEY).type):
+        advice = "give each row a key, or the topic another cleanup.policy"
+        raise _refused(f"a column {KEY!r} of text or bytes for the compacted topic {topic!r}", "none", advice)
 
 
 def unpublishable(rows: pa.Table, topic: str | None) -> str | None:

@@ -16,17 +16,20 @@ from ...fields import filled, optional, positive_duration, settings
 from ...sinks.place import Topic
 from ...sinks.two_phase.contract import Committer, Epoch, Fence
 from ...sinks.two_phase.errors import OutputTakenError, TargetUnavailableError
+from ...sinks.two_phase.limits import Limits
 from ...sinks.two_phase.staged import StagedRows, StagedSink
 from ..record import TargetIds
 from .cluster import RESERVED, Cluster, Heard
 from .errors import ProducerReplacedError
-from .messages import check_columns, messages, unpublishable
+from .known_topics import KnownTopics, is_compacted, known_topics
+from .messages import KEY, check_columns, check_has_key, messages, unpublishable
 from .positions import PositionReader, TopicPosition, marker, prepare
 from .producer import TransactionalProducer
 from .topics import committed, identity, partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +39,8 @@ class KafkaSink(StagedSink):
     Rows have the columns of Spark's own Kafka sink and no others: ``value`` (string or binary), and if wanted ``key``
     (string or binary), ``topic`` (string), ``headers`` (array<struct<key: string, value: binary>>) and ``partition``
     (int). A row whose ``partition`` is null goes to the partition that Kafka's own partitioner chooses by its key.
-    Rows of one key keep the order of their batches.
+    Rows of one key keep the order of their batches. A row without a key for a compacted topic, and one for a topic or a
+    partition that there is not, fails its batch. If rows name topics or partitions, each batch asks Kafka for them.
 
     Consumers see whole checkpoints if they read with ``isolation.level=read_committed``. While a checkpoint is
     published, for as long as that takes, they wait at its first row. A publisher that is killed meanwhile makes them
@@ -69,6 +73,8 @@ class KafkaSink(StagedSink):
     """How long to wait for any answer, and for rows to go on."""
     position_topic: str = attrs.field(default="chandy-positions", validator=filled)
     """The compacted topic that keeps what was last published."""
+    _known: KnownTopics = attrs.field(factory=KnownTopics, kw_only=True, alias="_known", repr=False, eq=False)
+    """What the cluster said of the topics when the batch began."""
 
     @property
     def place(self) -> Topic | None:
@@ -81,8 +87,18 @@ class KafkaSink(StagedSink):
             {} if self.topic is None else committed(attrs.evolve(self._cluster, timeout=seconds), self.topic)
         )
 
-    def check(self, schema: pa.Schema) -> None:
+    @override
+    def for_rows(self, rows: DataFrame) -> KafkaSink:
+        """Ask which topics and partitions there are, if the rows name them."""
+        if self.topic is not None and "partition" not in rows.columns:
+            return self
+        return attrs.evolve(self, _known=known_topics(self._cluster, self.topic))
+
+    def check(self, schema: pa.Schema) -> Limits:
         """Check the columns and that the topics are there, and make that of the positions.
+
+        Returns:
+            Whether each row needs a key.
 
         Raises:
             OutputError: a column or a topic is not as it must be.
@@ -92,13 +108,19 @@ class KafkaSink(StagedSink):
         """
         check_columns(schema, self.topic)
         prepare(self._cluster, self.position_topic)
-        if self.topic is not None:
-            heard = Heard()
-            partitions(self._cluster, self._cluster.admin(heard), self.topic, heard)
+        if self.topic is None:
+            return Limits()
+        heard = Heard()
+        admin = self._cluster.admin(heard)
+        partitions(self._cluster, admin, self.topic, heard)
+        if not is_compacted(self._cluster, admin, self.topic, heard):
+            return Limits()
+        check_has_key(schema, self.topic)
+        return Limits(never_null=frozenset({KEY}))
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
-        return unpublishable(rows, self.topic)
+        return unpublishable(rows, self.topic) or self._known.refusal(rows, self.topic)
 
     def recover(self, fence: Fence) -> Committer:
         """Shut out earlier lives, end what they have left open, and read what was last published.

@@ -31,7 +31,12 @@ class Column:
     name: str
     sql_type: str
     type: rows.ColumnType
+    base_type: str
+    """As SQL: the type itself, or of a domain the type that it is made from."""
     not_null: bool
+    """Also because its type is a domain that is."""
+    no_null_items: bool
+    """Whether it is of lists that take no nulls."""
     has_default: bool
     is_generated: bool
     is_always_identity: bool
@@ -51,5 +56,7 @@ def find(session: Session, name: TableName) -> Relation | None:
 
 def columns_of(session: Session, found: Relation) -> Iterator[Column]:
     """Yield the columns of a relation in their order."""
-    for name, sql_type, type, category, modifier, is_array, *rest in session.query(sql.COLUMNS, found.oid):
+    for name, sql_type, type, category, modifier, is_array, *rest in session.query(
+        sql.COLUMNS, found.oid, found.oid
+    ):
         yield Column(name, sql_type, rows.ColumnType.of(type, category, modifier, is_array), *rest)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ..values import calendar_day, clock, is_near
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -253,12 +255,35 @@ def _text(column: pa.Array) -> pa.Array:
         return _list_text(column)
     if _is_binary(type):
         return _strings([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()])
-    if pa.types.is_timestamp(type) and type.tz is not None:
+    if pa.types.is_timestamp(type):
         # Without its zone the value is that of UTC.
-        return _with(pc.cast(column, pa.timestamp(type.unit)), "+00")
+        plain = pc.cast(column, pa.timestamp(type.unit))
+        zone = "" if type.tz is None else "+00"
+        return _with(plain, zone) if is_near(plain) else _moments(plain, zone)
+    if pa.types.is_date(type) and not is_near(column):
+        days = pc.cast(column, pa.int32()).to_pylist()
+        return _strings([None if day is None else _in_era(day, "") for day in days])
+    if pa.types.is_float32(type):
+        # A column of double precision would make another value of the shortest text for a single.
+        return pc.cast(pc.cast(column, pa.float64()), pa.large_string())
     if pa.types.is_duration(type):
         return _with(pc.cast(column, pa.int64()), f" {_UNIT[type.unit]}")
     return pc.cast(column, pa.large_string())
+
+
+def _moments(column: pa.Array, zone: str) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    micros = pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()).to_pylist()
+    moments = [None if one is None else clock(one) for one in micros]
+    return _strings([None if one is None else _in_era(one[0], f" {one[1]}{zone}") for one in moments])
+
+
+def _in_era(days: int, time: str) -> str:
+    """Return a day of any year, and its time, as the server reads it."""
+    year, day = calendar_day(days)
+    return f"{year:04}-{day}{time}" if year > 0 else f"{1 - year:04}-{day}{time} BC"
 
 
 def _list_text(column: pa.Array) -> pa.Array:

@@ -33,9 +33,13 @@ _LOCKED: Final = "55P03"
 _CANCELED: Final = "57014"
 _FORBIDDEN: Final = "42501"
 _FULL: Final = "53100"
-_ROW: Final = re.compile("22|23|44|54000|P0001")
+_ROW: Final = re.compile("09|2[0-37]|38|44|54000|P0")
 """Beginnings of the SQLSTATE of what is wrong with a row: a value that its type does not take, a constraint, the check
-of a view, a value too large for an index, a trigger that refuses it."""
+of a view, a value too large for an index, a trigger that fails."""
+_SERVER: Final = re.compile("0[012389ABFLPZ]|10|2[0-8BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX")
+"""The classes of SQLSTATE that the server itself has (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
+_RAISE: Final = "exec_stmt_raise"
+"""The function of the server that carries out PL/pgSQL's RAISE, with any SQLSTATE."""
 # The client tells nothing but the server's words when it cannot connect. In other languages than English it is tried
 # again, and the words are in the error all the same.
 _NO_ENTRY: Final = re.compile(
@@ -229,6 +233,8 @@ def translated(error: psycopg.Error, where: str) -> ChandyError:
     """Return the error of the client or the server as one of Chandy's."""
     said = _said(error)
     code = error.sqlstate
+    if code is not None and _is_about_a_row(error, code):
+        return RowRefusedError(_refuses(where), "that it takes all rows", said, _advice(code))
     if code == _LOCKED:
         return LockedError(where, said, is_understood=True)
     if code == _FULL:
@@ -242,12 +248,23 @@ def translated(error: psycopg.Error, where: str) -> ChandyError:
         return TargetUnavailableError(where, said, is_understood=True)
     if code is not None and _AGAIN.match(code):
         return TargetUnavailableError(where, said, is_understood=True)
-    fitting = [start for start in _ADVICE if (code or "").startswith(start)]
-    advice = _ADVICE[max(fitting, key=len)] if fitting else ""
-    kind: type[OutputError] = ForbiddenError if code == _FORBIDDEN else OutputError
-    if code is not None and _ROW.match(code):
-        kind = RowRefusedError
-    return kind(f"{where} refuses what is to be published", "that it takes all rows", said, advice)
+    kind = ForbiddenError if code == _FORBIDDEN else OutputError
+    return kind(_refuses(where), "that it takes all rows", said, _advice(code or ""))
+
+
+def _is_about_a_row(error: psycopg.Error, code: str) -> bool:
+    """Return whether a row is refused, perhaps by the table's own functions, which choose the SQLSTATE."""
+    is_raised = error.diag.source_function == _RAISE or not _SERVER.match(code)
+    return is_raised or bool(_ROW.match(code))
+
+
+def _refuses(where: str) -> str:
+    return f"{where} refuses what is to be published"
+
+
+def _advice(code: str) -> str:
+    fitting = [start for start in _ADVICE if code.startswith(start)]
+    return _ADVICE[max(fitting, key=len)] if fitting else ""
 
 
 def _not_connected(error: psycopg.Error, where: str) -> ChandyError:

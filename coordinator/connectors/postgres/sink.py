@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import attrs
 from typing_extensions import override
@@ -18,18 +19,16 @@ from ...sinks.two_phase.staged import FILE_BYTES, StagedRows, StagedSink
 from ..record import TargetIds
 from ..values import far_year, unclean_text
 from . import dead_letters, rows, sql
-from .catalog import Column, Relation, columns_of, find
+from .catalog import Relation, columns_of, find
 from .dead_letters import DeadLetterWriter
-from .positions import UNLOGGED, create_table, make_own_table, make_positions, rights_problems, take
-from .session import RowRefusedError, Session
+from .positions import create_table, make_own_table, make_positions, take
+from .session import Session
 from .sql import TableName
+from .table_use import TableUse
+from .table_writer import TableWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_KINDS: Final = {"v": "view", "m": "materialized view", "f": "foreign table", "S": "sequence", "i": "index"}
-_WRITABLE: Final = {"r", "p"}
-"""Tables and partitioned tables."""
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -157,10 +156,11 @@ class PostgresSink(StagedSink):
             if found is None:
                 raise self._missing(session.where, schema)
             columns = list(columns_of(session, found))
-            problems = self._problems(session, found, columns, schema)
+            problems = self._use.problems(session, found, columns, schema)
             if letters := self._dead_letters(found):
                 problems += dead_letters.problems(session, letters)
             session.commit()
+            problems += [] if problems else self._refusals(session, found.name, schema)
             if problems:
                 raise OutputError(
                     f"{session.where} does not take the query's rows",
@@ -169,16 +169,19 @@ class PostgresSink(StagedSink):
                     "change the table, the user's rights or the query",
                 )
             # A row that is beyond a limit may become a dead letter.
-            return Limits() if letters else self._limits(columns)
+            return Limits() if letters else self._use.limits(columns)
         finally:
             session.close()
 
-    def _limits(self, columns: Sequence[Column]) -> Limits:
-        never_null = frozenset(column.name for column in columns if column.not_null)
-        if self.deleted is not None:
-            # Of a row that marks a deletion, the key alone counts.
-            never_null &= set(self.key)
-        return Limits(never_null, _lengths(columns))
+    def _refusals(self, session: Session, name: TableName, schema: pa.Schema) -> list[str]:
+        """Say why the server refuses rows of this schema, though there are none. Nothing of it stays."""
+        try:
+            self.writer(session, name).write([schema.empty_table()], self.beyond_all_types)
+        except OutputError as error:
+            return [str(error.found)]
+        finally:
+            session.rollback()
+        return []
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
@@ -210,7 +213,6 @@ class PostgresSink(StagedSink):
             recorded = take(session, positions.name, fence, self.timeout)
             identity = TargetIds(str(positions.oid), str(found.oid))
             ((target,),) = session.query(sql.read_target(positions.name), fence.writer)
-            lengths = _lengths(columns_of(session, found))
             letters = None
             if name := self._dead_letters(found):
                 made = make_own_table(session, name, sql.create_dead_letters(name), "dead letters")
@@ -219,9 +221,7 @@ class PostgresSink(StagedSink):
         except BaseException:
             session.close()
             raise
-        return PostgresCommitter(
-            self, session, found.name, fence, recorded, target, identity, lengths, letters
-        )
+        return PostgresCommitter(self, session, found.name, fence, recorded, target, identity, letters)
 
     @property
     def _name(self) -> TableName:
@@ -237,9 +237,17 @@ class PostgresSink(StagedSink):
     def _connect(self, name: str) -> Session:
         return Session.connect(self.conninfo, self.table, name, self.timeout)
 
+    @property
+    def _use(self) -> TableUse:
+        return TableUse(self.table, self.mode, self.key, self.deleted)
+
+    def writer(self, session: Session, name: TableName) -> TableWriter:
+        """Return what writes rows in the transaction that begins with it."""
+        return TableWriter.begin(session, self._use, name)
+
     def _columns(self, schema: pa.Schema) -> list[str]:
         """The columns of the table that are written."""
-        return [name for name in schema.names if name != self.deleted]
+        return self._use.written(schema.names)
 
     def _definition(self, schema: pa.Schema) -> str:
         types = {name: rows.type_for(schema.field(name).type) or "text" for name in self._columns(schema)}
@@ -279,76 +287,6 @@ class PostgresSink(StagedSink):
         if problems:
             raise OutputError(f"{where} does not take the query's rows", "rows that fit", "; ".join(problems))
 
-    def _problems(
-        self, session: Session, found: Relation, present: Sequence[Column], schema: pa.Schema
-    ) -> list[str]:
-        """What keeps the table from taking the rows, each as a sentence without its full stop."""
-        if found.kind not in _WRITABLE:
-            return [f"{self.table} is a {_KINDS.get(found.kind, 'relation')} and not a table"]
-        columns = {column.name: column for column in present}
-        wanted = self._columns(schema)
-        problems = [
-            problem
-            for name in wanted
-            for problem in self._column_problems(columns.get(name), schema.field(name))
-        ]
-        problems += [
-            f"column {column.name!r} of the table takes no nulls, has no default, and the query does not have it"
-            for column in columns.values()
-            if column.name not in wanted and column.not_null and not column.has_default
-        ]
-        if found.is_unlogged:
-            problems.append(UNLOGGED.format(self.table))
-        if found.has_row_security:
-            problems.append("the table has row-level security for the user, and COPY does not work with it")
-        if self.mode == "upsert":
-            problems += self._upsert_problems(session, found, columns)
-        return [*problems, *rights_problems(session, found)]
-
-    def _column_problems(self, column: Column | None, field: pa.Field) -> Iterator[str]:
-        if column is None:
-            yield f"the table has no column {field.name!r} ({rows.type_for(field.type) or field.type})"
-            return
-        if column.is_generated:
-            yield f"column {field.name!r} of the table is generated and cannot be written"
-        elif not rows.fits(field.type, column.type):
-            yield (
-                f"column {field.name!r} is {column.sql_type} and the query's is {field.type} "
-                f"({rows.type_for(field.type)})"
-            )
-        elif self.mode == "upsert" and column.is_always_identity and field.name not in self.key:
-            yield f"column {field.name!r} of the table is GENERATED ALWAYS AS IDENTITY and cannot be updated"
-        rights = {"INSERT": column.may_insert}
-        if self.mode == "upsert":
-            rights |= {"UPDATE": column.may_update or field.name in self.key, "SELECT": column.may_select}
-        missing = [right for right, given in rights.items() if not given]
-        if missing:
-            yield f"the user has no right to {' and '.join(missing)} column {field.name!r}"
-
-    def _upsert_problems(
-        self, session: Session, found: Relation, columns: dict[str, Column]
-    ) -> Iterator[str]:
-        keys = [set(names) for (names,) in session.query(sql.UNIQUE_KEYS, found.oid)]
-        if set(self.key) not in keys:
-            names = ", ".join(self.key)
-            yield f"the table has no primary key or unique index on ({names}), which an upsert needs"
-        for name in self.key:
-            if name in columns and not columns[name].not_null:
-                yield f"key column {name!r} of the table takes nulls: make it NOT NULL"
-        ((may_make_temporary, may_delete),) = session.query(
-            "SELECT has_database_privilege(current_database(), 'TEMPORARY'), has_table_privilege(%s, 'DELETE')",
-            found.oid,
-        )
-        if not may_make_temporary:
-            yield "the user has no right to make TEMPORARY tables in the database"
-        if self.deleted is not None and not may_delete:
-            yield "the user has no right to DELETE from the table"
-
-
-def _lengths(columns: Iterable[Column]) -> dict[str, int]:
-    """Return the most characters that columns of text may have, by name."""
-    return {column.name: column.type.length for column in columns if column.type.length is not None}
-
 
 class PostgresCommitter(Committer):
     """A sink's connection to its server."""
@@ -362,7 +300,6 @@ class PostgresCommitter(Committer):
         recorded: int | None,
         target: str | None,
         identity: TargetIds,
-        lengths: Mapping[str, int],
         letters: DeadLetterWriter | None = None,
     ) -> None:
         """Make a committer.
@@ -375,7 +312,6 @@ class PostgresCommitter(Committer):
             recorded: the newest epoch in the writer's record.
             target: the table that this is recorded for; None: a version that did not record it has written it.
             identity: tells the table from others.
-            lengths: the most characters that columns of text may have, by name.
             letters: writes what the table refuses; None: that is an error.
         """
         self._letters = letters
@@ -386,7 +322,6 @@ class PostgresCommitter(Committer):
         self._fence = fence
         self._recorded = recorded
         self._identity = identity
-        self._lengths = lengths
         self._position = recorded if identity.is_of(target) else None
 
     @property
@@ -432,13 +367,16 @@ class PostgresCommitter(Committer):
         parts = _parts(staged.tables())
         first = list(itertools.islice(parts, 1))
         self._lock()
+        writer = self._writer()
         parts = itertools.chain(first, parts)
         refused = None
         if self._letters is not None:
-            refused = self._letters.write(parts, staged.of, self._write)
+            # Without dead letters, the tasks have looked at the values.
+            write = functools.partial(writer.write, refusal=self._sink.beyond_all_types)
+            refused = self._letters.write(parts, staged.of, write)
         else:
             for part in parts:
-                self._write(part)
+                writer.write(part, lambda _: None)
         moved = sql.move_position(self._positions)
         self._session.query(moved, position, str(self._identity), self._fence.writer)
         # A COMMIT that waits for a standby must not stop to wait and call itself done.
@@ -463,55 +401,22 @@ class PostgresCommitter(Committer):
                 is_understood=True,
             )
 
-    def _write(self, tables: Sequence[pa.Table]) -> None:
-        import pyarrow as pa
-
-        for table in tables:
-            self._check_values(table)
-        try:
-            if self._sink.mode == "append":
-                self._copy(self._table, tables)
-            else:
-                self._upsert(tables)
-        except (pa.ArrowException, ValueError) as error:
-            raise RowRefusedError(
-                f"{self._session.where} cannot be written to",
-                "rows of types that PostgreSQL has",
-                f"{error}, in rows of {', '.join(f'{field.name} {field.type}' for field in tables[0].schema)}",
-                "turn the column into a string in the query",
-            ) from error
-
-    def _check_values(self, table: pa.Table) -> None:
-        """Check what the server would take and change without a word: a far year, a text whose last blanks it cuts off.
+    def _writer(self) -> TableWriter:
+        """Return what writes to the table, which is the one that this life has found at its start.
 
         Raises:
-            RowRefusedError: there is such a value.
+            TargetUnavailableError: another one, or other positions, have its name now. The next recovery sees it.
         """
-        # Without dead letters, the tasks have looked at it.
-        if self._letters is not None and (found := self._sink.beyond_all_types(table)):
-            expected = f"rows that {self._sink.target} can have"
-            raise RowRefusedError(f"{self._session.where} cannot be written to", expected, found)
-        for name, length in self._lengths.items():
-            if name in table.column_names and rows.would_be_cut(table.column(name), length):
-                raise RowRefusedError(
-                    f"{self._session.where} cannot be written to",
-                    f"texts of at most {length} characters in column {name!r}",
-                    "one with more blanks at its end, which PostgreSQL would cut off",
-                    "trim it in the query, or change the type of the column to text",
-                )
-
-    def _upsert(self, tables: Sequence[pa.Table]) -> None:
-        sink = self._sink
-        columns = [name for name in tables[0].column_names if name != sink.deleted]
-        self._session.query(sql.create_rows(self._table, columns, sink.deleted))
-        self._session.query(sql.number_rows(tables[0].column_names))
-        self._copy(TableName(sql.ROWS), tables)
-        self._session.query(sql.merge(self._table, columns, sink.key, sink.deleted))
-        self._session.query(f"DROP TABLE {sql.quoted(sql.ROWS)}")
-
-    def _copy(self, table: TableName, tables: Sequence[pa.Table]) -> None:
-        data = itertools.chain.from_iterable(map(rows.copy_text, tables))
-        self._session.copy(sql.copy(table, tables[0].column_names), data)
+        writer = self._sink.writer(self._session, self._table)
+        positions = find(self._session, self._positions)
+        found = TargetIds(str(positions.oid if positions else 0), str(writer.table.oid))
+        if found != self._identity:
+            raise TargetUnavailableError(
+                self._session.where,
+                f"table {self._table.sql}, or that of positions, was made anew or exchanged",
+                is_understood=True,
+            )
+        return writer
 
 
 # --- rows ---------------------------------------------------------------------------------------------------

@@ -129,13 +129,27 @@ def copy(table: TableName, columns: Sequence[str]) -> str:
     return f"COPY {table.sql} ({_list(columns)}) FROM STDIN"
 
 
-def create_rows(table: TableName, columns: Sequence[str], deleted: str | None) -> str:
-    """Return the statement that makes the temporary table of an upsert, of the types that the target has."""
+def keep_as_it_is(table: TableName) -> str:
+    """Return the statement that keeps everybody from altering a table, but not its rows, to the end of the transaction.
+
+    ``LOCK TABLE`` needs a right to the whole table; this one needs the right to insert a column.
+    """
+    return f"EXPLAIN INSERT INTO {table.sql} DEFAULT VALUES"
+
+
+def create_rows(table: TableName, columns: Mapping[str, str], deleted: str | None) -> str:
+    """Return the statement that makes the temporary table of an upsert.
+
+    Args:
+        table: the target.
+        columns: the types of the columns, by name. A domain's is that of its base: what the domain does not take may
+            stand in a row that marks a deletion.
+        deleted: the column that marks deletions; None: there is none.
+    """
     mark = f", false AS {quoted(deleted)}" if deleted is not None else ""
-    return (
-        f"CREATE TEMPORARY TABLE {quoted(ROWS)} ON COMMIT DROP AS "
-        f"SELECT {_list(columns)}{mark} FROM {table.sql} WITH NO DATA"
-    )
+    values = ", ".join(f"{quoted(name)}::{type} AS {quoted(name)}" for name, type in columns.items())
+    rows = f"SELECT {values}{mark} FROM {table.sql} WITH NO DATA"
+    return f"CREATE TEMPORARY TABLE {quoted(ROWS)} ON COMMIT DROP AS {rows}"
 
 
 def _order_beside(columns: Sequence[str]) -> str:
@@ -239,17 +253,36 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid),
     )
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-# The type of a domain is that of its base, and that of an array is its elements'.
+# The type of a domain is that of its base, which may be a domain, and that of an array is its elements'.
 COLUMNS: Final = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), e.typname, e.typcategory::text,
-    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END, b.typcategory = 'A' AND b.typelem <> 0,
-    a.attnotnull, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL, a.attgenerated <> '',
+WITH RECURSIVE part AS (
+    SELECT attnum, 0 AS step, atttypid AS type, atttypmod AS modifier, false AS is_item
+    FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT attnum, step + 1, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END,
+        CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE modifier END, is_item OR t.typtype <> 'd'
+    FROM part JOIN pg_type t ON t.oid = part.type
+    WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0 AND NOT is_item
+), inner_part AS (
+    SELECT DISTINCT ON (attnum) * FROM part JOIN pg_type t ON t.oid = part.type ORDER BY attnum, step DESC
+), whole AS (
+    SELECT DISTINCT ON (attnum) * FROM part WHERE NOT is_item ORDER BY attnum, step DESC
+), nulls AS (
+    SELECT attnum, bool_or(t.typnotnull AND NOT is_item) AS whole, bool_or(t.typnotnull AND is_item) AS items
+    FROM part JOIN pg_type t ON t.oid = part.type GROUP BY attnum
+)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), i.typname, i.typcategory::text, i.modifier, i.is_item,
+    format_type(w.type, w.modifier), a.attnotnull OR n.whole, n.items,
+    a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL, a.attgenerated <> '',
     a.attidentity = 'a', has_column_privilege(a.attrelid, a.attnum, 'INSERT'),
     has_column_privilege(a.attrelid, a.attnum, 'UPDATE'), has_column_privilege(a.attrelid, a.attnum, 'SELECT')
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-JOIN pg_type e ON e.oid = CASE WHEN b.typcategory = 'A' AND b.typelem <> 0 THEN b.typelem ELSE b.oid END
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+JOIN inner_part i USING (attnum) JOIN whole w USING (attnum) JOIN nulls n USING (attnum)
+WHERE a.attrelid = %s ORDER BY a.attnum
+"""
+RULES: Final = """
+SELECT rulename, CASE ev_type WHEN '2' THEN 'UPDATE' WHEN '3' THEN 'INSERT' ELSE 'DELETE' END
+FROM pg_rewrite WHERE ev_class = %s AND ev_type IN ('2', '3', '4') AND ev_enabled IN ('O', 'A') ORDER BY rulename
 """
 # ON CONFLICT takes no index over expressions or a part of the rows, and none that is checked at the commit.
 UNIQUE_KEYS: Final = """

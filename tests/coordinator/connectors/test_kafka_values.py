@@ -61,7 +61,7 @@ KINDS = {
     "key": [*text_or_bytes(), Kind(pa.null(), st.none())],
     "partition": [
         *[Kind(pa.int32(), st.integers(0, 2))] * 6,
-        Kind(pa.int32(), st.integers(-1, 2)),
+        Kind(pa.int32(), st.integers(-1, 3)),
         Kind(pa.int64(), st.integers(0, 2)),
     ],
     "headers": [headers(kind) for kind in text_or_bytes()],
@@ -90,59 +90,96 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.Table.from_arrays(columns, names=names)
 
 
+PLACES = ["plain", "compacted", "named"]
+"""Where a sink publishes: to a topic, to a compacted one, or to those that rows name."""
+
+
+@st.composite
+def published_to(draw: st.DrawFn) -> tuple[str, pa.Table]:
+    """Where rows go, and rows; those that name their topics name mostly such as there are."""
+    place = draw(st.sampled_from(PLACES))
+    rows = draw(tables())
+    if place == "named" and "topic" in rows.column_names:
+        names = st.sampled_from([*PLACES[:2] * 4, "missing", "", None])
+        topics = draw(st.lists(names, min_size=rows.num_rows, max_size=rows.num_rows))
+        rows = rows.set_column(rows.column_names.index("topic"), "topic", pa.array(topics, pa.string()))
+    return place, rows
+
+
 def as_bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def sink_of(kafka: Broker, topic: str) -> KafkaSink:
+def sink_of(kafka: Broker, topic: str | None) -> KafkaSink:
     return KafkaSink(
         bootstrap_servers=kafka.servers,
         topic=topic,
-        uid=topic,
+        uid=topic or "named",
         position_topic="positions-of-values",
         timeout="30 s",
     )
 
 
 @attrs.define
+class Columns:
+    """What a sink looks at of the rows of a query."""
+
+    columns: list[str]
+
+
+@attrs.define
 class Published:
-    """A topic, and which messages of it are known."""
+    """Sinks that publish to two topics, and which messages of them are known."""
 
-    pipeline: Pipeline
-    committer: Committer
+    servers: str
+    topics: dict[str, str]
+    """The topics by their place."""
+    pipelines: dict[str, Pipeline]
+    committers: dict[str, Committer]
     epochs: int = 0
-    places: set[tuple[int, int]] = attrs.field(factory=set)
-    """Partitions and offsets of the messages that were read."""
+    read: set[tuple[str, int, int]] = attrs.field(factory=set)
+    """Topics, partitions and offsets of the messages that were read."""
 
-    def take(self, rows: pa.Table) -> list[Record]:
-        """Publish rows, and return what consumers find more than before."""
+    def take(self, place: str, rows: pa.Table) -> list[tuple[str, Record]]:
+        """Publish rows, and return what consumers find more than before, with its topic."""
+        pipeline = self.pipelines[place]
         with refused_is_no_example():
-            epoch = self.pipeline.accepted(self.epochs + 1, rows)
+            sink = pipeline.sink.for_rows(Columns(rows.column_names))  # type: ignore[arg-type]
+            epoch = attrs.evolve(pipeline, sink=sink).accepted(self.epochs + 1, rows)
         self.epochs += 1
-        self.committer.commit(epoch)
-        sink = self.pipeline.sink
-        assert isinstance(sink, KafkaSink)
-        found = read(sink.bootstrap_servers, topic_of(self.pipeline))
-        new = [one for one in found if (one.partition, one.offset) not in self.places]
-        self.places.update((one.partition, one.offset) for one in new)
+        self.committers[place].commit(epoch)
+        found = [(topic, one) for topic in self.topics.values() for one in read(self.servers, topic)]
+        new = [one for one in found if (one[0], one[1].partition, one[1].offset) not in self.read]
+        self.read.update((topic, one.partition, one.offset) for topic, one in new)
         return new
 
 
 @pytest.fixture(scope="module")
 def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
-    pipeline = Pipeline(
-        sink_of(kafka, new_topic(kafka)), f"file://{tmp_path_factory.mktemp('store')}/flights/"
-    )
-    with contextlib.closing(pipeline.recover()) as committer:
-        yield Published(pipeline, committer)
+    compact = {"cleanup.policy": "compact,delete", "segment.ms": "3600000"}
+    topics = {"plain": new_topic(kafka), "compacted": new_topic(kafka, **compact)}
+    store = f"file://{tmp_path_factory.mktemp('store')}/flights/"
+    pipelines = {place: Pipeline(sink_of(kafka, topics.get(place)), store) for place in PLACES}
+    with contextlib.ExitStack() as open_:
+        committers = {
+            place: open_.enter_context(contextlib.closing(one.recover())) for place, one in pipelines.items()
+        }
+        yield Published(kafka.servers, topics, pipelines, committers)
 
 
-@given(rows=tables())
+@given(drawn=published_to())
 @trying(40)
-def test_what_is_accepted_is_published_and_read_back_as_it_was(published: Published, rows: pa.Table) -> None:
-    found = published.take(rows)
+def test_what_is_accepted_is_published_and_read_back_as_it_was(
+    published: Published, drawn: tuple[str, pa.Table]
+) -> None:
+    place, rows = drawn
+    if place == "named" and "topic" in rows.column_names:
+        names = [published.topics.get(name, name) for name in rows["topic"].to_pylist()]
+        rows = rows.set_column(rows.column_names.index("topic"), "topic", pa.array(names, pa.string()))
+    found = published.take(place, rows)
     expected = [
         (
+            row["topic"] if place == "named" else published.topics[place],
             as_bytes(row.get("key")),
             as_bytes(row["value"]),
             [(one["key"], as_bytes(one["value"])) for one in row.get("headers") or ()],
@@ -150,12 +187,60 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(published: Publis
         for row in rows.to_pylist()
     ]
     assert sorted(map(repr, expected)) == sorted(
-        repr((one.key, one.value, one.headers or [])) for one in found
+        repr((topic, one.key, one.value, one.headers or [])) for topic, one in found
     )
     if "partition" in rows.column_names:
         wanted = [number for number in rows["partition"].to_pylist() if number is not None]
-        have = [one.partition for one in found]
+        have = [one.partition for _, one in found]
         assert all(have.count(number) >= wanted.count(number) for number in wanted)
+
+
+@pytest.mark.parametrize(
+    ("place", "columns", "words"),
+    [
+        ("compacted", {"value": ["v"]}, "a column 'key' of text or bytes for the compacted topic"),
+        ("compacted", {"key": ["k", None], "value": ["v", "w"]}, "null in column 'key'"),
+        ("plain", {"value": ["v"], "partition": [3]}, "partition 3 of topic '.*', which has 3"),
+        ("named", {"value": ["v"], "topic": ["missing"]}, "topic 'missing', which the cluster does not have"),
+        (
+            "named",
+            {"value": ["v"], "topic": ["compacted"]},
+            "a row without a key for topic '.*', which is compacted",
+        ),
+        (
+            "named",
+            {"value": ["v"], "topic": ["plain"], "partition": [7]},
+            "partition 7 of topic '.*', which has 3",
+        ),
+    ],
+)
+def test_what_no_topic_takes_is_refused_by_name_before_it_is_staged(
+    published: Published, place: str, columns: dict[str, list[Any]], words: str
+) -> None:
+    if "topic" in columns:
+        columns = columns | {"topic": [published.topics.get(name, name) for name in columns["topic"]]}
+    rows = pa.table(columns)
+    if "partition" in columns:
+        rows = rows.set_column(
+            rows.column_names.index("partition"), "partition", rows["partition"].cast(pa.int32())
+        )
+    pipeline = published.pipelines[place]
+    with pytest.raises(OutputError, match=words):
+        sink = pipeline.sink.for_rows(Columns(rows.column_names))  # type: ignore[arg-type]
+        attrs.evolve(pipeline, sink=sink).accepted(1, rows)
+
+
+@pytest.mark.parametrize("topic", ["plain", "compacted"])
+def test_rows_that_name_topics_which_are_there_are_taken(published: Published, topic: str) -> None:
+    columns = {"key": ["k"], "value": ["v"], "topic": [published.topics[topic]]}
+    (found,) = published.take("named", pa.table(columns))
+    assert (found[0], found[1].key, found[1].value) == (published.topics[topic], b"k", b"v")
+
+
+def test_a_cluster_that_is_away_refuses_nothing_and_holds_no_batch_up_for_long() -> None:
+    sink = KafkaSink(bootstrap_servers="127.0.0.1:1", uid="away")
+    rows = pa.table({"value": ["v"], "topic": ["t"]})
+    assert sink.for_rows(Columns(rows.column_names)).unpublishable(rows) is None  # type: ignore[arg-type]
 
 
 @given(rows=tables())

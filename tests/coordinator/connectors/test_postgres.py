@@ -542,7 +542,7 @@ def test_batches_of_different_versions_of_a_query_may_have_different_columns(
     postgres: PostgresServer, store: str
 ) -> None:
     for sink_of in (Table.sink, Table.upsert):
-        table = Table.make(postgres, "k bigint PRIMARY KEY, v text, w int")
+        table = Table.make(postgres, "k bigint PRIMARY KEY, v text, w bigint")
         publish(
             Pipeline(sink_of(table), store), pa.table({"k": [1], "v": ["a"]}), pa.table({"w": [5], "k": [2]})
         )
@@ -594,7 +594,6 @@ def test_a_key_may_have_several_columns_and_be_all_that_there_is(
         ("k bigint PRIMARY KEY, v text NOT NULL", 'null value in column "v"'),
         ("k bigint PRIMARY KEY, v text CHECK (v <> 'bad')", "bad"),
         ("k bigint PRIMARY KEY, v varchar(2)", "too long"),
-        ("k bigint PRIMARY KEY, v int", 'column v: "bad"'),
     ],
 )
 def test_a_refused_row_leaves_the_target_as_it_was_and_is_named(

@@ -115,6 +115,8 @@ GOOD = {
     "v": "a",
     "short": "abc",
     "day": date(2026, 1, 2),
+    "at": None,
+    "few": "ab",
     "kind": "x",
     "ids": [1, None],
     "data": b"\0",
@@ -124,6 +126,8 @@ TYPES = {
     "v": pa.string(),
     "short": pa.string(),
     "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "few": pa.string(),
     "kind": pa.string(),
     "ids": pa.list_(pa.int32()),
     "data": pa.binary(),
@@ -138,7 +142,13 @@ REASONS: dict[str, dict[str, Any]] = {
     "NUL character": {"v": "a\0b"},
     "no UTF-8": {"v": b"a\xffb"},
     "year 12921": {"day": 4_000_000},
-    "refused by the trigger": {"v": "trigger"},
+    "year 33658": {"at": 10**18},
+    "year 67536": {"at": 2_069_076_182_400_000_000},
+    "year -1199": {"at": -(10**17)},
+    "does not allow null values": {"few": None},
+    "SQLSTATE P0001": {"v": "trigger of P0001"},
+    "SQLSTATE 45000": {"v": "trigger of 45000"},
+    "SQLSTATE 40001": {"v": "trigger of 40001"},
 }
 
 
@@ -164,6 +174,11 @@ def test_every_reason_makes_a_letter_and_letters_can_be_fed_back(
     )
     (fed,) = table.server.execute(f"SELECT {', '.join(TYPES)} FROM {table.sql} WHERE k = 10")
     assert dict(zip(TYPES, fed, strict=True)) == GOOD | {"k": 10, "v": "no"}
+    far = f"SELECT fed.at::date - date '1970-01-01' FROM {table.letters_sql}, json_populate_record(null::{table.sql}, "
+    read_back = f"{far} \"row\") AS fed WHERE error LIKE '%in column ''at''%'"
+    days = [day for (day,) in table.server.execute(read_back)]
+    moments = [one["at"] for one in REASONS.values() if "at" in one]
+    assert sorted(days) == sorted(moment // 86_400_000_000 for moment in moments)
 
 
 def table_of(rows: list[dict[str, Any]]) -> pa.Table:
@@ -204,7 +219,7 @@ def test_what_is_no_fault_of_a_row_is_an_error_and_no_letter(postgres: PostgresS
     pipeline = Pipeline(table.sink(), store)
     with contextlib.closing(pipeline.recover()) as committer:
         postgres.execute(f"ALTER TABLE {table.sql} RENAME COLUMN v TO w")
-        with pytest.raises(OutputError, match='column "v" of relation'):
+        with pytest.raises(OutputError, match="no column 'v'"):
             committer.commit(pipeline.epoch(1, [(1, "a")]))
     assert table.letters() == []
 
@@ -235,13 +250,16 @@ def make_with_reasons(postgres: PostgresServer) -> Lenient:
     kinds = f'"{table.schema}".kinds'
     postgres.execute(f"CREATE TABLE {kinds} (kind text PRIMARY KEY)")
     postgres.execute(f"INSERT INTO {kinds} VALUES ('x')")
+    postgres.execute(f'CREATE DOMAIN "{table.schema}".few AS varchar(2) NOT NULL')
     postgres.execute(
         f"CREATE TABLE {table.sql} (k bigint PRIMARY KEY, v text CHECK (v <> 'no'), short varchar(3), day date, "
+        f'at timestamptz, few "{table.schema}".few, '
         f"kind text REFERENCES {kinds} DEFERRABLE INITIALLY DEFERRED, ids int[], data bytea)"
     )
     postgres.execute(
         f'CREATE FUNCTION "{table.schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS '
-        "'BEGIN IF NEW.v = ''trigger'' THEN RAISE EXCEPTION ''refused by the trigger''; END IF; RETURN NEW; END'"
+        "'BEGIN IF NEW.v LIKE ''trigger%'' THEN RAISE EXCEPTION ''refused'' USING ERRCODE = right(NEW.v, 5); END IF; "
+        "RETURN NEW; END'"
     )
     postgres.execute(
         f'CREATE TRIGGER refuse BEFORE INSERT ON {table.sql} FOR EACH ROW EXECUTE FUNCTION "{table.schema}".refuse()'
