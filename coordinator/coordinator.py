@@ -192,14 +192,16 @@ class CheckpointCoordinator(KeyedOperators):
             operator: uid of an operator whose query was started with ``build=``, or of one of ``aggregate_batches``.
             parallelism: number of tasks, at most as many as the operator has shards; None: Spark's default parallelism
                 as it is now, for example with the executors that have joined.
-            timeout: how long to wait for the running batch. What runs longer is stopped, and runs again.
+            timeout: how long to wait for the running batch. What runs longer is stopped, and runs again. If the query
+                has to recover from a failure first, it gets the other tasks with that, or not at all.
 
         Raises:
             PipelineNameError: there is no such operator.
             ArgumentError: its query has not been started, has ended, was started without ``build=``, or the function
                 builds another query now. The query goes on as it was.
             DefinitionError: there are fewer shards, or the function makes other operators now. The same holds.
-            PipelineFailedError: the pipeline has failed for good.
+            NotRescaledError: the query could not be started again at once, which is a failure as any, or did not
+                recover in time; or the pipeline was stopped, has failed for good, or was taken over meanwhile.
             ConfigError: the timeout is no duration.
         """
         patience = seconds(timeout)

@@ -28,6 +28,7 @@ __all__ = [
     "DrainError",
     "IncompleteDirectoryError",
     "JavaEndedError",
+    "NotRescaledError",
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
@@ -52,6 +53,10 @@ __all__ = [
 
 
 # --- what a user asks for and cannot have -------------------------------------------------------------------
+
+
+class NotRescaledError(RefusedError):
+    """Another number of tasks was to run an operator, and something came between."""
 
 
 class ConfigError(RefusedError):

@@ -28,10 +28,11 @@ from ...storage.errors import (
 from ...storage.ids import BatchId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import PipelineFailedError, SessionEndedError
+from ..errors import PipelineFailedError, RescaledError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
+from ..protocol.user_requests import UserRequest
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
@@ -44,6 +45,7 @@ from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
+from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
 from .settling import settled
@@ -130,8 +132,9 @@ class Supervisor:
         self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = threading.RLock()
-        # Held for a moment, also inside of ``_changing``.
-        self._deciding = threading.Lock()
+        # Held for a moment, also inside of ``_changing``. It is notified after every event.
+        self._deciding = threading.Condition()
+        self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
         self._restart_at: float | None = None
         self._diagnosis = Diagnosis(token, self._damage)
         self._leaves_runs = False
@@ -184,6 +187,7 @@ class Supervisor:
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
         self._interrupted.set()
+        self._decide(on.StopAnnounced())
 
     def _stop_at_once(self) -> None:
         """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
@@ -285,6 +289,7 @@ class Supervisor:
                     run = settled(run, query, self._launcher, self._state, self._clock)
             finally:
                 query.ended()
+                self._decide(on.QueryOver(name))
         self._report_stop(run)
 
     @contextmanager
@@ -297,32 +302,20 @@ class Supervisor:
             # It may be another run by now.
             (self._runs.get(run.definition.name) or run).is_stopping = False
 
-    def go_on_with(self, name: str, writer: DataStreamWriter, cause: ChandyError, timeout: float) -> None:
-        """Have a query go on with another writer of the same query, in place; one that has ended stays ended.
+    def go_on_with(
+        self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
+    ) -> UserRequest:
+        """Have a query go on with another writer of the same query, in place; return the request once it is over.
+
+        The query goes on with its running batch meanwhile, and no lock is held: whatever happens to the pipeline is
+        decided as ever, and ends the request.
 
         Args:
             name, writer: the query, and the writer that is the same but for how many tasks run operators.
             cause: why, for the metrics and the log.
             timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
-
-        Raises:
-            PipelineFailedError: the pipeline has failed for good before.
         """
-        with self._once_settled():
-            self._check_not_failed()
-            run, query, asked_at = self._runs.get(name), self._queries[name], self._clock()
-            if run is None or not query.isActive:
-                return
-            run.await_running_batch(time.monotonic() + timeout)
-            # If the pipeline must go back, it does so with the new one.
-            query.definition = run.definition = attrs.evolve(run.definition, writer=writer)
-            with self._stopping(run):
-                # Its end is no failure, and it counts as one that runs until the next one does.
-                run.ended = True
-                try:
-                    self._launcher.stop_in_spark(run)
-                finally:
-                    self._carry_out(self._decide(on.PlanReplaced(name, cause, asked_at)))
+        return self._replanning.go_on_with(name, writer, cause, timeout)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -446,7 +439,15 @@ class Supervisor:
 
     def _decide(self, event: on.Event) -> on.Decision:
         with self._deciding:
-            return self._state.handle(event, self._clock())
+            decision = self._state.handle(event, self._clock())
+            self._deciding.notify_all()
+            return decision
+
+    def _report(self, event: on.Event) -> None:
+        """Decide about an event, and leave to the thread what is to be done."""
+        decision = self._decide(event)
+        if decision != on.DoNothing():
+            self._events.put(decision)
 
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
@@ -505,6 +506,8 @@ class Supervisor:
                 if run is not None and run.number == number and not run.ended:
                     run.ended = True
                     self._queries[name].ended()
+            case on.StopForPlan(name, number):
+                self._replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
             case on.WaitToRestart() if threading.current_thread() is not self._thread:
@@ -523,6 +526,7 @@ class Supervisor:
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self.news.recovering(decision)
+        self._replanning.take(self._queries)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):
