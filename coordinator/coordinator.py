@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html
 from ..storage.checkpoints.manifest import CheckpointKind
+from ..storage.checkpoints.proof import FenceProof
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
@@ -74,6 +75,7 @@ class CheckpointCoordinator(KeyedOperators):
         config: CheckpointConfig | None = None,
         restore: str | int = restore_point.LATEST,
         standby: bool = False,
+        within: FenceProof | None = None,
     ) -> None:
         """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
@@ -89,6 +91,8 @@ class CheckpointCoordinator(KeyedOperators):
                 over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same
                 program. After waiting, the driver restores the latest checkpoint of its predecessors; if they have
                 completed none, it restores what ``restore`` says.
+            within: for replicas: the proof that the pipeline which this one is a part of has not been taken over. From
+                then on, this one does nothing more. None: it is part of no other.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -108,7 +112,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._changing = threading.RLock()
         with named(pipeline=self._pipeline), ExitStack() as made:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by)
+            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by, within)
             self._made = made.pop_all()
         self._taken = parts.pipeline
         self._executor = parts.executor
@@ -274,6 +278,7 @@ class CheckpointCoordinator(KeyedOperators):
         Raises:
             PipelineNameError: there is no such operator or state, or the name is taken.
             ReplicaError: the sink cannot hold a copy of the state, or has one in another form.
+            FencedError: another driver has taken the pipeline over, and its replicas with it.
             ChandyError: the sink cannot be used; a subclass says which.
         """
         # Only a driver that replicates loads what reads state.
@@ -289,6 +294,7 @@ class CheckpointCoordinator(KeyedOperators):
                 self._storage,
                 self._taken.catalog.store.uri,
                 self._config,
+                self._taken.watch.proof,
             )
             self._replicas[name] = start.replica(
                 self._operators.record(operator),

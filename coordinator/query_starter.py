@@ -173,7 +173,7 @@ class QueryStarter:
             sink=sink,
             operators=self.operators.of_query(name, facts.operators),
             reads=request.reads,
-            sources=sources_of(facts, self.pipeline.name, name),
+            sources=sources_of(facts, self.pipeline.name, name, self.pipeline.watch.proof),
             keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:

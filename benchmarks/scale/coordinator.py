@@ -178,7 +178,9 @@ def live(plan: Plan) -> Iterator[Costs]:
         new_machine(plan.fleet, generation.generation, store.uri),
         catalog=catalog,
         store=store,
-        watch=SuccessorWatch(catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0),
+        watch=SuccessorWatch(
+            catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0, within=None
+        ),
         progress=query,
         clock=time.time,
         # Its hosts are stand-ins, which say nothing of themselves.

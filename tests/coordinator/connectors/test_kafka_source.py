@@ -18,6 +18,7 @@ from chandy.coordinator.connectors.kafka.source import KafkaSource, kafka_source
 from chandy.coordinator.connectors.recognition import sources_of
 from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.spark.writer_facts import KAFKA, SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.storage.checkpoints.proof import Unshared
 
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
@@ -289,7 +290,7 @@ def facts(**options: str) -> WriterFacts:
 
 
 def test_a_source_is_known_by_its_number_and_its_name() -> None:
-    found = sources_of(facts(), "p", "q")
+    found = sources_of(facts(), "p", "q", Unshared())
     assert list(found.sources) == ["1", "orders"]
     assert found.sources["1"] is found.sources["orders"]
 
@@ -297,10 +298,10 @@ def test_a_source_is_known_by_its_number_and_its_name() -> None:
 def test_a_reader_that_does_not_say_which_records_it_reads_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sources_of(facts(), "p", "q")
+    sources_of(facts(), "p", "q", Unshared())
     assert caplog.text.count("read_committed") == 1
     caplog.clear()
-    sources_of(facts(kafka__isolation__level="read_uncommitted"), "p", "q")
+    sources_of(facts(kafka__isolation__level="read_uncommitted"), "p", "q", Unshared())
     assert "read_committed" not in caplog.text
 
 
@@ -316,12 +317,12 @@ def test_without_the_client_a_query_runs_and_one_line_says_what_it_would_get(
         return right(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert sources_of(facts(kafka__isolation__level="read_committed"), "p", "q").sources == {}
+    assert sources_of(facts(kafka__isolation__level="read_committed"), "p", "q", Unshared()).sources == {}
     assert caplog.text.count("chandy[kafka]") == 1
 
 
 def test_settings_that_chandys_client_does_not_know_are_named(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    sources_of(facts(kafka__ssl__truststore__location="/trust.jks"), "p", "q")
+    sources_of(facts(kafka__ssl__truststore__location="/trust.jks"), "p", "q", Unshared())
     assert "ssl.truststore.location" in caplog.text
     assert "/trust.jks" not in caplog.text
