@@ -14,6 +14,7 @@ from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
+from ..storage.checkpoints.proof import FenceProof
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
@@ -75,6 +76,7 @@ class CheckpointCoordinator(KeyedOperators):
         config: CheckpointConfig | None = None,
         restore: str | int = restore_point.LATEST,
         standby: bool = False,
+        within: FenceProof | None = None,
     ) -> None:
         """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
@@ -90,6 +92,8 @@ class CheckpointCoordinator(KeyedOperators):
                 over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same
                 program. After waiting, the driver restores the latest checkpoint of its predecessors; if they have
                 completed none, it restores what ``restore`` says.
+            within: for replicas: the proof that the pipeline which this one is a part of has not been taken over. From
+                then on, this one does nothing more. None: it is part of no other.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -109,7 +113,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._changing = threading.RLock()
         with named(pipeline=self._pipeline), ExitStack() as made:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by)
+            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by, within)
             self._made = made.pop_all()
         self._taken = parts.pipeline
         self._executor = parts.executor
@@ -193,14 +197,16 @@ class CheckpointCoordinator(KeyedOperators):
             operator: uid of an operator whose query was started with ``build=``, or of one of ``aggregate_batches``.
             parallelism: number of tasks, at most as many as the operator has shards; None: Spark's default parallelism
                 as it is now, for example with the executors that have joined.
-            timeout: how long to wait for the running batch. What runs longer is stopped, and runs again.
+            timeout: how long to wait for the running batch. What runs longer is stopped, and runs again. If the query
+                has to recover from a failure first, it gets the other tasks with that, or not at all.
 
         Raises:
             PipelineNameError: there is no such operator.
             ArgumentError: its query has not been started, has ended, was started without ``build=``, or the function
                 builds another query now. The query goes on as it was.
             DefinitionError: there are fewer shards, or the function makes other operators now. The same holds.
-            PipelineFailedError: the pipeline has failed for good.
+            NotRescaledError: the query could not be started again at once, which is a failure as any, or did not
+                recover in time; or the pipeline was stopped, has failed for good, or was taken over meanwhile.
             ConfigError: the timeout is no duration.
         """
         patience = seconds(timeout)
@@ -273,6 +279,7 @@ class CheckpointCoordinator(KeyedOperators):
         Raises:
             PipelineNameError: there is no such operator or state, or the name is taken.
             ReplicaError: the sink cannot hold a copy of the state, or has one in another form.
+            FencedError: another driver has taken the pipeline over, and its replicas with it.
             ChandyError: the sink cannot be used; a subclass says which.
         """
         # Only a driver that replicates loads what reads state.
@@ -288,6 +295,7 @@ class CheckpointCoordinator(KeyedOperators):
                 self._storage,
                 self._taken.catalog.store.uri,
                 self._config,
+                self._taken.watch.proof,
             )
             self._replicas[name] = start.replica(
                 self._operators.record(operator),

@@ -29,6 +29,7 @@ __all__ = [
     "DrainError",
     "IncompleteDirectoryError",
     "JavaEndedError",
+    "NotRescaledError",
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
@@ -53,6 +54,10 @@ __all__ = [
 
 
 # --- what a user asks for and cannot have -------------------------------------------------------------------
+
+
+class NotRescaledError(RefusedError):
+    """Another number of tasks was to run an operator, and something came between."""
 
 
 class ConfigError(RefusedError):

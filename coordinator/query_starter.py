@@ -223,10 +223,23 @@ class QueryStarter:
             batches.rescale(tasks)
             self.operators.rescaled(uid, tasks)
         else:
-            started.plan = self._built_again(started, uid, tasks)
-            cause = RescaledError(record.query, uid, tasks)
-            self.supervisor.go_on_with(record.query, started.plan.writer, cause, timeout)
+            self._go_on_with(started, RescaledError(record.query, uid, tasks), timeout)
         log.info("operator rescaled", operator=uid, tasks=tasks)
+
+    def _go_on_with(self, started: _Started, wanted: RescaledError, timeout: float) -> None:
+        """Have a query go on with another plan of it.
+
+        Raises:
+            ChandyError: it does not. If it is to be started with that plan all the same, the operators have it, too.
+        """
+        query = started.query
+        with self.operators.undone_on_error():
+            planned = self._built_again(started, wanted.uid, wanted.tasks)
+            request = self.supervisor.go_on_with(query.name, planned.writer, wanted, timeout)
+            if query.definition.writer is not planned.writer:
+                request.check()
+        started.plan = planned
+        request.check()
 
     def _built_again(self, started: _Started, uid: str, tasks: int) -> _Plan:
         """Return another plan of a query, in which an operator has a number of tasks."""
@@ -262,7 +275,7 @@ class QueryStarter:
             pipeline=self.pipeline.name,
             query=query,
             store=self.pipeline.catalog.store,
-            check_leads=self.pipeline.watch.proof.check_now,
+            proof=self.pipeline.watch.proof,
             taken_back=frozenset(
                 directory_path(one.location.as_uri()) for one in sinks if one.location is not None
             ),

@@ -181,7 +181,9 @@ def live(plan: Plan) -> Iterator[Costs]:
         catalog=catalog,
         store=store,
         open_store=open_store,
-        watch=SuccessorWatch(catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0),
+        watch=SuccessorWatch(
+            catalog, generation.generation, trusts_look=math.inf, hold_lease=lambda: 0.0, within=None
+        ),
         progress=query,
         clock=time.time,
         # Its hosts are stand-ins, which say nothing of themselves.

@@ -11,6 +11,7 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.pins import Pins, pins
+from ...storage.checkpoints.proof import Unshared
 from ...storage.errors import NothingHereError
 from ...storage.ids import CheckpointId
 from ...storage.store import Store
@@ -59,7 +60,7 @@ def _release(store: Store, reader: str) -> None:
             "the name of one that is there",
             ", ".join(there) or "no reader",
         )
-    released = Pins(store, reader).release()
+    released = Pins(store, reader).release(Unshared())
     say(f"released {len(released)} checkpoints; the next checkpoint deletes them", err=True)
 
 

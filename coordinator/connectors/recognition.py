@@ -23,6 +23,7 @@ from ..spark.writer_facts import KAFKA, SourceFacts, WriterFacts
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ...storage.checkpoints.proof import FenceProof
     from ...storage.store import Store
     from ..sources.source import Source
 
@@ -41,8 +42,8 @@ class SourceReader:
     """The query's name."""
     store: Store
     """The pipeline's own."""
-    check_leads: Callable[[], None]
-    """Raises if another driver leads the pipeline."""
+    proof: FenceProof
+    """That no successor has taken the pipeline over."""
     taken_back: frozenset[str] = frozenset()
     """The directories into which queries of the pipeline write by Spark's file sink, which a restore puts back."""
     begins_anew: bool
@@ -83,7 +84,7 @@ def _known(number: int, source: SourceFacts, reader: SourceReader) -> Source | N
     if source.name == FORMAT:
         from .state_changes import state_changes
 
-        return state_changes(source.options, reader.query)
+        return state_changes(source.options, reader.query, reader.proof)
     if source.is_files:
         return _files(number, source, reader)
     declared = declared_sources().get(source.name.lower())
@@ -104,7 +105,7 @@ def _files(number: int, source: SourceFacts, reader: SourceReader) -> Source:
         path or f"its source of {source.name} files",
         source.ignores_missing_files,
         HadoopFiles(reader.spark),
-        RememberedLosses(reader.store, reader.query, number, reader.check_leads),
+        RememberedLosses(reader.store, reader.query, number, reader.proof.check_now),
         reader.begins_anew,
         is_made_again,
     )

@@ -13,6 +13,7 @@ from ...state.reader.names import BATCH, CHECKPOINT
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import ChandyError
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
@@ -30,12 +31,13 @@ _CLOSE_SECONDS: Final = 5.0
 class StateChangesSource(Source):
     """A stream of changes that a query reads."""
 
-    def __init__(self, pins: Pins, query: str) -> None:
+    def __init__(self, pins: Pins, query: str, proof: FenceProof) -> None:
         """Make it. Nothing is asked for yet.
 
         Args:
             pins: of the reader.
             query: the name of the query.
+            proof: that no successor of the query's pipeline goes on from what is released.
         """
         self.pins = pins
         self.began_at: int | None = None
@@ -43,6 +45,7 @@ class StateChangesSource(Source):
         self.completed_at: int | None = None
         """The checkpoint whose state the newest completed checkpoint of the query has read."""
         self._query = query
+        self._proof = proof
         self._released = Newest("chandy-release", self._release)
 
     @override
@@ -94,7 +97,7 @@ class StateChangesSource(Source):
 
     def _release(self, at: CheckpointId) -> None:
         try:
-            self.pins.release_before(at)
+            self.pins.release_before(at, self._proof)
         except (OSError, ChandyError) as error:
             log.warning(
                 "cannot release what the query has read; the next checkpoint tries again",
@@ -103,12 +106,13 @@ class StateChangesSource(Source):
             )
 
 
-def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
+def state_changes(options: Mapping[str, str], query: str, proof: FenceProof) -> StateChangesSource:
     """Return the stream of changes that a query reads.
 
     Args:
         options: of the source, with their names in lower case.
         query: the name of the query.
+        proof: of the query's pipeline.
 
     Raises:
         WriterError: the stream would release what the query's own checkpoints still need.
@@ -120,7 +124,7 @@ def state_changes(options: Mapping[str, str], query: str) -> StateChangesSource:
             f"one that releases a checkpoint once a batch has committed: release={BATCH!r}",
             f"call stream_changes(..., release={CHECKPOINT!r})",
         )
-    return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query)
+    return StateChangesSource(Pins(open_store(options["path"]), options["reader"]), query, proof)
 
 
 def _read(offset: str) -> FeedOffset:

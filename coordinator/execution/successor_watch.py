@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -37,6 +38,8 @@ class SuccessorWatch:
         trusts_look: seconds for which a look counts.
         hold_lease: renews the driver's lease if a standby may have taken over. It returns, by the same clock, since
             when there was no gap: earlier looks do not count.
+        within: the proof of the pipeline that this one is a part of: its successor is this one's, too. None: it is
+            part of no other.
         clock: as for ``HeldLease``.
     """
 
@@ -47,6 +50,7 @@ class SuccessorWatch:
         *,
         trusts_look: float,
         hold_lease: Callable[[], float],
+        within: FenceProof | None,
         clock: Callable[[], float] = elapsed,
     ) -> None:
         self._catalog = catalog
@@ -56,6 +60,7 @@ class SuccessorWatch:
         self.pause = max(_SHORTEST_LOOK_SECONDS, min(_LOOK_SECONDS, trusts_look / 2))
         """Seconds between two looks."""
         self._hold_lease = hold_lease
+        self._within = within
         self._looked_at = -math.inf
         self._found: FencedError | None = None
         self._tell: Callable[[FencedError], object] | None = None
@@ -97,6 +102,7 @@ class SuccessorWatch:
         A driver that was frozen, or cut off from its store, may have been taken for dead meanwhile.
         """
         self._check_not_found()
+        self._check_around()
         held_since = self._hold_lease()
         if self._looked_at < held_since or self._clock() - self._looked_at > self._trusts_look:
             self.look()
@@ -104,6 +110,7 @@ class SuccessorWatch:
     def check_now(self) -> None:
         """Check as ``FenceProof.check_now``."""
         self._check_not_found()
+        self._check_around(now=True)
         self._asked(self._catalog.check_not_fenced)
 
     def look(self) -> None:
@@ -112,17 +119,14 @@ class SuccessorWatch:
         if self._clock() - self._looked_at > self._trusts_look:
             self.check_now()
         else:
+            self._check_around()
             # With one request instead of two: it is made every few seconds.
             self._asked(self._catalog.check_next_not_claimed)
 
     def _asked(self, check: Callable[[int], None]) -> None:
         for _ in range(_LOOKS):
             began = self._clock()
-            try:
-                check(self.proof.generation)
-            except FencedError as error:
-                self.fence(error)
-                raise
+            self._ask(partial(check, self.proof.generation))
             # Another one may have been faster.
             self._looked_at = max(self._looked_at, began)
             # A look says nothing of the time since it began: this process may have been frozen in it.
@@ -136,6 +140,18 @@ class SuccessorWatch:
             "allows for a slow store",
             transient=True,
         )
+
+    def _check_around(self, *, now: bool = False) -> None:
+        if self._within is not None:
+            self._ask(self._within.check_now if now else self._within.check)
+
+    def _ask(self, check: Callable[[], None]) -> None:
+        """Check whether there is a successor, and tell whoever listens if there is."""
+        try:
+            check()
+        except FencedError as error:
+            self.fence(error)
+            raise
 
     def _check_not_found(self) -> None:
         if self._found is not None:

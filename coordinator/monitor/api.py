@@ -21,7 +21,7 @@ from ...storage.errors import ChandyError, CodecError, RefusedError
 from ...storage.logs import carried
 from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
-from ..errors import PipelineNameError
+from ..errors import NotRescaledError, PipelineNameError
 from ..protocol.errors import CheckpointError, DrainError
 from .documents import (
     CheckpointDetails,
@@ -231,7 +231,7 @@ class Api:
                 found = await asyncio.wait_for(waiting, seconds)
             except TimeoutError:
                 return _json(202, Done(says=f"it is not complete after {seconds:g} s, and goes on"))
-            except (CheckpointError, DrainError) as error:
+            except (CheckpointError, DrainError, NotRescaledError) as error:
                 raise _Refused(409, str(error)) from None
             except ChandyError as error:
                 raise _Refused(400, str(error)) from None

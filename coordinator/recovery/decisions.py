@@ -9,6 +9,8 @@ No I/O, no thread, no clock. The rules:
   pipeline goes back after the second failure: something on the disk may not be as it must be. The third is final.
 * The restart strategy bounds the attempts and sets the delay. Failures during a delay count as
   one with the failure that caused it: a lost host fails several queries, and that is one failure of the pipeline.
+* A query that goes on with another plan (``rescaling``) is told to stop once its batch has ended, and starts at once,
+  whatever another query waits for, unless the pipeline must go back.
 * A damaged checkpoint, a successor on the pipeline and an exhausted restart strategy are final.
 """
 
@@ -24,9 +26,13 @@ from ...state.shards import NotResumable
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ...storage.ids import NO_BATCH, BatchId
 from ..errors import PipelineStateLostError
+from ..protocol.user_requests import RequestPhase
 from .repetition import SAME, FailurePoint, Repetition
+from .rescaling import BatchOver, NotStopped, RescaleRequested, Rescaling, Rescalings
 from .restart import RestartTracker
+from .state_loss import StateLoss, why_not_resumable
 
+_STOPPING: Final = "a pipeline that is being stopped"
 LOG_SIZE: Final = 1000
 """Events that are remembered, each with the decision about it."""
 
@@ -47,6 +53,11 @@ class Failure:
     """Where and how; None: it may pass by itself, so that it is not compared with others."""
     output_is_shared: bool = False
     """Whether another program has written the same batch into the output. In place, Spark would take that for done."""
+
+    @property
+    def is_nothing_but_an_end(self) -> bool:
+        """Whether a run that was told to stop may have failed for that alone. If not, its batch meets it again."""
+        return self.damage is None and not self.output_is_shared and not self.codes
 
 
 @attrs.frozen
@@ -82,12 +93,15 @@ class RunEnded:
 
 
 @attrs.frozen
-class PlanReplaced:
-    """A query was stopped to go on with another plan."""
+class QueryOver:
+    """A user has stopped a query for good."""
 
     query: str
-    cause: ChandyError
-    noticed_at: float
+
+
+@attrs.frozen
+class StopAnnounced:
+    """A user is about to stop the pipeline, and waits for whoever changes it."""
 
 
 @attrs.frozen
@@ -187,7 +201,11 @@ Event = (
     RunStarted
     | RunStopped
     | RunEnded
-    | PlanReplaced
+    | RescaleRequested
+    | BatchOver
+    | NotStopped
+    | QueryOver
+    | StopAnnounced
     | HostLost
     | ShardsNotOpened
     | CheckpointsFailed
@@ -229,6 +247,14 @@ class WaitToRestart:
 
 
 @attrs.frozen
+class StopForPlan:
+    """Have Spark end a run, whose query goes on with another plan; its end is reported as that of any run."""
+
+    query: str
+    run: int
+
+
+@attrs.frozen
 class RestartInPlace:
     """Restart queries with the state that they have."""
 
@@ -265,24 +291,19 @@ class FailForGood:
     """Why no restart is tried, if the error does not say it."""
 
 
-Decision = DoNothing | EndQuery | WaitToRestart | RestartInPlace | RollBack | SuspendCheckpoints | FailForGood
+Decision = (
+    DoNothing
+    | EndQuery
+    | WaitToRestart
+    | StopForPlan
+    | RestartInPlace
+    | RollBack
+    | SuspendCheckpoints
+    | FailForGood
+)
 
 
 # --- the machine --------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class StateLoss:
-    """State is lost, so that the pipeline must go back."""
-
-    why: str
-    distrust: str | None
-    """What was lost otherwise, so that the changelogs cannot be trusted; None: all of it was lost with state hosts."""
-
-    @property
-    def with_host(self) -> bool:
-        """Whether all of it was lost with state hosts, so that the changelogs can be trusted."""
-        return self.distrust is None
 
 
 @attrs.frozen
@@ -313,6 +334,8 @@ class RecoveryStateMachine:
         factory=lambda: deque(maxlen=LOG_SIZE), init=False, repr=False
     )
     """The newest events, each with its time and the decision about it, for debugging."""
+    rescalings: Rescalings = attrs.field(factory=Rescalings, init=False)
+    """What users wait for."""
     _runs: dict[str, RunStarted] = attrs.field(factory=dict, init=False)
     _repetitions: dict[str, Repetition] = attrs.field(factory=dict, init=False)
     """By query how often it has failed the same way, without a commit of that batch in between."""
@@ -343,8 +366,11 @@ class RecoveryStateMachine:
                     self._settled(query)
             case FirstCommit(query, run) if self._is_current(query, run):
                 self._committed(event, now)
+            case StopAnnounced():
+                self.rescalings.cancel(_STOPPING)
             case StopRequested():
                 self.is_stopping = True
+                self.rescalings.cancel(_STOPPING)
                 return self._hold()
             case StopWithdrawn():
                 return self._stop_withdrawn(now)
@@ -353,7 +379,16 @@ class RecoveryStateMachine:
                 self._is_half_way = True
             case RestartedInPlace(query):
                 self._settled(query)
+                self.rescalings.started((query,))
+            case NotStopped(query, run):
+                if (asked := self.rescalings.stopped(query, run)) is not None:
+                    asked.stopped = None
+            case QueryOver(query):
+                self.rescalings.forget(query)
+            case RescaleRequested():
+                return self._rescale_requested(event, now)
             case WentBack():
+                self.rescalings.started(None)
                 self.outage = None
                 self._is_half_way = False
             case EndExplained(error):
@@ -364,8 +399,8 @@ class RecoveryStateMachine:
                 return self._fail(error)
             case RunEnded():
                 return self._run_ended(event, now)
-            case PlanReplaced():
-                return self._plan_replaced(event)
+            case BatchOver(query):
+                return self._batch_over(query, now)
             case HostLost(why, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
@@ -389,7 +424,11 @@ class RecoveryStateMachine:
         if not self._is_current(event.query, event.run):
             # It was stopped, or another has taken its place.
             return DoNothing()
+        stopped = self.rescalings.stopped(event.query, event.run)
+        if stopped is not None and (event.failure is None or event.failure.is_nothing_but_an_end):
+            return self._stopped_for_plan(stopped, event)
         if event.failure is None:
+            self.rescalings.forget(event.query)
             del self._runs[event.query]
             self._settled(event.query)
             return EndQuery(event.query, event.run)
@@ -409,11 +448,42 @@ class RecoveryStateMachine:
             self._must_go_back()
         return decision
 
-    def _plan_replaced(self, event: PlanReplaced) -> Decision:
-        outage = self.outage
-        self.outage = _joined(outage or Outage(event.cause, event.noticed_at), event.query)
-        # An attempt that is due restarts this query, too.
-        return self._restart() if outage is None else DoNothing()
+    def _rescale_requested(self, event: RescaleRequested, now: float) -> Decision:
+        refused = ""
+        if self.failed is not None:
+            refused = f"a pipeline that has failed for good: {self.failed}"
+        elif self.is_stopping:
+            refused = _STOPPING
+        elif event.query not in self._runs and not (self._is_half_way or self.must_go_back):
+            refused = "a query that has ended"
+        self.rescalings.add(event.query, event.cause, event.request, now, refused)
+        return DoNothing()
+
+    def _batch_over(self, query: str, now: float) -> Decision:
+        asked, run = self.rescalings.waiting(query), self._runs.get(query)
+        if asked is None:
+            return DoNothing()
+        restarts = self.outage is not None and query in self.outage.queries
+        if run is None or restarts or self.must_go_back:
+            # The attempt that is due starts it with the other plan.
+            if now >= asked.request.deadline:
+                asked.end(RequestPhase.FAILED, "a query that waits to be restarted after a failure")
+                self.rescalings.drop(query)
+            return DoNothing()
+        asked.request.enter(RequestPhase.UNDER_WAY)
+        asked.stopped = run.run
+        return StopForPlan(query, run.run)
+
+    def _stopped_for_plan(self, asked: Rescaling, event: RunEnded) -> Decision:
+        """Start a query at once that was told to stop, whatever others wait for."""
+        self.outage = _joined(self.outage or Outage(asked.cause, asked.noticed_at), asked.query)
+        if self.is_stopping:
+            return self._hold()
+        if self.must_go_back:
+            # The attempt that is due starts it, too.
+            return DoNothing()
+        self.rescalings.starting((asked.query,))
+        return RestartInPlace((asked.query,), asked.cause, asked.noticed_at)
 
     def _times(self, query: str, point: FailurePoint | None) -> int:
         """Return how often in a row a query has failed like this."""
@@ -450,7 +520,7 @@ class RecoveryStateMachine:
 
     def _lose(self, why: str, *, with_host: bool) -> None:
         before = self.loss or StateLoss(why, None)
-        self.loss = StateLoss(before.why, before.distrust or (None if with_host else why))
+        self.loss = before.and_then(why, with_host=with_host)
 
     def _wait(self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None) -> Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
@@ -489,22 +559,12 @@ class RecoveryStateMachine:
         if outage is None or self.is_stopping:
             return DoNothing()
         if self.must_go_back or not outage.queries:
-            refusal = self._refusal()
+            refusal = why_not_resumable(self.loss, is_half_way=self._is_half_way)
             self.outage = attrs.evolve(outage, is_whole=True)
+            self.rescalings.starting(None)
             return RollBack(outage.cause, outage.noticed_at, refusal is None, refusal)
+        self.rescalings.starting(outage.queries)
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
-
-    def _refusal(self) -> NotResumable | None:
-        """Return why the pipeline may not resume where it stood; None if it may."""
-        if self._is_half_way:
-            return NotResumable("was going back already, so that queries may stand at different cuts")
-        if self.loss is None:
-            return NotResumable("has lost no state, and would come to the same failure again")
-        if self.loss.distrust is not None:
-            return NotResumable(
-                f"has changelogs that cannot be trusted: {self.loss.distrust.partition(chr(10))[0]}"
-            )
-        return None
 
     def _settled(self, query: str) -> None:
         """Expect no restart of a query any more: it runs again, or is over. The last one ends the outage."""
@@ -517,6 +577,7 @@ class RecoveryStateMachine:
 
     def _restart_failed(self, event: RestartFailed, now: float) -> Decision:
         error, outage = event.error, self.outage
+        self.rescalings.not_started(error)
         if event.final or outage is None:
             return self._fail(error)
         if event.directory_is_lost:
@@ -526,6 +587,7 @@ class RecoveryStateMachine:
 
     def _fail(self, error: Exception, because: str = "") -> Decision:
         self.failed, self.outage = error, None
+        self.rescalings.fail(error)
         return FailForGood(error, because)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -156,21 +156,24 @@ class Run:
         except WorkingDirectoryError:
             return False
 
-    def await_running_batch(self, deadline: float) -> None:
+    def await_running_batch(self, deadline: float, is_settled: Callable[[], bool] = lambda: False) -> None:
         """Wait until the newest batch that has begun has committed, the run has ended, or the time has come.
 
         Args:
-            deadline: in monotonic seconds.
+            deadline, is_settled: as for ``await_commit``.
         """
         logs = self.logs_as_known()
-        self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline)
+        self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, is_settled)
 
-    def await_commit(self, batch: BatchId, deadline: float) -> None:
+    def await_commit(
+        self, batch: BatchId, deadline: float, is_settled: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait until a batch has committed, the run has ended, or the time has come.
 
         Args:
             batch: the batch; -1: none, so there is nothing to wait for.
             deadline: in monotonic seconds.
+            is_settled: whether there is nothing to wait for any more.
         """
         while (
             batch >= 0
@@ -178,6 +181,7 @@ class Run:
             and self.spark is not None
             and self.spark.isActive
             and time.monotonic() < deadline
+            and not is_settled()
         ):
             time.sleep(_POLL_SECONDS)
 

@@ -29,10 +29,11 @@ from ...storage.errors import (
 from ...storage.ids import BatchId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import PipelineFailedError, SessionEndedError
+from ..errors import PipelineFailedError, RescaledError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.reasons import Reason
+from ..protocol.user_requests import UserRequest
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
@@ -44,7 +45,9 @@ from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
+from .noticed import RunEnd, Unreadable
 from .pipeline_rollback import PipelineRollback
+from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
 from .settling import settled
@@ -60,23 +63,7 @@ _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
 
-@attrs.frozen
-class _Ended:
-    """A run has ended, for a reason that nobody has looked for yet."""
-
-    run: Run
-    error: Exception | None
-    noticed_at: float
-
-
-@attrs.frozen
-class _Unreadable:
-    """Shards cannot be read from where they are restored; nobody has looked yet whether that is damaged."""
-
-    failed: on.ShardsNotOpened
-
-
-_Report = on.Event | on.Decision | _Ended | _Unreadable
+_Report = on.Event | on.Decision | RunEnd | Unreadable
 
 
 class Supervisor:
@@ -131,8 +118,9 @@ class Supervisor:
         self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = threading.RLock()
-        # Held for a moment, also inside of ``_changing``.
-        self._deciding = threading.Lock()
+        # Held for a moment, also inside of ``_changing``. It is notified after every event.
+        self._deciding = threading.Condition()
+        self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
         self._restart_at: float | None = None
         self._diagnosis = Diagnosis(token, self._damage)
         self._leaves_runs = False
@@ -185,6 +173,7 @@ class Supervisor:
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
         self._interrupted.set()
+        self._decide(on.StopAnnounced())
 
     def _stop_at_once(self) -> None:
         """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
@@ -211,7 +200,7 @@ class Supervisor:
 
     def run_ended(self, run: Run, error: Exception | None) -> None:
         """Report the end of a run."""
-        self._events.put(_Ended(run, error, self._clock()))
+        self._events.put(RunEnd(run, error, self._clock()))
 
     def first_commit(self, run: Run, batch: BatchId, metrics: RecoveryMetrics) -> None:
         """Note that a run has committed its first batch."""
@@ -222,7 +211,7 @@ class Supervisor:
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened; see ``Reports``."""
         failed = on.ShardsNotOpened(query_id, why, self._clock())
-        self._events.put(_Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
+        self._events.put(Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
 
     def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """Tell the sources of queries how far a completed checkpoint has come."""
@@ -287,6 +276,7 @@ class Supervisor:
                     run = settled(run, query, self._launcher, self._state, self._clock)
             finally:
                 query.ended()
+                self._decide(on.QueryOver(name))
         self._report_stop(run)
 
     @contextmanager
@@ -299,32 +289,20 @@ class Supervisor:
             # It may be another run by now.
             (self._runs.get(run.definition.name) or run).is_stopping = False
 
-    def go_on_with(self, name: str, writer: DataStreamWriter, cause: ChandyError, timeout: float) -> None:
-        """Have a query go on with another writer of the same query, in place; one that has ended stays ended.
+    def go_on_with(
+        self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
+    ) -> UserRequest:
+        """Have a query go on with another writer of the same query, in place; return the request once it is over.
+
+        The query goes on with its running batch meanwhile, and no lock is held: whatever happens to the pipeline is
+        decided as ever, and ends the request.
 
         Args:
             name, writer: the query, and the writer that is the same but for how many tasks run operators.
             cause: why, for the metrics and the log.
             timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
-
-        Raises:
-            PipelineFailedError: the pipeline has failed for good before.
         """
-        with self._once_settled():
-            self._check_not_failed()
-            run, query, asked_at = self._runs.get(name), self._queries[name], self._clock()
-            if run is None or not query.isActive:
-                return
-            run.await_running_batch(time.monotonic() + timeout)
-            # If the pipeline must go back, it does so with the new one.
-            query.definition = run.definition = attrs.evolve(run.definition, writer=writer)
-            with self._stopping(run):
-                # Its end is no failure, and it counts as one that runs until the next one does.
-                run.ended = True
-                try:
-                    self._launcher.stop_in_spark(run)
-                finally:
-                    self._carry_out(self._decide(on.PlanReplaced(name, cause, asked_at)))
+        return self._replanning.go_on_with(name, writer, cause, timeout)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -447,7 +425,15 @@ class Supervisor:
 
     def _decide(self, event: on.Event) -> on.Decision:
         with self._deciding:
-            return self._state.handle(event, self._clock())
+            decision = self._state.handle(event, self._clock())
+            self._deciding.notify_all()
+            return decision
+
+    def _report(self, event: on.Event) -> None:
+        """Decide about an event, and leave to the thread what is to be done."""
+        decision = self._decide(event)
+        if decision != on.DoNothing():
+            self._events.put(decision)
 
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
@@ -468,14 +454,14 @@ class Supervisor:
         except SessionEndedError as error:
             event = on.FatalError(error)
         # Without the lock: this may read a whole checkpoint.
-        if isinstance(event, _Ended):
+        if isinstance(event, RunEnd):
             run = event.run
             if run.ended:
                 # It was stopped.
                 return
             failure = None if event.error is None else self._diagnosis.of(run, event.error)
             event = on.RunEnded(run.definition.name, run.number, failure, event.noticed_at)
-        elif isinstance(event, _Unreadable):
+        elif isinstance(event, Unreadable):
             event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
         # If another thread is starting the run that failed, the decision waits until that thread is done.
         with self._changing:
@@ -506,6 +492,8 @@ class Supervisor:
                 if run is not None and run.number == number and not run.ended:
                     run.ended = True
                     self._queries[name].ended()
+            case on.StopForPlan(name, number):
+                self._replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
             case on.WaitToRestart() if threading.current_thread() is not self._thread:
@@ -524,6 +512,7 @@ class Supervisor:
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self.news.recovering(decision)
+        self._replanning.take(self._queries)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from ...state.reader.feed_offsets import FeedOffset
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
 from ..checkpoint import Checkpoint
 from ..connectors.state_changes import StateChangesSource
@@ -58,13 +59,23 @@ class Replica:
         format: Format,
         pipeline: ReplicaPipeline,
         source: StateChangesSource,
+        proof: FenceProof,
     ) -> None:
+        """Make what a user sees of a replica that runs.
+
+        Args:
+            name, operator, state, format: what it is of, and how it is written.
+            pipeline: what writes it.
+            source: the changes that it reads.
+            proof: that no successor has taken over the pipeline whose state is copied.
+        """
         self.name = name
         self._operator = operator
         self._state = state
         self._format: Format = format
         self._pipeline = pipeline
         self._source = source
+        self._proof = proof
         self.is_stopped = False
         """Whether the user or the end of the driver has stopped it."""
 
@@ -141,9 +152,13 @@ class Replica:
         """Stop it for good: the pipeline keeps nothing for it any more. The target stays as it is.
 
         To replicate the state again, use another name and an empty target.
+
+        Raises:
+            FencedError: another driver has taken the pipeline over, and the replica with it. Nothing was done.
         """
+        self._proof.check_now()
         self.stop(timeout)
-        released = self._source.pins.release()
+        released = self._source.pins.release(self._proof)
         log.info("a replica is dropped", replica=self.name, released=released)
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from ...state.reader.stored import StoredState
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.layout import replica_pipeline
 from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.keys import validate_name
 from ...storage.uri import join_uri
 from ..config import CheckpointConfig
@@ -119,6 +120,8 @@ class Replicating:
     uri: str
     """Its folder there."""
     config: CheckpointConfig
+    proof: FenceProof
+    """That no successor has taken the pipeline over: its replicas are part of it."""
 
     def replica(
         self,
@@ -141,8 +144,10 @@ class Replicating:
             state, to, name, format, before, shards_per_batch, registry: as for ``CheckpointCoordinator.replicate``.
 
         Raises:
+            FencedError: another driver has taken the pipeline over. Nothing was done.
             ChandyError: as there.
         """
+        self.proof.check_now()
         validate_name("replica", name)
         wanted = _format(format, to)
         replicated = Replicated.of(self.pipeline, operator, state, aggregates)
@@ -170,6 +175,7 @@ class Replicating:
             pipeline=unique,
             storage=self.storage,
             config=_config(self.config),
+            within=self.proof,
         )
         try:
             query = pipeline.start(rows.writeStream, name=unique, sink=list(to))
@@ -185,6 +191,7 @@ class Replicating:
             format=wanted,
             pipeline=pipeline,
             source=source,
+            proof=self.proof,
         )
 
 

@@ -20,6 +20,7 @@ from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
@@ -105,7 +106,8 @@ def assemble(
     config: CheckpointConfig,
     restore: str | int,
     made: ExitStack,
-    stand_by: StandBy | None = None,
+    stand_by: StandBy | None,
+    within: FenceProof | None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
 
@@ -117,6 +119,7 @@ def assemble(
         restore: as for ``CheckpointCoordinator``.
         made: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
+        within: the proof of the pipeline that this one is a part of; None: it is part of no other.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -130,7 +133,7 @@ def assemble(
     driver = Driver.prepare(spark, name, config, made)
     channels = Channels()
     runs = Runs(channels)
-    pipeline = _take_over(driver, catalog, found, restore, runs, made, stand_by)
+    pipeline = _take_over(driver, catalog, found, restore, runs, made, stand_by, within)
 
     adoptions, ticks = Adoptions(), _ticks(driver)
     endpoint = driver.endpoint()
@@ -241,11 +244,14 @@ def _take_over(
     runs: Runs,
     made: ExitStack,
     stand_by: StandBy | None,
+    within: FenceProof | None,
 ) -> TakenPipeline:
     """Fence earlier coordinators, at once or when it is this standby's turn."""
     patience = driver.config.takeover_timeout_seconds
     java = driver.java.process
-    take_over = PipelineTakeover(driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs)
+    take_over = PipelineTakeover(
+        driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs, within
+    )
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             pipeline = take_over.now(found, made)

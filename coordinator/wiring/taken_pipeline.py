@@ -15,6 +15,7 @@ from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, Generation
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.checkpoints.proof import FenceProof
 from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.ids import CheckpointId
@@ -118,6 +119,9 @@ class PipelineTakeover:
     java: Process
     """The session's JVM."""
     runs: Runs
+    within: FenceProof | None
+    """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
+    it is part of no other."""
 
     def in_turn(self, standby: WaitingDriver, found: FoundPipeline, made: ExitStack) -> TakenPipeline:
         """Wait until this driver is needed, and take over; if another one is faster, wait again.
@@ -153,6 +157,8 @@ class PipelineTakeover:
             won: the claim of a standby, which keeps a lease from now on; None: claim now.
         """
         catalog, patience = self.catalog, self.config.takeover_timeout_seconds
+        if self.within is not None:
+            self.within.check_now()
         claim = (
             won.claim
             if won
@@ -174,6 +180,7 @@ class PipelineTakeover:
             generation.generation,
             trusts_look=patience / 2,
             hold_lease=leadership.hold_lease,
+            within=self.within,
         )
         leadership.listen(watch.fence)
         made.callback(watch.close)

@@ -21,6 +21,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.proof import Unshared
 from ...storage.errors import ObjectMissingError
 from ...storage.ids import CheckpointId
 from ...storage.store import Store
@@ -127,7 +128,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _release(self, offset: FeedOffset) -> None:
         if self._feed.releases and offset.at is not None and offset.at != self._released:
-            self._pins.release_before(offset.at)
+            # Whoever reads with plain Spark sees to it that there is one of it.
+            self._pins.release_before(offset.at, Unshared())
             self._released = offset.at
 
     # --- the store ------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ reader pins a checkpoint, and then looks for the manifest. So if it was there, i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from ..codec import to_json
@@ -21,6 +23,7 @@ from ..store import Store
 from .catalog import Catalog
 from .layout import PINS, pin_key, pin_of
 from .manifest import Manifest
+from .proof import FenceProof
 
 
 @attrs.frozen
@@ -61,27 +64,42 @@ class Pins:
             self.store.delete(pin_key(self.reader, checkpoint))
             raise
 
-    def release_before(self, checkpoint: CheckpointId) -> None:
+    def release_before(self, checkpoint: CheckpointId, proof: FenceProof) -> None:
         """Release all checkpoints below an id.
 
+        Args:
+            checkpoint: the id.
+            proof: that the reader's are still those of whoever releases them.
+
         Raises:
+            FencedError, StorageError: they may be a successor's. Nothing was released.
             NotDeletedError: some pins could not be deleted. The next call tries again.
         """
-        self.store.delete_all([pin_key(self.reader, id) for id in self.held() if id < checkpoint])
+        self._release([id for id in self.held() if id < checkpoint], proof)
 
     def held(self) -> tuple[CheckpointId, ...]:
         """Return the ids of the checkpoints that this reader keeps, ascending."""
         return pins(self.store).get(self.reader, ())
 
-    def release(self) -> tuple[CheckpointId, ...]:
+    def release(self, proof: FenceProof) -> tuple[CheckpointId, ...]:
         """Release all checkpoints, because the reader never comes back, and return their ids.
 
+        Args:
+            proof: as for ``release_before``.
+
         Raises:
+            FencedError, StorageError: as for ``release_before``.
             NotDeletedError: some pins could not be deleted.
         """
         held = self.held()
-        self.store.delete_all([pin_key(self.reader, id) for id in held])
+        self._release(held, proof)
         return held
+
+    def _release(self, held: Iterable[CheckpointId], proof: FenceProof) -> None:
+        keys = [pin_key(self.reader, id) for id in held]
+        if keys:
+            proof.check_now()
+            self.store.delete_all(keys)
 
 
 def pins(store: Store) -> dict[str, tuple[CheckpointId, ...]]:

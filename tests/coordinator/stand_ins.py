@@ -85,4 +85,4 @@ class RecordedReports:
 
 def watch_of(catalog: Catalog, generation: int, trusts_look: float = 15.0) -> SuccessorWatch:
     """Return a watch for a successor, without a lease. It looks only when it is asked to."""
-    return SuccessorWatch(catalog, generation, trusts_look=trusts_look, hold_lease=lambda: 0.0)
+    return SuccessorWatch(catalog, generation, trusts_look=trusts_look, hold_lease=lambda: 0.0, within=None)

@@ -70,6 +70,7 @@ class World:
             generation,
             trusts_look=TIMEOUT / 2,
             hold_lease=lambda: 0.0,
+            within=None,
             clock=lambda: self.now,
         )
         self.output = self.folder / "output"

@@ -59,6 +59,6 @@ def test_a_time_of_day_that_is_set_back_holds_it_up_for_no_moment() -> None:
 def test_leases_and_looks_are_measured_by_it() -> None:
     catalog = Catalog(MemoryStore())
     lease = HeldLease(catalog, 1, 1.0)
-    watch = SuccessorWatch(catalog, 1, trusts_look=1.0, hold_lease=lease.hold)
+    watch = SuccessorWatch(catalog, 1, trusts_look=1.0, hold_lease=lease.hold, within=None)
     assert lease._clock is elapsed
     assert watch._clock is elapsed

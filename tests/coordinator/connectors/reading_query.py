@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chandy.coordinator.connectors.recognition import SourceReader
+from chandy.storage.checkpoints.proof import Unshared
 
 from ...builders import MemoryStore
 
@@ -14,6 +15,6 @@ def reading_query(name: str = "q") -> SourceReader:
         pipeline="p",
         query=name,
         store=MemoryStore(),
-        check_leads=lambda: None,
+        proof=Unshared(),
         begins_anew=False,
     )

@@ -18,6 +18,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.pins import Pins, pinned
+from chandy.storage.checkpoints.proof import Unshared
 
 from ...builders import make_manifest
 from ...waiting import eventually
@@ -37,7 +38,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def source(store: LocalStore) -> StateChangesSource:
-    return state_changes({"path": store.uri, "reader": READER, "release": "checkpoint"}, "copy")
+    return state_changes({"path": store.uri, "reader": READER, "release": "checkpoint"}, "copy", Unshared())
 
 
 COMPLETED_AT = make_manifest().completed_at
@@ -96,7 +97,7 @@ def test_a_store_that_does_not_answer_ends_nothing(
 
 def test_a_stream_that_does_not_wait_for_checkpoints_is_refused(store: LocalStore) -> None:
     with pytest.raises(WriterError, match=r"release='checkpoint'"):
-        state_changes({"path": store.uri, "reader": READER}, "copy")
+        state_changes({"path": store.uri, "reader": READER}, "copy", Unshared())
 
 
 def test_the_source_is_recognised_in_the_plan(store: LocalStore) -> None:

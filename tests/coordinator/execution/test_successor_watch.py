@@ -29,6 +29,7 @@ def test_a_proof_is_no_older_than_half_of_what_a_successor_waits(
         clock=lambda: now[0],
         trusts_look=takeover_timeout / 2,
         hold_lease=lambda: 0.0,
+        within=None,
     )
     watch.proof.check()
     assert watch.pause <= max(takeover_timeout / 4, 0.05)
@@ -54,6 +55,7 @@ def test_a_look_before_a_gap_of_the_lease_proves_nothing(catalog: Catalog) -> No
         clock=lambda: 100.0,
         trusts_look=1000.0,
         hold_lease=lambda: held_since[0],
+        within=None,
     )
     watch.proof.check()
     catalog.take_over("another", 0.0)

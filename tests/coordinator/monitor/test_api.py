@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import Row
 
 from chandy.coordinator.checkpoint import Checkpoint
-from chandy.coordinator.errors import ArgumentError, PipelineNameError, QueryNotRunningError
+from chandy.coordinator.errors import ArgumentError, NotRescaledError, PipelineNameError, QueryNotRunningError
 from chandy.coordinator.monitor import api
 from chandy.coordinator.monitor.server import Monitor
 from chandy.coordinator.protocol.errors import CheckpointError, DrainError
@@ -223,6 +223,7 @@ def test_what_is_ordered_is_carried_out(
         ("drain", b'{"machine": "x"}', DrainError("x", "a machine", "none"), (409, "a machine")),
         ("rescale", b'{"parallelism": 8}', None, (400, "operator")),
         ("rescale", b'{"operator": "x"}', PipelineNameError("no operator", "a uid", "'x'"), (400, "a uid")),
+        ("rescale", b'{"operator": "x"}', NotRescaledError("x", "8 tasks", "a stop"), (409, "a stop")),
         ("stop", b'{"hand_over": "yes"}', None, (400, "hand_over")),
         ("stop", b'{"savepoint": "?"}', ArgumentError("no savepoint", "a place", "none"), (400, "a place")),
         ("stop", b"{}", CheckpointError(3, Reason.EXPIRED, "slow"), (409, "slow")),

@@ -18,14 +18,17 @@ from hypothesis.stateful import (
 )
 
 from chandy.coordinator.errors import (
+    NotRescaledError,
     PipelineFailedError,
     PipelineStateLostError,
     QueryFailedError,
     RescaledError,
 )
+from chandy.coordinator.protocol.user_requests import RequestPhase, UserRequest
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.repetition import SAME, FailurePoint, Repetition
+from chandy.coordinator.recovery.rescaling import BatchOver, NotStopped, RescaleRequested, Rescalings
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.storage import DamagedCheckpointError, FencedError
 from chandy.storage.errors import FailureCode
@@ -61,7 +64,14 @@ def decisions(
 def replays(made: RecoveryStateMachine) -> bool:
     """Whether a fresh machine decides the same about the logged events. Errors have no equality: their text has."""
     again = RecoveryStateMachine(made.tracker.strategy.tracker(), lambda: 0.5)
-    return all(repr(again.handle(event, now)) == repr(decision) for now, event, decision in made.log)
+    return all(repr(again.handle(anew(event), now)) == repr(decision) for now, event, decision in made.log)
+
+
+def anew(event: on.Event) -> on.Event:
+    """The event as it was before anything was decided about it."""
+    if not isinstance(event, RescaleRequested):
+        return event
+    return attrs.evolve(event, request=UserRequest(event.request.what, event.request.deadline))
 
 
 # --- in place or back ---------------------------------------------------------------------------------------
@@ -182,48 +192,145 @@ def test_damage_ends_the_pipeline_at_once_unless_its_query_has_gone_back_since()
 RESCALED = RescaledError("q", "totals", 4)
 
 
-def replaced(made: RecoveryStateMachine) -> on.Decision:
-    """What is done about query q that was stopped to go on with another plan."""
-    return made.handle(on.PlanReplaced("q", RESCALED, 5.0), 5.0)
+def asked(made: RecoveryStateMachine, seconds: float = 60.0, at: float = 5.0) -> UserRequest:
+    """Query q is to go on with another plan."""
+    request = UserRequest("rescale", at + seconds)
+    assert made.handle(RescaleRequested("q", RESCALED, request), at) == on.DoNothing()
+    return request
+
+
+def ended(run: int = 0, *codes: FailureCode, text: str = "") -> on.RunEnded:
+    """The end of a run that was told to stop."""
+    return on.RunEnded("q", run, on.Failure(BOOM, frozenset(codes)) if text or codes else None, 6.0)
+
+
+IN_PLACE = on.RestartInPlace(("q",), RESCALED, 5.0)
 
 
 def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failure() -> None:
     made = machine(FixedDelay("5 s", attempts=1))
     for run in range(3):
-        assert replaced(made) == on.RestartInPlace(("q",), RESCALED, 5.0)
+        request = asked(made)
+        assert request.phase is RequestPhase.ADMITTED
+        assert made.handle(BatchOver("q"), 5.0) == on.StopForPlan("q", run)
+        assert made.handle(BatchOver("q"), 5.0) == on.DoNothing()
+        # Stopped in its batch, it may end with an error: the batch runs again.
+        assert made.handle(ended(run, text="cancelled" if run else ""), 6.0) == IN_PLACE
+        assert request.phase is RequestPhase.UNDER_WAY
         decisions(made, on.RunStarted("q", run + 1), on.RestartedInPlace("q"))
+        assert request.phase is RequestPhase.DONE
         assert made.outage is None
     assert isinstance(made.handle(failed(run=3), 9.0), on.WaitToRestart)
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize(
+    "end",
+    [failed(FailureCode.STATE_UNUSABLE), failed(FailureCode.HOST_LOST), OVERWRITTEN],
+    ids=["state unusable", "host lost", "output shared"],
+)
+def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
+    end: on.RunEnded, is_told: bool
+) -> None:
+    made = machine()
+    request = asked(made)
+    if is_told:
+        made.handle(BatchOver("q"), 5.0)
+    assert isinstance(made.handle(end, 6.0), on.WaitToRestart)
+    assert made.loss is not None
+    assert isinstance(made.handle(on.DelayOver(), 20.0), on.RollBack)
+    assert request.phase is RequestPhase.UNDER_WAY
+    made.handle(on.WentBack(), 21.0)
+    assert request.phase is RequestPhase.DONE
+
+
+def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed() -> None:
+    made = machine()
+    asked(made)
+    made.handle(BatchOver("q"), 5.0)
+    made.handle(NotStopped("q", 0), 5.0)
+    assert isinstance(made.handle(failed(), 6.0), on.WaitToRestart)
+
+
 def test_a_query_that_cannot_go_on_with_another_plan_is_restarted_as_after_a_failure() -> None:
     made = machine(FixedDelay("5 s", attempts=1))
-    replaced(made)
+    request = asked(made)
+    decisions(made, BatchOver("q"), ended())
     assert made.handle(on.RestartFailed(BOOM, final=False), 6.0) == on.WaitToRestart(11.0, RESCALED)
-    assert made.handle(on.DelayOver(), 11.0) == on.RestartInPlace(("q",), RESCALED, 5.0)
+    with pytest.raises(NotRescaledError, match="could not be started"):
+        request.check()
+    assert made.handle(on.DelayOver(), 11.0) == IN_PLACE
 
 
-def test_another_plan_does_not_hurry_what_a_failure_waits_for() -> None:
+def test_another_plan_waits_for_nothing_that_another_query_waits_for() -> None:
     made = machine(FixedDelay("5 s", attempts=9))
     made.handle(on.RunStarted("r", 1), 0.0)
     made.handle(failed(query="r", run=1), 1.0)
-    assert replaced(made) == on.DoNothing()
-    assert made.handle(on.DelayOver(), 6.0) == on.RestartInPlace(("r", "q"), BOOM, 1.0)
+    request = asked(made)
+    assert made.handle(BatchOver("q"), 5.0) == on.StopForPlan("q", 0)
+    assert made.handle(ended(), 5.0) == IN_PLACE
+    decisions(made, on.RunStarted("q", 2), on.RestartedInPlace("q"))
+    assert request.phase is RequestPhase.DONE
+    assert made.handle(on.DelayOver(), 6.0) == on.RestartInPlace(("r",), BOOM, 1.0)
 
 
-def test_a_pipeline_that_must_go_back_does_so_with_the_other_plan() -> None:
+@pytest.mark.parametrize("in_time", [True, False])
+@pytest.mark.parametrize("event", [on.HostLost("killed", 5.5), failed()], ids=["a host is lost", "it fails"])
+def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
+    event: on.Event, in_time: bool
+) -> None:
     made = machine()
-    made.handle(on.HostLost("killed", 1.0), 1.0)
-    assert replaced(made) == on.DoNothing()
-    assert isinstance(made.handle(on.DelayOver(), 20.0), on.RollBack)
+    request = asked(made)
+    made.handle(event, 5.5)
+    assert made.handle(BatchOver("q"), 6.0) == on.DoNothing()
+    assert request.phase is RequestPhase.ADMITTED
+    if in_time:
+        made.handle(on.DelayOver(), 20.0)
+        assert request.phase is RequestPhase.UNDER_WAY
+        return
+    made.handle(BatchOver("q"), 65.0)
+    with pytest.raises(NotRescaledError, match="waits to be restarted after a failure"):
+        request.check()
+    assert asked(made, at=66.0).phase is RequestPhase.ADMITTED
 
 
-def test_a_stop_keeps_a_query_with_another_plan_from_going_on_until_it_is_withdrawn() -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize(
+    ("event", "phase"),
+    [
+        (on.StopAnnounced(), RequestPhase.CANCELLED),
+        (on.StopRequested(), RequestPhase.CANCELLED),
+        (on.FatalError(FENCED), RequestPhase.CANCELLED),
+        (on.FatalError(BOOM), RequestPhase.FAILED),
+        (on.QueryOver("q"), RequestPhase.FAILED),
+    ],
+    ids=["a stop is near", "stop", "fenced", "failed", "the query is stopped"],
+)
+def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
+    event: on.Event, phase: RequestPhase, is_told: bool
+) -> None:
     made = machine()
-    made.handle(on.StopRequested(), 1.0)
-    assert replaced(made) == on.DoNothing()
+    request = asked(made)
+    if is_told:
+        made.handle(BatchOver("q"), 5.0)
+    made.handle(event, 6.0)
+    assert request.phase is phase
+    assert made.handle(BatchOver("q"), 6.0) == on.DoNothing()
+    if isinstance(event, on.StopAnnounced) and is_told:
+        assert made.handle(ended(), 7.0) == IN_PLACE, "nobody stops it for nothing"
+    if not isinstance(event, on.StopAnnounced | on.QueryOver):
+        assert asked(made).phase is RequestPhase.REFUSED
+
+
+def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_withdrawn() -> None:
+    made = machine()
+    asked(made)
+    decisions(made, BatchOver("q"), on.StopRequested())
+    assert made.handle(ended(), 5.0) == on.DoNothing()
     assert isinstance(made.handle(on.StopWithdrawn(), 6.0), on.WaitToRestart)
-    assert made.handle(on.DelayOver(), 20.0) == on.RestartInPlace(("q",), RESCALED, 5.0)
+    assert made.handle(on.DelayOver(), 20.0) == IN_PLACE
+    decisions(made, on.RunStarted("q", 1), on.RestartedInPlace("q"))
+    assert asked(made).phase is RequestPhase.ADMITTED
 
 
 # --- going back ---------------------------------------------------------------------------------------------
@@ -520,6 +627,11 @@ class Failures(RuleBasedStateMachine):
         """Whether a restart in place would meet the same wall again."""
         self.walls: dict[str, tuple[FailurePoint, int]] = {}
         """By query how it has failed last, and how often in a row."""
+        self.requests: list[tuple[str, UserRequest]] = []
+        self.taken: list[UserRequest] = []
+        """Those whose plans queries have been started with."""
+        self.told: dict[str, tuple[int, bool]] = {}
+        """By query the run that was told to stop, and whether it ends with an error."""
         for query in QUERIES:
             self.begin(query)
 
@@ -592,25 +704,61 @@ class Failures(RuleBasedStateMachine):
     def a_query_is_stopped(self, query: str) -> None:
         self.tell(on.RunStopped(query, self.runs.pop(query, 0)))
 
-    @rule(query=st.sampled_from(QUERIES), fails=st.booleans())
-    def a_query_gets_another_plan(self, query: str, fails: bool) -> None:
-        if query not in self.runs or self.final is not None:
-            return
-        # Also for the delay after a failure of its own: the attempt that is due takes the new plan.
-        waits = self.machine.outage is not None or self.lost or self.walled
-        decision = self.tell(on.PlanReplaced(query, RESCALED, self.now))
+    @rule(query=st.sampled_from(QUERIES), seconds=st.sampled_from([0.0, 100.0]))
+    def another_plan_is_asked_for(self, query: str, seconds: float) -> None:
+        request = UserRequest("rescale", self.now + seconds)
+        self.requests.append((query, request))
+        self.tell(RescaleRequested(query, RESCALED, request))
+
+    @rule(query=st.sampled_from(QUERIES), ends=st.sampled_from(["well", "with an error", "not told"]))
+    def its_batch_is_over(self, query: str, ends: str) -> None:
+        waits = self.machine.rescalings.waiting(query)
+        decision = self.tell(BatchOver(query))
         if isinstance(decision, on.DoNothing):
-            assert self.stopping or waits, "nobody restarts it"
-            assert self.machine.outage is not None
-            assert query in self.machine.outage.queries or self.machine.must_go_back
             return
-        assert decision == on.RestartInPlace((query,), RESCALED, self.now - 1.0)
+        assert decision == on.StopForPlan(query, self.runs[query])
+        assert waits is not None, "a query is stopped for nothing"
+        assert not (self.lost or self.stopping), "it is stopped, and nobody starts it"
+        if ends == "not told":
+            self.tell(NotStopped(query, self.runs[query]))
+        else:
+            self.told[query] = self.runs[query], ends != "well"
+
+    @rule(query=st.sampled_from(QUERIES), codes=CODES, fails=st.booleans())
+    def what_was_told_to_stop_ends(self, query: str, codes: frozenset[FailureCode], fails: bool) -> None:
+        number, with_error = self.told.pop(query, (0, False))
+        if number == 0 or self.runs.get(query) != number or self.final is not None:
+            return
+        if with_error and codes:
+            self.a_run_fails(query, codes, shared=False, stale=False)
+            return
+        failure = on.Failure(BOOM) if with_error else None
+        decision = self.tell(on.RunEnded(query, number, failure, self.now))
+        if isinstance(decision, on.DoNothing):
+            assert self.stopping or self.machine.must_go_back, "nobody restarts it"
+            assert self.machine.outage is not None
+            assert query in self.machine.outage.queries
+            return
+        assert isinstance(decision, on.RestartInPlace)
+        assert decision.queries == (query,)
         assert not self.lost, "a query restarts in place although state is lost"
+        self.take_plans()
         if fails:
             self.tell(on.RestartFailed(BOOM, final=False))
         else:
             self.begin(query)
             self.tell(on.RestartedInPlace(query))
+
+    def take_plans(self) -> None:
+        """What the shell does before it starts queries."""
+        self.taken += [one for _, one in self.requests if one.phase is RequestPhase.UNDER_WAY]
+
+    @invariant()
+    def what_is_said_to_be_done_is_done(self) -> None:
+        for _, request in getattr(self, "requests", ()):
+            done = request.phase is RequestPhase.DONE
+            assert not done or any(one is request for one in self.taken), "it goes on as it was"
+            assert request.is_over or not (self.stopping or self.final), "nobody is told of the end"
 
     @rule(query=st.sampled_from(QUERIES))
     def a_query_fails_and_is_stopped_in_the_delay(self, query: str) -> None:
@@ -640,6 +788,7 @@ class Failures(RuleBasedStateMachine):
     @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans(), loses=st.booleans())
     def the_delay_is_over(self, fails: str, final: bool, loses: bool = False) -> None:
         decision = self.tell(on.DelayOver())
+        self.take_plans()
         match decision:
             case on.RestartInPlace(queries):
                 assert not self.lost, "a query restarts in place although state is lost"
@@ -691,8 +840,15 @@ class Failures(RuleBasedStateMachine):
             assert set(self.machine.outage.queries) <= self.runs.keys()
 
     def teardown(self) -> None:
-        if hasattr(self, "machine"):
-            assert replays(self.machine)
+        if not hasattr(self, "machine"):
+            return
+        self.now += 100.0
+        for query in QUERIES:
+            self.its_batch_is_over(query, "well")
+            self.what_was_told_to_stop_ends(query, frozenset(), fails=False)
+        self.the_delay_is_over("no", final=False)
+        assert all(request.is_over for _, request in self.requests), "somebody waits for ever"
+        assert replays(self.machine)
 
 
 STEPS = 25
@@ -765,7 +921,27 @@ def stay_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_who_got_another_plan(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecoveryStateMachine, "_plan_replaced", lambda machine, event: on.DoNothing())
+    patch.setattr(RecoveryStateMachine, "_stopped_for_plan", lambda machine, asked, event: on.DoNothing())
+
+
+def say_too_early_that_it_is_done(patch: pytest.MonkeyPatch) -> None:
+    right = RecoveryStateMachine._batch_over
+
+    def decide(machine: RecoveryStateMachine, query: str, now: float) -> on.Decision:
+        decision = right(machine, query, now)
+        machine.rescalings.starting((query,))
+        machine.rescalings.started((query,))
+        return decision
+
+    patch.setattr(RecoveryStateMachine, "_batch_over", decide)
+
+
+def stop_for_another_plan_whatever_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecoveryStateMachine, "must_go_back", property(lambda machine: False))
+
+
+def let_a_stop_cancel_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rescalings, "cancel", lambda rescalings, why: None)
 
 
 def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
@@ -781,6 +957,9 @@ def never_forget_a_failure(patch: pytest.MonkeyPatch) -> None:
             take_every_failure_for_the_same,
             stay_in_place,
             forget_who_got_another_plan,
+            say_too_early_that_it_is_done,
+            stop_for_another_plan_whatever_is_lost,
+            let_a_stop_cancel_nothing,
             never_forget_a_failure,
             restart_in_place_whatever_is_lost,
             trust_every_changelog,

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ import pytest
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
     JavaEndedError,
+    NotRescaledError,
     PipelineFailedError,
     ProcessorFailedError,
     QueryFailedError,
@@ -62,7 +64,7 @@ from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.sources.query_sources import QuerySources
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
-from chandy.state.errors import HostLostError
+from chandy.state.errors import ChangelogBrokenError, HostLostError
 from chandy.state.failure_marks import mark
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.state.shards import ResumePoint
@@ -1018,8 +1020,8 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
     return found
 
 
-def go_on(setup: Setup, writer: str) -> None:
-    setup.supervisor.go_on_with("q", writer, RESCALED, 0.0)  # type: ignore[arg-type]
+def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
+    setup.supervisor.go_on_with("q", writer, RESCALED, timeout).check()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -1056,7 +1058,8 @@ def test_a_query_that_cannot_start_with_another_plan_is_started_again(
 
     monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
-    go_on(setup, "for 4 tasks")
+    with pytest.raises(NotRescaledError, match="a moment, please"):
+        go_on(setup, "for 4 tasks")
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (query.isActive, query.definition.writer) == (True, "for 4 tasks")
 
@@ -1068,11 +1071,13 @@ def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
     runs = iter([Running()])
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
     query = setup.supervisor.start(setup.definition)
-    go_on(setup, "for 4 tasks")
+    with pytest.raises(NotRescaledError, match="could not be started"):
+        go_on(setup, "for 4 tasks")
     assert setup.supervisor._state.outage is not None
     query.stop()
     assert (query.isActive, setup.supervisor._state.outage) == (False, None)
-    go_on(setup, "for 5 tasks")
+    with pytest.raises(NotRescaledError, match="a query that has ended"):
+        go_on(setup, "for 5 tasks")
     assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
 
 
@@ -1083,8 +1088,7 @@ def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(
     runs = iter([Unstoppable(), Running()])
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
     query = setup.supervisor.start(setup.definition)
-    with pytest.raises(ConnectionError):
-        go_on(setup, "for 4 tasks")
+    go_on(setup, "for 4 tasks")
     assert isinstance(setup.runs.all()[0].spark, Running)
     assert query.isActive
 
@@ -1093,9 +1097,76 @@ def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, writers: 
     setup.supervisor.start(setup.definition)
     setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
     eventually(lambda: setup.supervisor.failed is not None)
-    with pytest.raises(PipelineFailedError, match="the target is gone"):
+    with pytest.raises(NotRescaledError, match="the target is gone"):
         go_on(setup, "for 4 tasks")
     assert len(writers) == 1
+
+
+class Failing(Running):
+    """A run that goes on until it is stopped, or is told what it fails with."""
+
+    failure = ""
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        is_over = super().awaitTermination(timeout)
+        if is_over and self.failure:
+            raise RuntimeError(self.failure)
+        return is_over
+
+
+@pytest.fixture
+def in_batch(
+    setup: Setup, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Failing, Callable[[], Exception | None]]:
+    """A run whose batch goes on, and what tells how the request for another plan that waits for it has ended."""
+    runs = iter([Failing(), *(Running() for _ in range(5))])
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+    setup.supervisor.start(setup.definition)
+    (run,) = setup.runs.all()
+    (run.directory / "offsets").mkdir(exist_ok=True)
+    (run.directory / "offsets" / "3").write_text("v1\n{}\n{}")
+    pool = ThreadPoolExecutor(1)
+    asked = pool.submit(go_on, setup, "for 4 tasks", 36_000.0)
+    pool.shutdown(wait=False)
+    eventually(lambda: setup.supervisor._state.rescalings.waiting("q") is not None)
+    assert isinstance(run.spark, Failing)
+    return run.spark, lambda: asked.exception(DEADLINE)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+@pytest.mark.parametrize("loses", [True, False])
+def test_a_run_that_fails_in_its_last_batch_with_a_plan_has_failed(
+    setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], loses: bool
+) -> None:
+    spark, outcome = in_batch
+    unusable = ChangelogBrokenError("/changelogs/op-0", 3, "bytes that are not those that were written")
+    spark.failure = of_a_task(unusable) if loses else "the disk is full"
+    spark.stopped.set()
+    assert outcome() is None
+    kinds = [one.kind for one in setup.supervisor.recoveries]
+    assert kinds == ["start", "from checkpoint" if loses else "in place"]
+    assert setup.supervisor.queries[0].definition.writer == "for 4 tasks"
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+@pytest.mark.parametrize("what", ["a stop", "a loss", "the end of the pipeline"])
+def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
+    setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], what: str
+) -> None:
+    _, outcome = in_batch
+    match what:
+        case "a stop":
+            setup.supervisor.interrupt()
+            assert isinstance(outcome(), NotRescaledError)
+            (stopped,) = setup.supervisor.stop_gracefully(("q",), 0.0)
+            assert stopped.definition.writer is None
+        case "a loss":
+            setup.supervisor.state_lost("it was killed")
+            assert outcome() is None
+            assert setup.supervisor.recoveries[-1].kind == "from checkpoint"
+        case _:
+            setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
+            assert isinstance(outcome(), NotRescaledError)
 
 
 # --- failures that come together with something else -------------------------------------------------------

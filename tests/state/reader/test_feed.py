@@ -212,7 +212,7 @@ def test_what_the_caller_releases_is_kept_until_then(pipeline: Pipeline) -> None
         query = query or Query(pipeline.uri, release="checkpoint")
         query.catch_up()
     assert pinned(pipeline.made.store) == {1, 2, 3, 4}
-    Pins(pipeline.made.store, "r").release_before(3)
+    Pins(pipeline.made.store, "r").release_before(3, Unshared())
     pipeline.checkpoint({})
     assert pipeline.made.catalog.list_ids() == [3, 4, 5]
 
@@ -221,7 +221,7 @@ def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: Pipeline) -> Non
     pipeline.checkpoint({"a": 1})
     query = Query(pipeline.uri)
     query.catch_up()
-    Pins(pipeline.made.store, "r").release()
+    Pins(pipeline.made.store, "r").release(Unshared())
     for n in range(3):
         pipeline.checkpoint({"a": n})
     with pytest.raises(NoSuchStateError, match=r"cannot go on.*checkpoint 1.*checkpoints 3, 4.*another name"):

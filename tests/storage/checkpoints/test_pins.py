@@ -52,7 +52,7 @@ def test_a_pinned_checkpoint_stays_until_it_is_released() -> None:
     # As long as it is there, so is what it shares with one that is dropped later.
     assert discard(store, [one], [three], Unshared()).remaining == (one,)
     reader.hold(3, 0.0)
-    reader.release_before(3)
+    reader.release_before(3, Unshared())
     assert pins(store) == {"warehouse": (3,)}
     assert discard(store, [one], [three], Unshared()).remaining == ()
     assert store.list("shared/") == [shared("3"), shared("4")]
@@ -74,7 +74,7 @@ def test_readers_do_not_release_what_others_need() -> None:
     for reader in (one, other):
         reader.hold(1, 0.0)
     one.hold(2, 0.0)
-    assert one.release() == (1, 2)
+    assert one.release(Unshared()) == (1, 2)
     assert pinned(store) == {1}
 
 

@@ -1,0 +1,110 @@
+"""Has queries go on with other plans: waits for the end of their batches, and keeps the plans until they are taken."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from ...storage.logs import carried, logger
+from ..errors import RescaledError
+from ..protocol.user_requests import RequestPhase, UserRequest
+from ..query import CheckpointedQuery
+from . import decisions as on
+from .rescaling import BatchOver, NotStopped, RescaleRequested
+from .runs import Run, Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logger(__name__)
+
+_POLL_SECONDS: Final = 0.02
+
+
+@attrs.frozen
+class _Plan:
+    """The plan that a query is to go on with, once its request is being carried out."""
+
+    request: UserRequest
+    writer: DataStreamWriter
+
+
+@attrs.frozen
+class Replanning:
+    """The other plans of a pipeline's queries."""
+
+    runs: Runs
+    clock: Callable[[], float]
+    """Seconds since 1970, never going back."""
+    report: Callable[[on.Event], object]
+    """Has an event decided, and the decision carried out."""
+    stop_in_spark: Callable[[Run], None]
+    """Has Spark end a run."""
+    decided: threading.Condition
+    """Notified after every event that was decided."""
+    _plans: dict[str, _Plan] = attrs.field(factory=dict, init=False)
+    """By query."""
+
+    def go_on_with(
+        self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
+    ) -> UserRequest:
+        """Have a query go on with another plan; see ``Supervisor.go_on_with``."""
+        request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
+        self._plans[name] = _Plan(request, writer)
+        self.report(RescaleRequested(name, cause, request))
+        watching = threading.Thread(
+            target=carried(self._watch), args=(name, request), name="chandy-rescale", daemon=True
+        )
+        watching.start()
+        with self.decided:
+            self.decided.wait_for(lambda: request.phase is not RequestPhase.ADMITTED, timeout)
+        # Also while the thread waits for a disk.
+        self.report(BatchOver(name))
+        with self.decided:
+            self.decided.wait_for(lambda: request.is_over)
+        return request
+
+    def _watch(self, name: str, request: UserRequest) -> None:
+        """Report the end of each batch of a query, until it is told to stop."""
+
+        def is_settled() -> bool:
+            return request.phase is not RequestPhase.ADMITTED
+
+        while not is_settled():
+            run = self.runs.get(name)
+            if run is not None:
+                run.await_running_batch(math.inf, is_settled)
+            # Why a run has ended by itself is reported by whoever follows it.
+            if run is not None and run.spark is not None and run.spark.isActive:
+                self.report(BatchOver(name))
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, name: str, number: int) -> None:
+        """Have Spark end a run, unless it is another one by now. Whoever follows it reports the end."""
+        run = self.runs.get(name)
+        if run is None or run.number != number or run.ended:
+            return
+        try:
+            if run.spark is not None and not run.spark.isActive:
+                self.report(NotStopped(name, number))
+                return
+            self.stop_in_spark(run)
+        except Exception as error:  # noqa: BLE001 (Spark raises many; the next start shows whether it runs on)
+            log.warning("cannot stop a query", query=name, error=str(error))
+            self.report(on.RunEnded(name, number, None, self.clock()))
+
+    def take(self, queries: Mapping[str, CheckpointedQuery]) -> None:
+        """Give queries the plans with which they are to go on from here. A later way back keeps them."""
+        for name, plan in list(self._plans.items()):
+            if plan.request.phase is RequestPhase.UNDER_WAY:
+                run, query = self.runs.get(name), queries[name]
+                query.definition = attrs.evolve(query.definition, writer=plan.writer)
+                if run is not None:
+                    run.definition = query.definition
+            if plan.request.phase is not RequestPhase.ADMITTED:
+                del self._plans[name]
