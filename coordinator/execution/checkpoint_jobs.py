@@ -293,9 +293,10 @@ class CheckpointJobs:
 
     def discard(self, order: do.Discard) -> None:
         """Delete what dropped checkpoints alone have, unless a reader needs them."""
-        remaining = order.dropped
+        remaining, ids = order.dropped, tuple(manifest.id for manifest in order.dropped)
         try:
-            deleted = discard(self._store, order.dropped, order.kept, self._watch.proof)
+            needed = partial(self._protocol.there_besides, ids)
+            deleted = discard(self._store, order.dropped, needed, self._watch.proof)
             remaining = deleted.remaining
             if deleted.failed:
                 raise NotDeletedError.of(self._store.uri, deleted.failed)
@@ -303,7 +304,6 @@ class CheckpointJobs:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
         finally:
             # No checkpoint begins while too many deletions are counted as under way.
-            ids = tuple(manifest.id for manifest in order.dropped)
             self._protocol.handle(on.Discarded(ids, remaining))
 
     def discard_aborted(self, order: do.DiscardAborted) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, ClassVar
 
 from chandy.coordinator.errors import CheckpointError
@@ -78,6 +78,11 @@ class SteppedExecutor(abc.ABC):
     @abc.abstractmethod
     def discard(self, order: do.Discard) -> Work:
         """Delete what retention has dropped."""
+
+    def there_besides(self, order: do.Discard) -> Callable[[], tuple[Manifest, ...]]:
+        """Return what says which checkpoints stay beside dropped ones."""
+        ids = tuple(manifest.id for manifest in order.dropped)
+        return lambda: self.machine.checkpoints.retained.there_besides(ids)
 
     def discard_aborted(self, order: do.DiscardAborted) -> Work:
         """Delete what an aborted checkpoint has left; nothing unless a subclass does."""

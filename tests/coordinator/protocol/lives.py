@@ -13,6 +13,7 @@ records before the query's offset at the cut, in their order.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -1062,7 +1063,10 @@ class Life:
         self.world.check_retention(order, self.machine.limits.retained)
         yield
         with contextlib.suppress(FencedError):
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
+            ids = tuple(manifest.id for manifest in order.dropped)
+            retained = self.machine.checkpoints.retained
+            needed = functools.partial(retained.there_besides, ids)
+            collect.discard(self.world.open(ROOT), order.dropped, needed, self.proof)
         yield
         self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
 
@@ -1529,7 +1533,9 @@ class World:
 
     def check_retention(self, order: do.Discard, retained: int) -> None:
         """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
-        whole = [m.id for m in order.kept if (m.generation, m.id) not in self.unverified]
+        ids = tuple(manifest.id for manifest in order.dropped)
+        kept = self.life.machine.checkpoints.retained.there_besides(ids)
+        whole = [m.id for m in kept if (m.generation, m.id) not in self.unverified]
         for manifest in order.dropped:
             if not manifest.unverified:
                 newer = [id for id in whole if id > manifest.id]

@@ -238,8 +238,8 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
     """Retention deletes all objects of a dropped checkpoint."""
-    right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
+    right = collect.deletable
+    patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:

@@ -459,7 +459,7 @@ class Life(SteppedExecutor):
     def discard(self, order: do.Discard) -> Iterator[None]:
         yield
         with contextlib.suppress(FencedError):
-            collect.discard(self.world.open(ROOT), order.dropped, order.kept, self.proof)
+            collect.discard(self.world.open(ROOT), order.dropped, self.there_besides(order), self.proof)
         self.handle(on.Discarded(tuple(manifest.id for manifest in order.dropped), ()))
 
     def discard_aborted(self, order: do.DiscardAborted) -> Iterator[None]:
@@ -1118,8 +1118,8 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_have_to_publish(patch: pytest.MonkeyPatch) -> None:
     """Retention does not know that a later checkpoint has the rows of an earlier one to publish, too."""
-    right = collect.discard
-    patch.setattr(collect, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof))
+    right = collect.deletable
+    patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
 
 
 def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPatch) -> None:
