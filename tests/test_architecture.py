@@ -263,10 +263,15 @@ def test_one_name_is_one_class() -> None:
 def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     made = {name for name, code in modules().items() for _, bases in code.classes if "FenceProof" in bases}
     assert made == {"coordinator.execution.successor_watch", "storage.checkpoints.proof"}
-    # A driver never says that nobody can succeed it. A person, who releases pins by hand, and plain Spark do.
+    # A driver never says that nobody can succeed it. People, who release pins or collect garbage, and plain Spark do.
     assert [
         name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
-    ] == ["coordinator.cli.readers", "state.reader.feed", "state.writer.savepoint_writer"]
+    ] == [
+        "coordinator.cli.readers",
+        "state.reader.feed",
+        "state.writer.savepoint_writer",
+        "storage.checkpoints.collect",
+    ]
 
 
 def modules_with(pattern: str) -> set[str]:
@@ -290,9 +295,10 @@ def test_only_a_second_look_says_that_an_object_is_damaged_or_missing() -> None:
         "storage.checkpoints.verification",
     }
     missing = modules_with(r"(?<!class )\bObjectMissingError\(")
-    # The executor knows itself what retention is about to delete.
+    # Both know themselves what is about to be deleted.
     assert {name for name in missing if not name.startswith("storage.backends.")} == {
-        "coordinator.execution.checkpoint_jobs"
+        "coordinator.execution.checkpoint_jobs",
+        "storage.checkpoints.pins",
     }
     reading = modules_with(r"(store|savepoint|open_store\([^()]*\))\.(read|download|stat)\(")
     assert {

@@ -320,10 +320,11 @@ class CheckpointJobs:
 
     def discard(self, order: do.Discard) -> JobSteps:
         """Delete what dropped checkpoints alone have, unless a reader needs them."""
-        remaining = order.dropped
+        remaining, ids = order.dropped, tuple(manifest.id for manifest in order.dropped)
         yield None
         try:
-            deleted = discard(self._store, order.dropped, order.kept, self._watch.proof)
+            needed = partial(self._protocol.there_besides, ids)
+            deleted = discard(self._store, order.dropped, needed, self._watch.proof)
             remaining = deleted.remaining
             yield None
             if deleted.failed:
@@ -332,7 +333,6 @@ class CheckpointJobs:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
         finally:
             # No checkpoint begins while too many deletions are counted as under way.
-            ids = tuple(manifest.id for manifest in order.dropped)
             self._protocol.handle(on.Discarded(ids, remaining))
 
     def discard_aborted(self, order: do.DiscardAborted) -> JobSteps:

@@ -51,6 +51,10 @@ class Questions(ABC):
         """Return the objects that a manifest needs and that retention may have deleted meanwhile."""
         return self.read(lambda state: state.checkpoints.doomed(manifest))
 
+    def there_besides(self, dropped: tuple[CheckpointId, ...]) -> tuple[Manifest, ...]:
+        """Return the checkpoints that are not known to be gone, besides some that were dropped together."""
+        return self.read(lambda state: state.checkpoints.retained.there_besides(dropped))
+
     def is_retained(self, key: str) -> bool:
         """Return whether a retained checkpoint needs an object of the store."""
         return self.read(lambda state: state.checkpoints.retained.needs(key))

@@ -96,10 +96,12 @@ class Reject:
 
 @attrs.frozen
 class Discard:
-    """Delete checkpoints that retention has dropped, then report ``Discarded``."""
+    """Delete checkpoints that retention has dropped, then report ``Discarded``.
+
+    What they share with others is no part of it: while it is carried out, more may be dropped.
+    """
 
     dropped: tuple[Manifest, ...]
-    kept: tuple[Manifest, ...]
 
 
 @attrs.frozen

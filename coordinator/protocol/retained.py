@@ -22,8 +22,8 @@ class RetainedCheckpoints:
     manifests: tuple[Manifest, ...] = ()
     base: CheckpointId | None = None
     """The one that the current state grew from."""
-    _deleting: dict[tuple[CheckpointId, ...], frozenset[str]] = attrs.field(factory=dict, init=False)
-    """Dropped checkpoints that are not deleted yet, as they were dropped together, and the objects that go, too."""
+    _deleting: dict[tuple[CheckpointId, ...], tuple[Manifest, ...]] = attrs.field(factory=dict, init=False)
+    """Dropped checkpoints that are not known to be gone, as they were dropped together."""
     _undecided: dict[CheckpointId, Manifest] = attrs.field(factory=dict, init=False)
     """Checkpoints of which nobody knows whether their manifest was written: nothing that they name is deleted."""
 
@@ -93,9 +93,8 @@ class RetainedCheckpoints:
             return None
         gone = tuple(one for one in self.manifests if one.id in ids)
         self.manifests = tuple(one for one in self.manifests if one.id not in ids)
-        kept = (*self.manifests, *self._undecided.values())
-        self._deleting[ids] = deletable(gone, kept)
-        return Discard(gone, kept)
+        self._deleting[ids] = gone
+        return Discard(gone)
 
     def deleted(self, ids: tuple[CheckpointId, ...], remaining: Collection[Manifest]) -> None:
         """Record that checkpoints which were dropped together are deleted, but for some that are still there.
@@ -105,9 +104,22 @@ class RetainedCheckpoints:
         del self._deleting[ids]
         self.manifests = tuple(sorted((*self.manifests, *remaining), key=lambda one: one.id))
 
+    def there_besides(self, ids: tuple[CheckpointId, ...]) -> tuple[Manifest, ...]:
+        """Return what is not known to be gone, besides checkpoints that were dropped together."""
+        others = (one for dropped, group in self._deleting.items() if dropped != ids for one in group)
+        return (*self._kept(), *others)
+
     def being_deleted(self) -> frozenset[str]:
-        """Return the objects that go with dropped checkpoints."""
-        return frozenset[str]().union(*self._deleting.values())
+        """Return the objects that may go with dropped checkpoints, whichever of these is deleted first.
+
+        None is added but by ``drop``.
+        """
+        if not self._deleting:
+            return frozenset()
+        return deletable((one for group in self._deleting.values() for one in group), self._kept())
+
+    def _kept(self) -> tuple[Manifest, ...]:
+        return (*self.manifests, *self._undecided.values())
 
     @property
     def deletions(self) -> int:

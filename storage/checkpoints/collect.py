@@ -17,12 +17,14 @@ stay, and so do the folders of all checkpoints up to it. It cannot need the fold
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
 
 import attrs
 
-from ..errors import NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
+from ..errors import DamagedError, NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
 from ..ids import CheckpointId
 from ..store import ObjectStat, Store
 from .catalog import Catalog
@@ -31,6 +33,7 @@ from .layout import (
     MANIFEST,
     STAGED,
     checkpoint_of,
+    dropped_key,
     is_file,
     is_probe,
     is_shared,
@@ -38,9 +41,8 @@ from .layout import (
     trigger_key,
 )
 from .manifest import Manifest
-from .manifest_json import encode_manifest
-from .pins import pinned
-from .proof import FenceProof
+from .pins import give_up, pinned
+from .proof import FenceProof, Unshared
 from .retention import deletable
 from .unfinished_savepoints import unfinished_savepoints
 
@@ -87,42 +89,64 @@ class Deleted:
 
 
 def discard(
-    store: Store, dropped: Iterable[Manifest], kept: Iterable[Manifest], proof: FenceProof
+    store: Store, dropped: Iterable[Manifest], needed: Callable[[], Iterable[Manifest]], proof: FenceProof
 ) -> Deleted:
+    """Delete dropped checkpoints that no reader needs, and the objects that only they reference: all of the steps."""
+    return _ended(discard_steps(store, dropped, needed, proof))
+
+
+def discard_steps(
+    store: Store, dropped: Iterable[Manifest], needed: Callable[[], Iterable[Manifest]], proof: FenceProof
+) -> Generator[None, None, Deleted]:
     """Delete dropped checkpoints that no reader needs, and the objects that only they reference.
 
-    The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone. The module
-    ``pins`` says why pins are looked for twice.
+    It yields between the calls to the store, where a crash, a reader, another checkpoint or another deletion may come
+    in. The manifests are deleted first: a crash in between leaves garbage, but no manifest whose files are gone. What
+    is to stay is asked for after that, so that it is everything that is not known to be gone.
 
     Args:
         store: the pipeline's store.
         dropped: the checkpoints to delete.
-        kept: all other completed checkpoints, including the bases of pending ones.
+        needed: returns all other checkpoints that are not known to be gone: completed ones, those that may have
+            completed, and dropped ones whose deletion is under way. Void ones are looked up in the store.
         proof: a successor decides itself which checkpoints it keeps.
 
     Raises:
         FencedError: there is a successor. What was not deleted before stays.
-        StoreFailedError: the store does not tell what readers need. No object but manifests was deleted.
+        StoreFailedError: the store does not tell what there is. No object but manifests was deleted.
     """
-    failed: dict[str, StoreFailedError] = {}
-    by_manifest = {manifest_key(manifest.id): manifest for manifest in dropped}
-    before = pinned(store)
-    proof.check_now()
-    unneeded = {key: manifest for key, manifest in by_manifest.items() if manifest.id not in before}
-    failed |= _delete(store, list(unneeded))
-    after = pinned(store)
-    for key, manifest in unneeded.items():
-        if manifest.id in after and key not in failed:
-            proof.check()
-            store.write(key, encode_manifest(manifest))
-    gone = [one for key, one in unneeded.items() if key not in failed and one.id not in after]
-    remaining = tuple(manifest for manifest in by_manifest.values() if manifest not in gone)
-    keys = deletable(gone, [*kept, *remaining])
-    doomed = [*(trigger_key(manifest.id) for manifest in gone), *sorted(keys)]
+    by_id = {manifest.id: manifest for manifest in dropped}
+    given_up = yield from give_up(store, by_id, proof)
+    proof.check()
+    failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}
+    yield
+    gone = [one for one in by_id.values() if one.id in given_up and manifest_key(one.id) not in failed]
+    remaining = tuple(one for one in by_id.values() if one not in gone)
+    found = yield from _others(store, {*by_id, *(one.id for one in needed())})
+    keys = deletable(gone, [*needed(), *remaining, *found])
+    doomed = [*sorted(keys), *(key(one.id) for one in gone for key in (trigger_key, dropped_key))]
     for begin in range(0, len(doomed), _AT_ONCE):
         proof.check()
         failed |= _delete(store, doomed[begin : begin + _AT_ONCE])
+        yield
     return Deleted(keys, remaining, failed)
+
+
+def _others(store: Store, known: Collection[CheckpointId]) -> Generator[None, None, list[Manifest]]:
+    """Return the manifests in the store of which the caller does not know.
+
+    They are void, and readers may need them, or just committed. Those that cannot be read cannot be restored either.
+    """
+    catalog = Catalog(store)
+    ids = catalog.list_ids()
+    yield
+    found = []
+    for checkpoint in ids:
+        if checkpoint not in known:
+            with suppress(ObjectMissingError, DamagedError, SchemaTooNewError):
+                found.append(catalog.read(checkpoint))
+            yield
+    return found
 
 
 def discard_aborted(store: Store, checkpoint: CheckpointId, proof: FenceProof) -> frozenset[str]:
@@ -190,18 +214,19 @@ def collect_garbage(
         if isinstance(entry.problem, SchemaTooNewError):
             raise entry.problem
     damaged = [entry.id for entry in entries if entry.problem]
-    pins = pinned(store)
     completed = [entry.completed for entry in entries if entry.completed]
     outdated = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
-    # A reader may have read a checkpoint just before it became void.
-    void = [manifest for manifest in outdated if manifest.id not in pins]
-    there = [*completed, *(manifest for manifest in outdated if manifest.id in pins)]
+    # A reader may have read a checkpoint just before it became void. Nobody leads what is void.
+    ids = [manifest.id for manifest in outdated]
+    given_up = frozenset(ids) - pinned(store) if dry_run else _ended(give_up(store, ids, Unshared()))
+    void = [manifest for manifest in outdated if manifest.id in given_up]
+    there = [*completed, *(manifest for manifest in outdated if manifest.id not in given_up)]
     needed = frozenset[str]().union(*(manifest.keys() for manifest in there))
     newest = max((manifest.id for manifest in completed), default=0)
     # A void manifest is garbage at any age, and is deleted before what it references.
     doomed = {manifest_key(manifest.id): store.stat(manifest_key(manifest.id)).size for manifest in void}
     whole = [manifest.id for manifest in there]
-    own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key)}
+    own = {key(id) for id in (*whole, *damaged) for key in (manifest_key, trigger_key, dropped_key)}
     unneeded = _candidates(objects, {*needed, *doomed, *own}, newest)
     staged_before = max((manifest.triggered_at for manifest in completed), default=-math.inf) - _CLOCKS_DIFFER
     candidates = [
@@ -211,17 +236,18 @@ def collect_garbage(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
     unfinished = unfinished_savepoints(objects)
-    given_up: Mapping[str, Mapping[str, int]] = {
+    abandoned: Mapping[str, Mapping[str, int]] = {
         folder: sizes
         for folder, keys in unfinished.items()
         if len(sizes := _all_old(store, keys, objects, now, older_than)) == len(keys)
     }
-    young = sum(len(keys) for folder, keys in unfinished.items() if folder not in given_up)
+    young = sum(len(keys) for folder, keys in unfinished.items() if folder not in abandoned)
     failed: dict[str, StoreFailedError] = {}
     if not dry_run:
-        given_up, not_deleted = _delete_savepoints(store, given_up)
+        abandoned, not_deleted = _delete_savepoints(store, abandoned)
         failed |= not_deleted
         failed |= _delete(store, list(doomed))
+        failed |= _delete(store, [dropped_key(one.id) for one in void if manifest_key(one.id) not in failed])
         for begin in range(0, len(old), _AT_ONCE):
             some = list(old)[begin : begin + _AT_ONCE]
             # The age is checked again, because somebody may have uploaded one of them again.
@@ -231,7 +257,7 @@ def collect_garbage(
         except NotDeletedError as error:
             failed |= error.failed
     found = doomed | old
-    for left in given_up.values():
+    for left in abandoned.values():
         found.update(left)
     garbage = {key: size for key, size in found.items() if key not in failed}
     return Garbage(
@@ -242,6 +268,19 @@ def collect_garbage(
         spared=len(unneeded) - len(candidates),
         failed={key: error.reason for key, error in failed.items()},
     )
+
+
+T = TypeVar("T")
+
+
+def _ended(steps: Generator[None, None, T]) -> T:
+    """Take all steps, and return the outcome."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
 
 
 def _delete(store: Store, keys: Collection[str]) -> Mapping[str, StoreFailedError]:
@@ -340,5 +379,8 @@ def _is_leftover(key: str, newest: int) -> bool:
     return (
         checkpoint is not None
         and checkpoint < newest
-        and (is_file(key) or key in (manifest_key(checkpoint), trigger_key(checkpoint)))
+        and (
+            is_file(key)
+            or key in (manifest_key(checkpoint), trigger_key(checkpoint), dropped_key(checkpoint))
+        )
     )

@@ -138,6 +138,11 @@ def trigger_key(checkpoint: CheckpointId) -> str:
     return f"{CHECKPOINTS}{checkpoint}/trigger"
 
 
+def dropped_key(checkpoint: CheckpointId) -> str:
+    """Key of the record that a checkpoint is about to be deleted, so that no reader begins to need it."""
+    return f"{CHECKPOINTS}{checkpoint}/dropped"
+
+
 def savepoint_key(checkpoint: CheckpointId) -> str:
     """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"
@@ -232,5 +237,5 @@ _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")
 _OF_PIPELINE = re.compile(
-    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint)"
+    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped)"
 )

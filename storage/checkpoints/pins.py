@@ -4,14 +4,17 @@ A reader pins the checkpoint whose state it has passed on, because what comes ne
 and a newer one. Each pin is an object of its own, ``pins/<reader>/<checkpoint>.json``, so that nobody overwrites
 another's. A reader that is away for long keeps one checkpoint, whose files are at most one more copy of the state.
 
-A reader and retention agree without a lock. Retention looks for pins, deletes the manifests of what nobody needs, and
-looks again: if a checkpoint was pinned in between, it puts the manifest back, and has not deleted any of its files. A
-reader pins a checkpoint, and then looks for the manifest. So if it was there, its files stay.
+A reader and whoever deletes agree without a lock, each by a record that is written before it looks for the other's.
+Who deletes marks a checkpoint as dropped (``checkpoints/<id>/dropped``), then looks for pins: if it is pinned, it
+stays, and the mark goes. A reader pins a checkpoint, then looks for the mark, then reads the manifest. So one of them
+sees the other, and if both do, the checkpoint stays and the reader takes a newer one. A mark goes after the manifest.
+So no manifest is deleted that a reader has found. A crash in between leaves a pin, or the mark of a checkpoint that is
+dropped again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Generator, Iterable
 
 import attrs
 
@@ -20,8 +23,9 @@ from ..errors import ObjectMissingError
 from ..ids import CheckpointId
 from ..keys import validate_name
 from ..store import Store
+from ..verified import read_verified
 from .catalog import Catalog
-from .layout import PINS, pin_key, pin_of
+from .layout import PINS, dropped_key, manifest_key, pin_key, pin_of
 from .manifest import Manifest
 from .proof import FenceProof
 
@@ -59,6 +63,8 @@ class Pins:
         """
         self.store.write(pin_key(self.reader, checkpoint), to_json(Pin(self.reader, now)))
         try:
+            if _is_marked(self.store, checkpoint):
+                raise ObjectMissingError(self.store.uri, manifest_key(checkpoint))
             return Catalog(self.store).read(checkpoint)
         except ObjectMissingError:
             self.store.delete(pin_key(self.reader, checkpoint))
@@ -113,3 +119,40 @@ def pins(store: Store) -> dict[str, tuple[CheckpointId, ...]]:
 def pinned(store: Store) -> frozenset[CheckpointId]:
     """Return the ids of the checkpoints that any reader keeps."""
     return frozenset(id for held in pins(store).values() for id in held)
+
+
+def give_up(
+    store: Store, checkpoints: Collection[CheckpointId], proof: FenceProof
+) -> Generator[None, None, frozenset[CheckpointId]]:
+    """Mark checkpoints as dropped, and return those that no reader needs: none can begin to need them any more.
+
+    It yields between the calls to the store. Who deletes their manifests deletes the marks afterwards.
+
+    Raises:
+        FencedError: there is a successor. What is marked stays, and so do the marks.
+        StoreFailedError: the store does not tell what readers need. As above.
+        NotDeletedError: the mark of a checkpoint that a reader needs cannot be deleted.
+    """
+    # What has been pinned for long is never marked: its reader may look at any moment.
+    unneeded = frozenset(checkpoints) - pinned(store)
+    yield
+    proof.check_now()
+    for checkpoint in sorted(unneeded):
+        proof.check()
+        store.write(dropped_key(checkpoint), f"by generation {proof.generation}".encode())
+        yield
+    needed = unneeded & pinned(store)
+    yield
+    if needed:
+        proof.check()
+        store.delete_all([dropped_key(checkpoint) for checkpoint in sorted(needed)])
+        yield
+    return unneeded - needed
+
+
+def _is_marked(store: Store, checkpoint: CheckpointId) -> bool:
+    try:
+        read_verified(store, dropped_key(checkpoint), lambda _: None)
+    except ObjectMissingError:
+        return False
+    return True

@@ -136,7 +136,7 @@ class World:
 
     def discards(self) -> Callable[[], object]:
         one, two = self.catalog.completed()
-        return lambda: collect.discard(self.store, [one], [two], self.proof)
+        return lambda: collect.discard(self.store, [one], lambda: [two], self.proof)
 
     def gives_up_a_checkpoint(self) -> Callable[[], object]:
         # Its manifest is durable, though the driver was told that it is not.
@@ -311,7 +311,7 @@ class Session:
 def test_a_driver_that_is_frozen_around_the_start_of_a_query_leaves_none_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    for setting in ("_options_restored", "_unless_set"):
+    for setting in ("_options_restored", "_unless_set", "followed"):
         monkeypatch.setattr(starting, setting, lambda *_: nullcontext())
     world = World(tmp_path)
     world.proof.check()

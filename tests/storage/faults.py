@@ -162,7 +162,7 @@ class World:
             while len(completed) > self.retained:
                 catalog.check_not_fenced(began.generation)
                 self.kept.discard(completed[0].id)
-                discard(store, [completed[0]], completed[1:], Unshared())
+                discard(store, [completed[0]], lambda: completed[1:], Unshared())
                 del completed[0]
 
     def _checkpoint(

@@ -45,6 +45,7 @@ class Bench:
         *,
         claimed: bool = True,
         retained: int = 3,
+        generation: int = 1,
         next_id: int = 1,
         base: int | None = None,
         completed: tuple[Manifest, ...] = (),
@@ -57,7 +58,7 @@ class Bench:
         limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
         self.machine = StrictStateMachine(
             pipeline="p",
-            generation=1,
+            generation=generation,
             root=ROOT,
             limits=limits,
             next_id=next_id,

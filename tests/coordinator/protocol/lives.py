@@ -1430,7 +1430,9 @@ class World:
 
     def check_retention(self, order: do.Discard, retained: int) -> None:
         """No checkpoint that is known whole is given up for one that is not, and there are not too many of those."""
-        whole = [m.id for m in order.kept if (m.generation, m.id) not in self.unverified]
+        ids = tuple(manifest.id for manifest in order.dropped)
+        kept = self.life.machine.checkpoints.retained.there_besides(ids)
+        whole = [m.id for m in kept if (m.generation, m.id) not in self.unverified]
         for manifest in order.dropped:
             if not manifest.unverified:
                 newer = [id for id in whole if id > manifest.id]

@@ -39,6 +39,7 @@ from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
 from chandy.state.rpc.messages import Decline
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
+from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.proof import FenceProof
@@ -237,10 +238,8 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
     """Retention deletes all objects of a dropped checkpoint."""
-    right = checkpoint_jobs.discard
-    patch.setattr(
-        checkpoint_jobs, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof)
-    )
+    right = collect.deletable
+    patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:

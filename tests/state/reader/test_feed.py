@@ -70,7 +70,7 @@ class Pipeline:
         self._kept.append(self.made.commit(id, stored(state), STATES, to_json(KEY)).manifest)
         self.states[id] = dict(state)
         dropped, kept = self._kept[:-2], self._kept[-2:]
-        self._kept = [*discard(self.made.store, dropped, kept, Unshared()).remaining, *kept]
+        self._kept = [*discard(self.made.store, dropped, lambda: kept, Unshared()).remaining, *kept]
         return id
 
 

@@ -19,7 +19,7 @@ from chandy.storage.backends.s3 import DELETE_AT_ONCE, S3Store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import collect_garbage, discard
 from chandy.storage.checkpoints.files import FileCache
-from chandy.storage.checkpoints.layout import CLAIM
+from chandy.storage.checkpoints.layout import CLAIM, dropped_key
 from chandy.storage.checkpoints.manifest import FileRef, Handle
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, delete_savepoint
@@ -192,7 +192,7 @@ def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
     catalog = Catalog(store)
     one = make_manifest(1, shards=[fill(store, shared("a"), shared("b"), pack(1))])
     catalog.commit(one)
-    assert discard(store, [one], [], Unshared()).failed.keys() == {shared("a")}
+    assert discard(store, [one], lambda: [], Unshared()).failed.keys() == {shared("a")}
     assert store.list() == [shared("a")]
 
 
@@ -206,9 +206,9 @@ def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
     ]
     for manifest in manifests:
         catalog.commit(manifest)
-    deleted = discard(store, manifests, [], Unshared())
+    deleted = discard(store, manifests, lambda: [], Unshared())
     assert (deleted.failed.keys(), deleted.remaining) == ({"checkpoints/1/manifest.json"}, (manifests[0],))
-    assert store.list() == ["checkpoints/1/manifest.json", shared("a"), shared("b")]
+    assert store.list() == [dropped_key(1), "checkpoints/1/manifest.json", shared("a"), shared("b")]
 
 
 class _Sweepless(Stubborn):
@@ -258,16 +258,17 @@ def test_a_cached_file_that_cannot_be_dropped_keeps_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = FileCache(tmp_path / "cache", limit_bytes=0)
-    for sha256 in ("aa1", "bb2"):
+    kept, dropped = "a" * 64, "b" * 64
+    for sha256 in (kept, dropped):
         (tmp_path / sha256).write_bytes(b"x")
         cache.put(sha256, tmp_path / sha256)
     unlink = Path.unlink
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
-        if path.name == "aa1":
+        if path.name == kept:
             raise PermissionError(13, "Permission denied", str(path))
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", refuse)
     cache.trim()
-    assert [path.name for path in cache.files.glob("*/*")] == ["aa1"]
+    assert [path.name for path in cache.files.glob("*/*")] == [kept]

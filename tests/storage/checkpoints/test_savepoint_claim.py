@@ -73,7 +73,7 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
         manifests.append(make_manifest(id, live(catalog, 0), [writer.finish()["0"].handle]))
         catalog.commit(manifests[-1])
         assert manifests[0].keys() <= set(catalog.store.list()) or id > 6
-    discard(catalog.store, manifests[:2], manifests[2:], Unshared())
+    discard(catalog.store, manifests[:2], lambda: manifests[2:], Unshared())
     collect_garbage(catalog, 1e12, older_than=0)
     assert drop_claimed(catalog, open_store, ended=9, proof=Unshared()) == ()
     assert {key: savepoint.read(key) for key in savepoint.list()} == before

@@ -193,7 +193,7 @@ def test_any_chain_of_snapshots_restores_after_retention_has_dropped_the_ones_be
             stored = snapshot(store, root / f"{checkpoint}", contents, checkpoint, base)
             manifest = make_manifest(checkpoint, 1, [stored.handle])
             if before:
-                discard(store, [before], [manifest], Unshared())
+                discard(store, [before], lambda kept=manifest: [kept], Unshared())
             restore_files(store, stored.handle, root / f"restored-{checkpoint}")
             assert contents_of(root / f"restored-{checkpoint}") == contents
             assert len({file.key for file in stored.handle.files}) <= MOST_PACKS

@@ -73,7 +73,7 @@ def run(store: Store, generation: int) -> None:
         store.create(trigger_key(used), b"checkpoint")
     catalog.commit(make_manifest(id, generation))
     completed = catalog.completed()
-    discard(store, completed[:-RETAINED], completed[-RETAINED:], Unshared())
+    discard(store, completed[:-RETAINED], lambda: completed[-RETAINED:], Unshared())
     discard_aborted(store, id + 1, AskingProof(store, generation))
 
 

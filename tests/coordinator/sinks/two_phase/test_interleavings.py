@@ -29,7 +29,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.checkpoints import Checkpoints
@@ -64,6 +63,7 @@ from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 from chandy.coordinator.spark.seeding import seed
 from chandy.state.shards import ResumePoint
+from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import MANIFEST
 from chandy.storage.checkpoints.manifest import (
@@ -1052,10 +1052,8 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_have_to_publish(patch: pytest.MonkeyPatch) -> None:
     """Retention does not know that a later checkpoint has the rows of an earlier one to publish, too."""
-    right = checkpoint_jobs.discard
-    patch.setattr(
-        checkpoint_jobs, "discard", lambda store, dropped, kept, proof: right(store, dropped, (), proof)
-    )
+    right = collect.deletable
+    patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
 
 
 def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPatch) -> None:
