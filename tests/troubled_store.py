@@ -61,6 +61,8 @@ class TroubledStore(MemoryStore):
             self.later[key] = data
         elif there or not trouble:
             super().create(key, data)
+            # An attempt is over by the time that a later one of the same writer has its answer.
+            self.later.pop(key, None)
             self.version += 1
         if what == "refused":
             raise StoreDownError

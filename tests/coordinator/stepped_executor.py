@@ -81,7 +81,12 @@ class SteppedExecutor:
         self.protocol = LockedProtocol(machine, self.tick)
         # Every look is made: what a look counts for afterwards, others wait for, and here nobody waits.
         self.watch = SuccessorWatch(
-            catalog, machine.generation, trusts_look=0.0, hold_lease=lambda: 0.0, within=None, clock=self.tick
+            catalog,
+            machine.generation,
+            trusts_look=0.0,
+            hold_lease=lambda: 0.0,
+            within=None,
+            clock=self.tick,
         )
         self.watch.listen(self.fenced)
         reports: Any = RecordedReports()

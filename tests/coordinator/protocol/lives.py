@@ -151,7 +151,7 @@ def records_of(query: str, shard: ShardId, start: int, end: int) -> State:
 # --- the store ----------------------------------------------------------------------------------------------
 
 
-_unique = itertools.count()
+_unique = itertools.count(1)
 
 
 def put_files(
@@ -196,6 +196,10 @@ def read_files(store: Store, handle: Handle) -> Files:
     return found
 
 
+REPEATED = f"{0:09}.sst"
+"""A table without state whose bytes are now these, now those."""
+
+
 # --- shards -------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +228,7 @@ class ModelShard:
     def __init__(self, files: Files, position: int) -> None:
         self.tail: list[tuple[int, State]] | None = None
         self.tables = {name: content for name, content in files.items() if name.endswith(".sst")}
+        self.tables.pop(REPEATED, None)
         self.batches: ShardBatches[State] = ShardBatches("shard", position, self.apply)
         self.standby: ShardStandby | None = None
         self.begin = self.batches.begin
@@ -594,7 +599,10 @@ class Host:
             shard = self.shards.get((key.query_id, known), aside)
             if shard is None:
                 raise ShardMissingError(str(key), self.name)
-            task.taken[key] = shard.checkpoint(task.accepted.order.cut, known in task.accepted.order.follow)
+            cut = task.accepted.order.cut
+            task.taken[key] = shard.checkpoint(cut, known in task.accepted.order.follow)
+            if self.life.world.repeats:
+                task.taken[key][REPEATED] = json.dumps({"number": cut % 3, "changes": {}}).encode()
             task.terms[key] = shard.term if shard is not aside else self.aside[key.query_id, known][0]
         except ChandyError as error:
             task.error = task.error or error
@@ -771,6 +779,7 @@ class Life(SteppedExecutor):
             completed=completed,
             base=base,
         )
+        self.is_dispatching = False
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
         super().__init__(self.new_machine(), catalog)
@@ -825,8 +834,13 @@ class Life(SteppedExecutor):
         self.dispatch_all()
 
     def dispatch_all(self) -> None:
-        while self.instructions:
-            self.dispatch()
+        # What is handed on may lead to an event, whose instructions are then handed on afterwards.
+        while self.instructions and not self.is_dispatching:
+            self.is_dispatching = True
+            try:
+                self.dispatch()
+            finally:
+                self.is_dispatching = False
 
     def look(self, event: on.Event[Any], outcome: Outcome[Any]) -> None:
         """Look at what has become of an event."""
@@ -1343,7 +1357,7 @@ class Rollback:
 
 
 class ReadStore(TroubledStore):
-    """Tells what was read of it."""
+    """Tells whose bytes somebody has had: read, or written again."""
 
     def __init__(self, uri: str, world: World) -> None:
         super().__init__(uri)
@@ -1352,6 +1366,10 @@ class ReadStore(TroubledStore):
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
         self.world.has_read(key, offset, length)
         return super().read(key, offset, length)
+
+    def write(self, key: str, data: bytes) -> None:
+        self.world.has_read(key, 0, None)
+        super().write(key, data)
 
 
 class World:
@@ -1378,6 +1396,8 @@ class World:
         """Checkpoints with bytes that nobody had read since a restore when their manifests were made."""
         self.cached = False
         """Whether hosts find what they restore in their machine's cache, and do not read it in the store."""
+        self.repeats = False
+        """Whether shards have a table that comes again when the latest checkpoints do not have it any more."""
         self.seen: object = None
         self.lives: list[Life] = []
         self.every_life: list[Life] = []
@@ -1966,7 +1986,7 @@ class Machine(RuleBasedStateMachine):
                 if life.runs[query].planned > life.runs[query].committed:
                     life.quiet()
                     life.batch(query, 3, 0)
-        assert not life.lost
+        assert not life.lost, f"{life.recovery.loss or life.recovery.outage}"
         outcome = self.outcome(life)
         while isinstance(outcome, CheckpointError) and outcome.reason is Reason.IO_EXCEPTION:
             # A zombie had used the id already; it does nothing more.

@@ -14,7 +14,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.execution import checkpoint_jobs
+from chandy.coordinator.execution.checkpoint_jobs import CheckpointJobs
+from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
@@ -46,6 +49,8 @@ from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
 from ...effort import IS_FULL, always_kept, sampled, until_found
+from ...mutation import mutate
+from ..stepped_executor import Work
 from .lives import KEYS, SHARDS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
 
 LENGTH = 50
@@ -234,6 +239,31 @@ def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
 def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
     right = Queries.downstream_first
     patch.setattr(Queries, "downstream_first", lambda queries: right(queries)[::-1])
+
+
+def choose_the_cut_of_a_writer_before_that_of_its_reader(patch: pytest.MonkeyPatch) -> None:
+    right = "for query in choose.queries:\n        begun"
+    mutate(
+        patch, CheckpointJobs, "choose_cut", right, right.replace("choose.queries", "choose.queries[::-1]")
+    )
+
+
+def overlook_a_query_that_stops_while_its_cut_is_chosen(patch: pytest.MonkeyPatch) -> None:
+    right = "(batch := self._progress.current_batch(query)) is not None"
+    mutate(patch, CheckpointJobs, "choose_cut", right, "False")
+
+
+def keep_no_record_of_an_id(patch: pytest.MonkeyPatch) -> None:
+    right = "self._store.create(trigger_key(choose.checkpoint), note.encode())"
+    mutate(patch, CheckpointJobs, "_take_place", right, "pass")
+
+
+def name_in_a_manifest_what_is_being_deleted(patch: pytest.MonkeyPatch) -> None:
+    mutate(patch, CheckpointJobs, "finalize", "self._protocol.doomed(manifest)", "()")
+
+
+def begin_a_batch_without_a_proof(patch: pytest.MonkeyPatch) -> None:
+    mutate(patch, ConnectedHosts, "ask_once", "self._proof.check()", "pass")
 
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
@@ -581,6 +611,63 @@ def a_driver_has_a_successor_before_it_claims_its_checkpoint(machine: Machine) -
     machine.another_coordinator_takes_over_in_a_checkpoint("works", "", False, 0)
 
 
+def queries_go_on_between_their_cuts(machine: Machine) -> None:
+    life = machine.world.life
+    life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+    while life.works:
+        life.work(life.works, 0)
+        for query in SHARDS:
+            life.batch(query, 2, 0)
+    machine.everything_arrives(NEWEST, "")
+
+
+def a_query_stops_at_each_step_of_choosing_its_cut(machine: Machine) -> None:
+    life = machine.world.life
+    run = life.runs["orders"]
+    for steps in range(16):
+        life.plan(run, 3)
+        life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+        for _ in range(steps):
+            life.work(life.works, 0)
+        run.stands = True
+        life.handle(on.QueryStopped("orders", run.committed))
+        life.quiet()
+        assert not life.unanswered, "a checkpoint waits for a batch that never commits"
+        run.stands = False
+        life.batch("orders", 3, 0)
+
+
+def a_driver_has_a_successor_after_it_has_chosen_a_cut(machine: Machine) -> None:
+    life = machine.world.life
+    life.handle(on.CheckpointRequested(CheckpointKind.MANUAL))
+    while not machine.world.cut_by:
+        life.work(life.works, 0)
+    machine.another_coordinator_takes_over(True, 1, False, "", True)
+
+
+def tasks_of_a_driver_that_has_a_successor_go_on(machine: Machine) -> None:
+    zombie = machine.world.life
+    machine.another_coordinator_takes_over(True, 1, False, "", False)
+    zombie.batch("orders", 3, 0)
+
+
+def a_table_comes_again_while_it_is_deleted(machine: Machine) -> None:
+    life = machine.world.life
+    machine.world.repeats = True
+    late: list[Work] = []
+    while not late:
+        machine.asked(life, "works")
+        while life.works and not late:
+            life.work(life.works, 0)
+            life.quiet("works")
+            late = [work for work in life.works if isinstance(work.job.instruction, do.Discard)]
+    life.works = [work for work in life.works if work not in late]
+    for _ in range(2):
+        machine.asked(life, "")
+    life.works += late
+    machine.everything_arrives(NEWEST, "")
+
+
 NEWEST = 7
 """Lets the newest life do what a rule says."""
 RARE: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Machine], None]]] = [
@@ -595,6 +682,11 @@ RARE: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Machine], None]
     (count_an_acknowledgement_twice, one_host_acknowledges_twice),
     (never_look_for_a_successor, a_driver_has_a_successor_before_it_writes_its_manifest),
     (delete_a_successors_objects, a_driver_has_a_successor_before_it_claims_its_checkpoint),
+    (choose_the_cut_of_a_writer_before_that_of_its_reader, queries_go_on_between_their_cuts),
+    (overlook_a_query_that_stops_while_its_cut_is_chosen, a_query_stops_at_each_step_of_choosing_its_cut),
+    (keep_no_record_of_an_id, a_driver_has_a_successor_after_it_has_chosen_a_cut),
+    (name_in_a_manifest_what_is_being_deleted, a_table_comes_again_while_it_is_deleted),
+    (begin_a_batch_without_a_proof, tasks_of_a_driver_that_has_a_successor_go_on),
 ]
 
 

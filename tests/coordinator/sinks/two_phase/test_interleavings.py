@@ -29,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.execution.dispatch import Dispatcher
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.checkpoints import Checkpoints
@@ -79,6 +80,7 @@ from chandy.storage.errors import ChandyError, FencedError
 from chandy.storage.store import Store
 
 from ....effort import always_kept, sampled, until_found
+from ....mutation import mutate
 from ....troubled_store import TROUBLES, TroubledStore
 from ...stepped_executor import SteppedExecutor, SteppedRollback
 from ...strict_machine import StrictStateMachine
@@ -409,7 +411,10 @@ class Life(SteppedExecutor):
         """Let everything that is on its way happen, but for one kind of thing."""
         while not self.is_over:
             self.notice_commits()
-            if self.instructions and "instructions" not in hold:
+            if "dispatcher" in hold and self.works:
+                # The threads of jobs are faster than the one that hands instructions on.
+                self.work(self.works, 0)
+            elif self.instructions and "instructions" not in hold:
                 self.dispatch()
             elif self.works and "works" not in hold:
                 self.work(self.works, 0)
@@ -664,7 +669,7 @@ def write_batch(
 # --- the machine --------------------------------------------------------------------------------------------
 
 SMALL = st.integers(0, 7)
-HOLD = st.sampled_from(["", "", "publishers", "publishers", "manifests", "works", "instructions"])
+HOLD = st.sampled_from(["", "", "publishers", "dispatcher publishers", "manifests", "works", "instructions"])
 
 
 class Machine(RuleBasedStateMachine):
@@ -972,6 +977,13 @@ def lose_the_epochs_of_checkpoints_that_failed(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(EpochLog, "unpublished", unpublished)
 
 
+def close_an_epoch_after_its_job_has_begun(patch: pytest.MonkeyPatch) -> None:
+    close = "self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)"
+    submit = "submit(JobLane.IO, instruction.root, Job(jobs.store_progress, instruction))"
+    between = "\n            yield None\n            "
+    mutate(patch, Dispatcher, "hand_on", f"{close}{between}{submit}", f"{submit}{between}{close}")
+
+
 def publish_the_newest_epoch_first(patch: pytest.MonkeyPatch) -> None:
     right = EpochLog.unpublished
     patch.setattr(EpochLog, "unpublished", lambda log, *which: right(log, *which)[::-1])
@@ -1166,6 +1178,11 @@ def a_savepoint_is_published_beside_a_checkpoint_of_other_rows(machine: Machine)
     machine.the_driver_is_killed(False, "", 0)
 
 
+def jobs_are_faster_than_the_dispatcher_and_the_driver_is_killed(machine: Machine) -> None:
+    machine.a_checkpoint_is_asked_for(NEWEST, "dispatcher publishers", [2])
+    machine.the_driver_is_killed(False, "publishers", 0)
+
+
 def an_older_savepoint_is_restored(machine: Machine) -> None:
     machine.batches_run(NEWEST, [2])
     machine.a_savepoint_is_asked_for("", 0)
@@ -1191,6 +1208,7 @@ RARE: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Machine], None]
         a_savepoint_is_published_beside_a_checkpoint_of_other_rows,
     ),
     (begin_behind_what_is_published, an_older_savepoint_is_restored),
+    (close_an_epoch_after_its_job_has_begun, jobs_are_faster_than_the_dispatcher_and_the_driver_is_killed),
 ]
 
 

@@ -1,0 +1,27 @@
+"""Bugs that tests put into the product's own text, to see that they are found."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import Any
+
+import pytest
+
+
+def mutate(patch: pytest.MonkeyPatch, owner: type, name: str, right: str, wrong: str) -> None:
+    """Put other text into a method of the product.
+
+    Args:
+        patch: takes it out again.
+        owner: the class.
+        name: of the method.
+        right: what is there once, as it is in the method without the indentation of the class.
+        wrong: what is to be there.
+    """
+    method = getattr(owner, name)
+    text = textwrap.dedent(inspect.getsource(method))
+    assert text.count(right) == 1, f"{owner.__name__}.{name} has changed: {right!r} is not there once"
+    made: dict[str, Any] = {}
+    exec(compile(text.replace(right, wrong), inspect.getfile(method), "exec"), method.__globals__, made)
+    patch.setattr(owner, name, made[name])
