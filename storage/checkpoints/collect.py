@@ -125,6 +125,7 @@ def discard_steps(
     found = yield from _others(store, {*by_id, *(one.id for one in needed())})
     keys = deletable(gone, [*needed(), *remaining, *found])
     doomed = [*sorted(keys), *(key(one.id) for one in gone for key in (trigger_key, dropped_key))]
+    yield
     for begin in range(0, len(doomed), _AT_ONCE):
         proof.check()
         failed |= _delete(store, doomed[begin : begin + _AT_ONCE])

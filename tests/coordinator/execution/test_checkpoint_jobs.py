@@ -415,7 +415,7 @@ def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(checkpoint_jobs, "discard", broken)
+    monkeypatch.setattr(checkpoint_jobs, "discard_steps", broken)
     for id in range(1, 6):
         assert setup.completed().id == id
 

@@ -44,6 +44,7 @@ from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
@@ -51,7 +52,7 @@ from chandy.storage.store import Store
 from ...effort import IS_FULL, always_kept, sampled, until_found
 from ...mutation import mutate
 from ..stepped_executor import Work
-from .lives import KEYS, SHARDS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
+from .lives import KEYS, ROOT, SHARDS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
 
 LENGTH = 50
 """The number of steps of a run."""
@@ -662,6 +663,13 @@ def a_table_comes_again_while_it_is_deleted(machine: Machine) -> None:
             life.quiet("works")
             late = [work for work in life.works if isinstance(work.job.instruction, do.Discard)]
     life.works = [work for work in life.works if work not in late]
+    (deletion,) = late
+    manifests = {manifest_key(one.id) for one in deletion.job.instruction.dropped}
+    while manifests & set(machine.world.open(ROOT).list()):
+        life.work(late, 0)
+    # It looks for other manifests, then decides what goes with these, and has not begun with it.
+    for _ in range(2):
+        life.work(late, 0)
     for _ in range(2):
         machine.asked(life, "")
     life.works += late
