@@ -91,7 +91,7 @@ def test_what_another_client_wrote_is_seen_at_once(make_store: Callable[[], Stor
     assert other.list() == []
     one.write("a", b"1")
     assert other.list() == ["a"]
-    assert other.read("a") == b"1"
+    assert other.read("a") == other.afresh().read("a") == b"1"
     one.write("a", b"22")
     assert other.stat("a").size == 2
     one.delete("a")

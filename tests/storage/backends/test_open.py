@@ -331,3 +331,14 @@ def test_markers_that_show_a_folder_are_no_objects() -> None:
     found = [{"name": f"/markers/p/{key}", "type": "file", "size": 0} for key in ("", "sub/", "a")]
     inner._find = lambda prefix: found
     assert store.list() == ["a"]
+
+
+def test_a_second_look_at_s3_has_connections_of_its_own() -> None:
+    store = open_store("s3://bucket/p?endpoint=http://127.0.0.1:1&anonymous=true")
+    assert isinstance(store, RetryingStore)
+    again = store.afresh()
+    assert isinstance(again, RetryingStore)
+    assert isinstance(store.store, FsspecStore)
+    assert isinstance(again.store, FsspecStore)
+    assert again.uri == store.uri
+    assert again.store.fs is not store.store.fs
