@@ -117,9 +117,9 @@ def test_the_source_reads_shard_by_shard_and_leaves_nothing_behind(
     # Also not when a reader is left early.
     batches: Any = reader.read(partitions[0])
     next(batches)
-    assert workspaces(tmp_path / "run" / SCRATCH)
+    assert workspaces(tmp_path / "run" / SCRATCH, SCRATCH)
     batches.close()
-    assert not workspaces(tmp_path / "run" / SCRATCH)
+    assert not workspaces(tmp_path / "run" / SCRATCH, SCRATCH)
 
 
 def test_the_latest_is_that_of_the_moment_in_which_the_source_was_made(pipeline: str, tmp_path: Path) -> None:
