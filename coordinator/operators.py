@@ -349,9 +349,7 @@ class Operators:
         declared = OperatorRecord(
             uid=uid, query="", key_schema=task.key, states=dict(spec.states), shards=(None,) * stream.shards
         )
-        record = check_operator(self.restored, declared)
-        kept = {name: state for name, state in record.states.items() if name not in dropped}
-        record = attrs.evolve(record, states=kept)
+        record = check_operator(self.restored, declared, dropped)
         initial = spec.initial if isinstance(spec, ProcessorSpec) else None
         # Sessions are kept in another form.
         accumulated = aggregates if AGGREGATES in spec.states else None

@@ -56,7 +56,7 @@ def text_of(value: object, text: Callable[[object], str] = str) -> str:
     try:
         return text(value)
     except Exception as error:  # noqa: BLE001 (it may raise anything)
-        return f"<a {type(value).__name__} whose text raises {type(error).__name__}>"
+        return f"<the text of {type(value).__name__} raises {type(error).__name__}>"
 
 
 def storable(text: str) -> str:

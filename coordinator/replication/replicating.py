@@ -101,8 +101,7 @@ class Replicated:
         value = own.value_columns
         if self.aggregates is None:
             return ChangedRows(rows, own.key_columns, tuple(value.values()))
-        fields = self.aggregates.state.names
-        rows = finished(rows, self.aggregates, [value[name] for name in fields], fields)
+        rows = finished(rows, self.aggregates, value)
         return ChangedRows(rows, own.key_columns, tuple(field.name for field in self.aggregates.output))
 
 

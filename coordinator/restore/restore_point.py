@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from ...state.format.evolution import evolve, shown
+from ...state.format.evolution import evolved, shown
 from ...state.format.schema import bare, from_json
 from ...state.shards import RestoreSource, ShardId
 from ...storage.backends.open import open_store
@@ -238,8 +238,15 @@ def same_key(was: str, now: str) -> bool:
     return was == now or bare(from_json(was)) == bare(from_json(now))
 
 
-def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> OperatorRecord:
+def check_operator(
+    point: RestorePoint | None, operator: OperatorRecord, dropped: Collection[str] = ()
+) -> OperatorRecord:
     """Return an operator with all versions of its states; refuse one that cannot take up its restored state.
+
+    Args:
+        point: what is restored.
+        operator: the operator.
+        dropped: the states that it deletes.
 
     Raises:
         RestoreError, StateSchemaError: the shards, the key columns or a state differ.
@@ -262,12 +269,8 @@ def check_operator(point: RestorePoint | None, operator: OperatorRecord) -> Oper
             shown(from_json(operator.key_schema)),
             "use the same key, or give the operator with the new key another uid",
         )
-    states = {
-        name: evolve(was.states.get(name), now, operator.uid, name) for name, now in operator.states.items()
-    }
-    # The values of a state that is no longer declared stay in the shards, and so does what is known of them: the
-    # state may be declared again.
-    return attrs.evolve(operator, states=was.states | states)
+    states = evolved(was.states, operator.states, dropped, operator.uid)
+    return attrs.evolve(operator, states=states)
 
 
 def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:

@@ -18,7 +18,7 @@ A time to live can be added, changed and removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import attrs
@@ -112,6 +112,27 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
     if obstacle is not None:
         raise refusal(shown(old), shown(new), obstacle)
     return attrs.evolve(now, versions=(*was.versions, now.versions[-1]))
+
+
+def evolved(
+    was: Mapping[str, StateRecord], now: Mapping[str, StateRecord], dropped: Collection[str], operator: str
+) -> dict[str, StateRecord]:
+    """Return the records of an operator's states from now on, by name.
+
+    The values of a state that is no longer declared stay in the shards, and so does what is known of them: the state
+    may be declared again. Of one that is deleted nothing is known any more.
+
+    Args:
+        was: the records in the restored checkpoint.
+        now: those that the operator declares.
+        dropped: the states that it deletes.
+        operator: its uid, for errors.
+
+    Raises:
+        StateSchemaError: as of ``evolve``.
+    """
+    known = {name: record for name, record in was.items() if name not in dropped}
+    return known | {name: evolve(known.get(name), record, operator, name) for name, record in now.items()}
 
 
 def shown(schema: StructType) -> str:

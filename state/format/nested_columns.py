@@ -6,7 +6,6 @@ Spark has more of them, such as years after 9999, strings that are no UTF-8, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from .arrow import bitmap
+from .nulls import as_list
 from .slots import DECIMAL_BYTES, is_text
 from .values import from_unscaled
 
@@ -35,18 +35,11 @@ _TEMPORAL = (DateType, DayTimeIntervalType, TimestampNTZType, TimestampType, Tim
 _BYTES: Final = "surrogateescape"
 """Bytes that are no UTF-8 pass through Python's strings unchanged."""
 
-Refuse = Callable[[str, str], Exception]
-"""Returns the error for a null that a part of a column, named by its path, does not allow; with what was expected."""
 
-
-def packed(column: pa.Array, dtype: DataType, path: str, refuse: Refuse) -> list[bytes]:
-    """Return the values of a nested column as bytes, none for null.
-
-    Raises:
-        Exception: what ``refuse`` returns, if a part of the column has a null that its type does not allow.
-    """
+def packed(column: pa.Array, dtype: DataType) -> list[bytes]:
+    """Return the values of a nested column, which has no null where its type has none, as bytes; none for null."""
     pack = msgpack.Packer(unicode_errors=_BYTES).pack
-    return [b"" if value is None else pack(value) for value in _stored(column, dtype, path, refuse)]
+    return [b"" if value is None else pack(value) for value in _stored(column, dtype)]
 
 
 def unpacked(items: list[bytes | None], dtype: DataType, arrow: pa.DataType) -> pa.Array:
@@ -58,35 +51,24 @@ def unpacked(items: list[bytes | None], dtype: DataType, arrow: pa.DataType) -> 
 # --- columns to stored values -------------------------------------------------------------------------------
 
 
-def _stored(column: pa.Array, dtype: DataType, path: str, refuse: Refuse) -> list[Any]:
+def _stored(column: pa.Array, dtype: DataType) -> list[Any]:
     if isinstance(dtype, StructType):
-        return _scattered(column, _stored_structs(_valid(column), dtype, path, refuse))
+        return _scattered(column, _stored_structs(_valid(column), dtype))
     if isinstance(dtype, ArrayType):
         present = _valid(column)
-        items = _part(present.flatten(), dtype.elementType, dtype.containsNull, f"{path}[]", refuse)
-        return _scattered(column, _cut(items, present))
+        return _scattered(column, _cut(_stored(present.flatten(), dtype.elementType), present))
     if isinstance(dtype, MapType):
-        present = _valid(_as_list(column))
+        present = _valid(as_list(column))
         entries = present.flatten()
-        keys = _part(entries.field(0), dtype.keyType, False, f"{path}.key", refuse)
-        items = _part(entries.field(1), dtype.valueType, dtype.valueContainsNull, f"{path}.value", refuse)
+        keys, items = _stored(entries.field(0), dtype.keyType), _stored(entries.field(1), dtype.valueType)
         pairs = [list(pair) for pair in zip(keys, items, strict=True)]
         return _scattered(column, _cut(pairs, present))
     return _stored_leaves(column, dtype)
 
 
-def _stored_structs(present: pa.Array, dtype: StructType, path: str, refuse: Refuse) -> list[Any]:
-    fields = [
-        _part(present.field(at), field.dataType, field.nullable, f"{path}.{field.name}", refuse)
-        for at, field in enumerate(dtype.fields)
-    ]
+def _stored_structs(present: pa.Array, dtype: StructType) -> list[Any]:
+    fields = [_stored(present.field(at), field.dataType) for at, field in enumerate(dtype.fields)]
     return list(map(list, zip(*fields, strict=True))) if fields else [[] for _ in range(len(present))]
-
-
-def _part(column: pa.Array, dtype: DataType, nullable: bool, path: str, refuse: Refuse) -> list[Any]:
-    if column.null_count and not nullable:
-        raise refuse(path, f"{dtype.simpleString()} that is not null")
-    return _stored(column, dtype, path, refuse)
 
 
 def _stored_leaves(column: pa.Array, dtype: DataType) -> list[Any]:
@@ -127,15 +109,6 @@ def _cut(items: list[Any], lists: pa.Array) -> list[list[Any]]:
         found.append(items[at : at + length])
         at += length
     return found
-
-
-def _as_list(column: pa.Array) -> pa.Array:
-    """Return a column of maps as lists of structs of key and value."""
-    entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
-    dtype = pa.list_(entries.type)
-    return pa.Array.from_buffers(
-        dtype, len(column), column.buffers()[:2], offset=column.offset, children=[entries]
-    )
 
 
 # --- stored values to columns -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pyspark.sql.types import BooleanType, DataType, DecimalType, NullType, Stru
 
 from . import nested_columns
 from .arrow import BYTES, Bits, bitmap, bounds_of, from_numpy, scalar, to_numpy
+from .nulls import forbidden_nulls
 from .schema import arrow_struct
 from .slots import DECIMAL_BYTES, EXPIRES, Slots, is_fixed, is_nested
 from .values import StateName, encoder
@@ -65,10 +66,9 @@ class ColumnPacker:
         tails = []
         for at, (field, column) in enumerate(zip(self._schema.fields, columns, strict=True)):
             column = self._fitting(at, column)
+            if found := forbidden_nulls(column, field.dataType, field.nullable, field.name):
+                raise self._name.value_error(found.path, found.expected, None)
             if column.null_count:
-                if not field.nullable:
-                    expected = f"{field.dataType.simpleString()} that is not null"
-                    raise self._name.value_error(field.name, expected, None)
                 nulls = to_numpy(column.is_null())
                 fixed["nulls"][:, at // 8] |= nulls.astype(np.uint8) << (at % 8)
             if is_fixed(field.dataType):
@@ -88,10 +88,7 @@ class ColumnPacker:
         if not is_nested(field.dataType):
             tail = column.cast(pa.binary()).cast(BYTES)
             return tail.fill_null(_NOTHING) if tail.null_count else tail
-        return pa.array(nested_columns.packed(column, field.dataType, field.name, self._refused_null), BYTES)
-
-    def _refused_null(self, path: str, expected: str) -> Exception:
-        return self._name.value_error(path, expected, None)
+        return pa.array(nested_columns.packed(column, field.dataType), BYTES)
 
     def _fitting(self, at: int, column: pa.Array) -> pa.Array:
         expected = self.type.field(at).type

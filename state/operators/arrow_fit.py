@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,12 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from ..errors import OutputTypeError
+from ..format.nulls import forbidden_nulls
 from ..format.schema import arrow_schema
 from ..format.values import describe
+
+Where = Callable[[str], str]
+"""Returns what errors call a part, given its path."""
 
 _FAMILIES = (
     pa.types.is_integer,
@@ -51,7 +56,7 @@ def fit_table(table: Any, operator: str, schema: StructType) -> pa.Table | None:
             types.field(field.name).type,
             field,
             operator,
-            f"output column {field.name!r}",
+            "output column {!r}".format,
         )
         for field in schema.fields
     ]
@@ -93,23 +98,31 @@ def _state(
     fields = []
     for field, expected in zip(schema.fields, types, strict=True):
         column = pc.struct_field(array, [names.index(field.name)])
+        where = partial(_part_of, part)
+        column = _cast(column, expected.type, operator, where(field.name))
+        # A field of no value is null.
         counted = column if present is None or field.nullable else column.filter(present)
-        _check_nulls(counted, field, operator, f"field {field.name!r} of {part}")
-        fields.append(_cast(column, expected.type, operator, f"field {field.name!r} of {part}"))
+        _check_nulls(counted, field, operator, where)
+        fields.append(column)
     return pa.StructArray.from_arrays(
         fields, fields=list(types), mask=None if present is None else pc.invert(present)
     )
 
 
-def _fitted(column: Any, expected: pa.DataType, field: StructField, operator: str, part: str) -> Any:
-    _check_nulls(column, field, operator, part)
-    return _cast(column, expected, operator, part)
+def _part_of(state: str, path: str) -> str:
+    return f"field {path!r} of {state}"
 
 
-def _check_nulls(column: Any, field: StructField, operator: str, part: str) -> None:
-    if not field.nullable and column.null_count:
-        expected = f"{field.dataType.simpleString()} that is not null"
-        raise OutputTypeError(operator, part, expected, f"{column.null_count} nulls")
+def _fitted(column: Any, expected: pa.DataType, field: StructField, operator: str, where: Where) -> Any:
+    fitting = _cast(column, expected, operator, where(field.name))
+    _check_nulls(fitting, field, operator, where)
+    return fitting
+
+
+def _check_nulls(column: Any, field: StructField, operator: str, where: Where) -> None:
+    found = forbidden_nulls(column, field.dataType, field.nullable, field.name)
+    if found is not None:
+        raise OutputTypeError(operator, where(found.path), found.expected, found.found)
 
 
 def _cast(column: Any, expected: pa.DataType, operator: str, part: str) -> Any:

@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
 from ..errors import OutputTypeError
+from ..format.nulls import forbidden_nulls
 from ..format.rows import group_ranges
 from ..format.schema import arrow_schema
 from ..format.structs import Check, FieldsError, structs_check
@@ -237,8 +238,9 @@ class FrameWriter:
         field = self._arrow.field(position)
         parts = [self._converted(position, joined).cast(field.type) for joined in _runs(pieces)]
         array = parts[0] if len(parts) == 1 else pa.concat_arrays([*parts, pa.nulls(0, field.type)])
-        if array.null_count and not self._schema.fields[position].nullable:
-            raise self._mismatch(field.name, f"{self._type_name(position)} that is not null", "a null")
+        declared = self._schema.fields[position]
+        if found := forbidden_nulls(array, declared.dataType, declared.nullable, field.name):
+            raise self._mismatch(found.path, found.expected, found.found)
         return array
 
     def _converted(self, position: int, values: Any) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import pyarrow as pa
@@ -57,28 +57,37 @@ class AggregateResults:
         return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=before.is_null())
 
 
-def finished(
-    changes: DataFrame, aggregates: Aggregates, columns: Sequence[str], accumulators: Sequence[str]
-) -> DataFrame:
-    """Return changes of an aggregate's state with results in place of accumulators; deletions have none.
+def finished(changes: DataFrame, aggregates: Aggregates, value: Mapping[str, str]) -> DataFrame:
+    """Return changes of an aggregate's state with results in place of what it has; deletions have none.
 
     Args:
         changes: rows as ``changes`` has them.
         aggregates: what the operator computes.
-        columns: the columns of the accumulators, in the order of ``aggregates.state``.
-        accumulators: the names of their fields, in the same order.
+        value: the columns of the state's fields, by the names of the fields.
+    """
+    accumulators = aggregates.state.names
+    columns = tuple(value[name] for name in accumulators)
+    output = with_results(changes.schema, aggregates, value)
+    given = tuple(changes.columns)
+    convert = AggregateResults(aggregates, given, columns, tuple(accumulators), to_json(output))
+    # Spark takes a dot in a column's name for that of a field, and accumulators have such names.
+    return changes.toDF(*(f"column_{at}" for at in range(len(given)))).mapInArrow(convert, output)
+
+
+def with_results(changes: StructType, aggregates: Aggregates, value: Mapping[str, str]) -> StructType:
+    """Return the schema of changes with results in place of all fields of the state, also those of the operator's own.
+
+    Args:
+        changes: schema of the changes.
+        aggregates, value: as for ``finished``.
     """
     results = [StructField(field.name, field.dataType) for field in aggregates.output]
-    fields = []
-    for field in changes.schema.fields:
-        if field.name == columns[0]:
+    first, columns, fields = value[aggregates.state.names[0]], set(value.values()), []
+    for field in changes.fields:
+        if field.name == first:
             fields += results
         if field.name == BEFORE:
             fields.append(StructField(BEFORE, StructType(results)))
         elif field.name not in columns:
             fields.append(field)
-    output = StructType(fields)
-    given = tuple(changes.columns)
-    convert = AggregateResults(aggregates, given, tuple(columns), tuple(accumulators), to_json(output))
-    # Spark takes a dot in a column's name for that of a field, and accumulators have such names.
-    return changes.toDF(*(f"column_{at}" for at in range(len(given)))).mapInArrow(convert, output)
+    return StructType(fields)

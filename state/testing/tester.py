@@ -22,7 +22,7 @@ from ..aggregation.windows import END, START
 from ..errors import NoSuchStateError, invalid_argument
 from ..format import keyspace
 from ..format.arrow import BYTES, listed
-from ..format.evolution import evolve
+from ..format.evolution import evolved
 from ..format.keys import KeyCodec
 from ..format.schema import Schemas, from_json
 from ..format.values import StateName
@@ -35,7 +35,7 @@ from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
 from ..operators.time_mode import TimeMode, with_watermark
-from ..processors.processor import processor_spec
+from ..processors.processor import ProcessorSpec, processor_spec
 from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
@@ -306,7 +306,6 @@ class OperatorTester:
             output = engine.run(operator, context, iter(given), self._codec, SHARD, access, self._on_error)
             parts = list(output)
         self._batch, self._watermark = self._batch + 1, reached
-        self._stored |= self._spec.states
         row = Row(*from_json(self._spec.output).names)
         return [row(*values.values()) for part in parts for values in part.to_pylist()]
 
@@ -336,13 +335,12 @@ class OperatorTester:
         Raises:
             NoSuchStateError: the processor has declared no such state.
         """
-        records = {**self._stored, **self._spec.states}
-        if name not in records:
+        if name not in self._stored:
             raise NoSuchStateError(
-                "there is no such state", f"one of {', '.join(records) or 'none'}", repr(name)
+                "there is no such state", f"one of {', '.join(self._stored) or 'none'}", repr(name)
             )
         return lookup_state(
-            records[name],
+            self._stored[name],
             StateName(_UID, name),
             self._codec.encode(key),
             {where: value for (_, where), value in self._shards.held.items()},
@@ -396,9 +394,11 @@ class OperatorTester:
 
     def _defined(self, processor: Processor | None) -> OperatorSpec:
         spec = self._define(processor, tuple(self._stored))
-        states = {name: evolve(self._stored.get(name), now, _UID, name) for name, now in spec.states.items()}
-        evolved: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
-        return evolved
+        dropped = spec.dropped if isinstance(spec, ProcessorSpec) else ()
+        self._stored = evolved(self._stored, spec.states, dropped, _UID)
+        states = {name: self._stored[name] for name in spec.states}
+        with_versions: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
+        return with_versions
 
 
 def _schema(given: StructType | str, key: Sequence[str]) -> StructType:

@@ -9,7 +9,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from chandy.state.aggregation.aggregates import plan
 from chandy.state.format.schema import to_json
-from chandy.state.reader.aggregate_results import AggregateResults
+from chandy.state.reader.aggregate_results import AggregateResults, with_results
 from chandy.state.reader.changes import BEFORE, CHANGE
 
 ROWS = StructType().add("k", StringType()).add("v", DoubleType())
@@ -59,3 +59,13 @@ def test_what_was_not_there_before_has_no_results() -> None:
 def test_a_deletion_has_nothing_to_finish() -> None:
     found = finish({}, accumulators(6.0, 4), "delete")
     assert (found["k"], found["mean"], found["n"], found[BEFORE]) == ("a", None, None, {"mean": 1.5, "n": 4})
+
+
+def test_changes_have_results_in_place_of_all_that_the_state_has() -> None:
+    names = [*ACCUMULATORS, "$time", "$end"]
+    stored = [StructField(f"value_{name}", LongType()) for name in names]
+    before = StructField(BEFORE, StructType([StructField(name, LongType()) for name in names]))
+    change = StructField(CHANGE, StringType())
+    value = {name: f"value_{name}" for name in names}
+    found = with_results(StructType([ROWS["k"], *stored, change, before]), AGGREGATES, value)
+    assert found == StructType([ROWS["k"], *RESULTS, change, StructField(BEFORE, StructType(RESULTS))])

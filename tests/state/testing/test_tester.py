@@ -160,6 +160,24 @@ def test_another_version_of_the_processor_reads_what_the_one_before_has_stored()
         tester.restore(point, Other())
 
 
+def test_a_state_that_was_deleted_may_be_declared_anew() -> None:
+    class Drops(Totals):
+        def init(self, handle: Any) -> None:
+            handle.deleteIfExists("total")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            return iter(())
+
+    tester = totals()
+    tester.batch([("a", 1)])
+    tester.restore(tester.checkpoint(), Drops())
+    tester.batch([("b", 1)])
+    with pytest.raises(NoSuchStateError):
+        tester.state("total", "a")
+    tester.restore(tester.checkpoint(), Other())
+    assert tester.state("total", "a") is None
+
+
 def test_timers_of_event_time_fire_by_the_watermark_and_rows_are_late_by_the_one_before() -> None:
     tester = OperatorTester.of_processor(
         Reminders(), key=["k"], input=TIMED, output=OUTPUT, time_mode="EventTime", watermark="at"
