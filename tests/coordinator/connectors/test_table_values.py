@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -31,6 +32,9 @@ _numbers = itertools.count()
 DECIMAL = pa.table({"k": pa.array([Decimal("-0.750")])})
 FAR = pa.table({"k": pa.array([4_000_000], pa.date32())})
 HUGE = pa.table({"k": [1e253]})
+BYTES = pa.table({"k": [b"abc"]})
+TWO_BYTES = 3
+"""A seed by which a table takes fewer."""
 
 
 Made = tuple[StagedSink, Callable[[], pa.Table], Callable[[str], None]]
@@ -101,6 +105,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
     @example((DECIMAL, ("k",)), None, False, None)
     @example((FAR, ()), None, False, None)
     @example((HUGE, ("k",)), None, False, None)
+    @example((BYTES, ()), None, False, random.Random(TWO_BYTES))
     def check(
         case: tuple[pa.Table, tuple[str, ...]],
         data: st.DataObject | None,
@@ -119,13 +124,13 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
                 sink.check(pa.schema([stricter(field, chance) for field in rows.schema]))
                 if chance.random() < 0.3:
                     say(chance.choice(PROPERTIES))
-            sink.check(rows.schema)
+            epoch = pipeline.accepted(1, rows)
             committer = pipeline.recover()
-            # The second epoch has the keys of the first one.
-            epochs = [pipeline.accepted(number, rows) for number in range(1, 2 + upserts)]
         with contextlib.closing(committer):
-            for epoch in epochs:
-                committer.commit(epoch)
+            committer.commit(epoch)
+            if upserts and chance and chance.random() < 0.5:
+                # Its keys are there by now.
+                committer.commit(attrs.evolve(epoch, record=attrs.evolve(epoch.record, id=2)))
         names = [*rows.column_names[:-1], "id"]
         if upserts:
             last = {repr(same(as_grouped(key))): at for at, key in enumerate(rows["id"].to_pylist())}
@@ -140,7 +145,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
 def stricter(field: pa.Field, chance: random.Random) -> pa.Field:
     """A field of a table that takes no more than another one, but for numbers."""
     type_ = wider(field.type)
-    if pa.types.is_binary(type_) and chance.random() < 0.3:
+    if pa.types.is_binary(type_) and chance.random() < 0.8:
         type_ = pa.binary(2)
     if pa.types.is_list(type_):
         type_ = pa.list_(stricter(type_.value_field, chance))
