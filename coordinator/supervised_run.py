@@ -6,20 +6,17 @@ import enum
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Final, Protocol
 
 from ..storage.errors import FencedError
 from ..storage.logs import logger
+from ..storage.signals import EndSignal
 from .durations import Duration
 from .errors import ArgumentError
 from .query import CheckpointedQuery
 
 log = logger(__name__)
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS: Final = 0.2
 
 
@@ -60,41 +57,13 @@ def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
         raise ArgumentError(
             "there is nothing to run", "queries that have been started", "none", "call start() first"
         )
-    asked = threading.Event()
-    why = "all queries have ended"
-
-    def stop(number: int) -> None:
-        nonlocal why
-        why = signal.Signals(number).name
-        asked.set()
-
-    with _handled(stop):
+    with EndSignal(signal.SIGTERM, signal.SIGINT, once=True) as asked:
         while any(query.isActive for query in coordinator.queries) and not asked.wait(_POLL_SECONDS):
             pass
         errors = [error for query in coordinator.queries if (error := query.exception()) is not None]
         is_fenced = any(isinstance(error, FencedError) for error in errors)
         ending = Exit.FENCED if is_fenced else Exit.FAILED if errors else Exit.DONE
         coordinator.stop(timeout=timeout, hand_over=hand_over)
+        why = "all queries have ended" if asked.number is None else asked.number.name
     log.info("the run is over", because=why, exit_code=int(ending))
     return ending
-
-
-@contextmanager
-def _handled(handle: Callable[[int], None]) -> Iterator[None]:
-    """Handle the first signal inside of the ``with``; a second one does what it did before."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def restore() -> None:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-    def once(number: int, frame: FrameType | None) -> None:
-        restore()
-        handle(number)
-
-    for number in _SIGNALS:
-        signal.signal(number, once)
-    try:
-        yield
-    finally:
-        restore()

@@ -312,6 +312,11 @@ def test_nobody_else_takes_the_time_of_day_for_a_clock() -> None:
     assert modules_with(r"\btime\.time\b|datetime\.now\(|utcnow\(|date\.today\(") == set(TIME_OF_DAY)
 
 
+def test_signals_are_handled_in_one_place_which_takes_no_lock() -> None:
+    """A handler that takes a lock, if only that of an ``Event``, may have interrupted the thread that has it."""
+    assert modules_with(r"signal\.signal\(") == {"storage.signals"}
+
+
 # --- what the rules look at ---------------------------------------------------------------------------------
 
 

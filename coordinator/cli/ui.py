@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 
 import click
 
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.signals import EndSignal
 from .group import main, pipeline_option, storage_uri
 from .printing import failure, say
 
@@ -39,13 +39,11 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
         from ..monitor.stored import StoredPipeline
     except ImportError as error:
         raise failure(f"{error}: pip install 'chandy[monitor]'") from error
-    monitor, ended = Monitor.begin(name, Listening("127.0.0.1", port)), threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    try:
-        monitor.tell(StoredPipeline(Catalog(store), time.time))
-        say(f"{name} is shown at {monitor.url}")
-        ended.wait()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        monitor.close()
+    monitor = Monitor.begin(name, Listening("127.0.0.1", port))
+    with EndSignal(signal.SIGTERM, signal.SIGINT, once=True) as ended:
+        try:
+            monitor.tell(StoredPipeline(Catalog(store), time.time))
+            say(f"{name} is shown at {monitor.url}")
+            ended.wait()
+        finally:
+            monitor.close()

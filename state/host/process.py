@@ -13,8 +13,6 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Final, NoReturn
 
-import attrs
-
 from ...storage.checkpoints.files import FileCache
 from ...storage.codec import from_json
 from ...storage.disk.directories import HOSTS
@@ -23,6 +21,7 @@ from ...storage.disk.owners import OwnerRecord, write_owner
 from ...storage.disk.workspace import ALIVE, Workspace, remove_unless_held
 from ...storage.errors import UnsafeDirectoryError
 from ...storage.logs import logger
+from ...storage.signals import EndSignal
 from ..local.machine import machine_id, machine_name
 from ..rpc.addresses import bind_address, location, own_address, place, serve
 from ..rpc.client import HostClient
@@ -48,9 +47,7 @@ def run(config: HostConfig) -> NoReturn:
 
     At the end it deletes its working directory and the discovery directory, unless another host is being started there.
     """
-    end = _EndRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end.handle)
+    end = EndSignal(signal.SIGTERM, signal.SIGINT)
     _raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     sys.meta_path.insert(0, _NoPandas())
@@ -84,7 +81,7 @@ def run(config: HostConfig) -> NoReturn:
             hello = _hello(config, host, _remote, changelogs)
             code = _serve(config, hello, control, state_host, end)
         # A signal may have been meant for the executor: another host of the machine may take the shards.
-        if isinstance(changelogs, HostChangelogs) and not (state_host.is_replaced or end.made):
+        if isinstance(changelogs, HostChangelogs) and not (state_host.is_replaced or end.has_come):
             changelogs.delete()
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
@@ -107,16 +104,6 @@ class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-
-
-@attrs.define
-class _EndRequest:
-    """Whether a signal has asked the process to end. No lock: a handler may interrupt the thread that holds it."""
-
-    made: bool = False
-
-    def handle(self, number: int, frame: object) -> None:
-        self.made = True
 
 
 def _serve_others(config: HostConfig, host: str, state_host: StateHost) -> HostServer | None:
@@ -171,14 +158,14 @@ def _hello(
 
 
 def _serve(
-    config: HostConfig, hello: HostHello, control: CoordinatorClient, state_host: StateHost, end: _EndRequest
+    config: HostConfig, hello: HostHello, control: CoordinatorClient, state_host: StateHost, end: EndSignal
 ) -> int:
     """Register the host with the coordinator and serve until the end; return the exit code."""
     lease = Lease(config.lease_seconds)
     orders = OrderStream(control.client, hello, state_host.obey, lease)
     threading.Thread(target=orders.follow, name="orders", daemon=True).start()
     while not orders.welcomed.wait(_LOOK_SECONDS):
-        if end.made:
+        if end.has_come:
             return 0
         if lease.expired:
             _log.error("the coordinator did not answer", address=config.endpoint.address)
@@ -186,7 +173,7 @@ def _serve(
     config.socket.with_name(_HIDDEN_SOCKET).rename(config.socket)
     _announce_ready()
     _log.info("serving", host=hello.host, pid=hello.pid, address=hello.address, network=hello.network)
-    while not state_host.stopped.wait(_LOOK_SECONDS) and not end.made:
+    while not state_host.stopped.wait(_LOOK_SECONDS) and not end.has_come:
         if lease.expired:
             _log.error("lease lost", seconds=config.lease_seconds)
             return 1
