@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...storage.ids import BatchId
+from ...storage.logs import logger
 from .plan import field
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logger(__name__)
 
 _FIELD = "foreachBatchWriter"
 
@@ -23,18 +26,18 @@ def followed(writer: DataStreamWriter, after: Callable[[BatchId], None] | None) 
     Args:
         writer: the writer. If it has a ``foreachBatch`` function, it has the same one afterwards.
         after: called with the batch once the writer's function has returned. What it raises fails the batch, which
-            Spark has not committed then. None: nothing is called.
+            Spark has not committed then. None: nothing is called, as for a function that is not Python's.
     """
     java = writer._jwrite
     given = field(java, _FIELD)
-    if after is None or given is None:
+    function = None if after is None or given is None else _function(writer, given)
+    if after is None or function is None:
         yield
         return
-    function, then = _function(writer, given), after
 
     def call(rows: DataFrame, batch: int) -> None:
         function(rows, batch)
-        then(BatchId(batch))
+        after(BatchId(batch))
 
     writer.foreachBatch(call)
     try:
@@ -45,12 +48,18 @@ def followed(writer: DataStreamWriter, after: Callable[[BatchId], None] | None) 
         holder.set(java, given)
 
 
-def _function(writer: DataStreamWriter, given: Any) -> Callable[[DataFrame, int], None]:
+def _function(writer: DataStreamWriter, given: Any) -> Callable[[DataFrame, int], None] | None:
     """Return the function that was given to a writer, which the JVM has as a closure over a proxy of it."""
     spark = writer._spark
-    (captured,) = given.getClass().getDeclaredFields()
-    captured.setAccessible(True)
-    handler = spark._jvm.java.lang.reflect.Proxy.getInvocationHandler(captured.get(given))  # type: ignore[union-attr]
+    proxies: Any = spark._jvm.java.lang.reflect.Proxy  # type: ignore[union-attr]
+    captured = list(given.getClass().getDeclaredFields())
+    for one in captured:
+        one.setAccessible(True)
+    found = [one.get(given) for one in captured]
+    if len(found) != 1 or not proxies.isProxyClass(found[0].getClass()):
+        log.warning("a function of foreachBatch is not followed: batches that it does not take go unnoticed")
+        return None
+    handler = proxies.getInvocationHandler(found[0])
     pool = spark._sc._gateway.gateway_property.pool  # type: ignore[union-attr]
-    found: Callable[[DataFrame, int], None] = pool[field(handler, "id")].func
-    return found
+    function: Callable[[DataFrame, int], None] = pool[field(handler, "id")].func
+    return function
