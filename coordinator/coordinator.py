@@ -85,8 +85,8 @@ class CheckpointCoordinator(KeyedOperators):
             pipeline: name of the pipeline. Keep it across restarts; it must be a valid file name.
             storage: URI of the store for checkpoints: a plain path, ``file:///...``, or the URI of another backend.
             config: how to checkpoint and restart; None: the defaults.
-            restore: what to restore: "latest" (the latest checkpoint if there is one), "none", the id of a
-                checkpoint, or the URI of a savepoint.
+            restore: what to restore: "none", the id of a checkpoint, the URI of a savepoint, or "latest": the latest
+                checkpoint if there is one, or what was last chosen if none has completed since.
             standby: whether to wait while another driver runs the pipeline, instead of taking it over. The call returns
                 once this driver leads: at once if there is no other, else when the other one has died, failed or handed
                 over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same

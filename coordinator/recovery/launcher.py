@@ -99,6 +99,7 @@ class Launcher:
         owner: SinkOwner,
         may_begin_anew: bool,
         allow_new_output: bool,
+        keep_chosen: Callable[[], None] = lambda: None,
         adoptions: Adoptions | None = None,
     ) -> None:
         """Make a launcher.
@@ -115,6 +116,7 @@ class Launcher:
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
             allow_new_output: whether a query's output may be another one than the checkpoint's.
+            keep_chosen: records which checkpoint a user has chosen, once.
             adoptions: where adopted queries begin; None if no query was adopted.
         """
         self._directories = directories
@@ -128,6 +130,7 @@ class Launcher:
         self._owner = owner
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
+        self._keep_chosen = keep_chosen
         self._adoptions = adoptions or Adoptions()
         self._begun: set[str] = set()
         """Queries whose outputs this life has prepared, so that all that these hold is their own."""
@@ -198,6 +201,7 @@ class Launcher:
                 _check_sources(definition, directory, replaced)
                 beginning = self._beginning(definition, point, directory, restored.sink_log)
                 definition.sink.begin(name, beginning)
+                self._choose_once()
             self._begun.add(name)
             query_id, batch = restored.query_id, point.batch(name) if point else NO_BATCH
             is_read = restored.is_read
@@ -391,7 +395,16 @@ class Launcher:
             batch=point.batch(name) if point else NO_BATCH,
             root=point.root if point else "",
             outputs=point.outputs(name) if point else (),
+            keep_chosen=self._choose_once,
         )
+
+    def _choose_once(self) -> None:
+        keep, self._keep_chosen = self._keep_chosen, lambda: None
+        try:
+            keep()
+        except BaseException:
+            self._keep_chosen = keep
+            raise
 
     def _next_number(self) -> int:
         self._number += 1

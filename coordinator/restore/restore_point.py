@@ -17,7 +17,7 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import checkpoint_of
 from ...storage.checkpoints.locate import LATEST as LATEST
-from ...storage.checkpoints.locate import find
+from ...storage.checkpoints.locate import Located, find
 from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord, OutputRecord
 from ...storage.checkpoints.restore import restore_files
 from ...storage.checkpoints.verification import missing_object, newest_intact, verify
@@ -109,7 +109,8 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
 
     Args:
         catalog: the pipeline's catalog.
-        restore: "none", or what ``locate.find`` takes: "latest", an id, or the URI of a savepoint.
+        restore: "none", or what ``locate.find`` takes: an id, or the URI of a savepoint. "latest" is the newest, or
+            what a user chose before if no checkpoint has completed since.
 
     Raises:
         NothingHereError: there is none.
@@ -119,10 +120,13 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
     """
     if restore == NONE:
         return None
-    if restore == LATEST:
+    if restore == LATEST and not (chosen := catalog.chosen()):
         latest = _intact_latest(catalog)
         return RestorePoint(latest, catalog.store.uri) if latest else None
-    found = find(catalog, restore)
+    found = find(catalog, chosen if restore == LATEST else restore)
+    if restore == LATEST:
+        log.info("no checkpoint has completed since one was chosen, which is restored again", chosen=chosen)
+        _check_complete(catalog, found)
     return RestorePoint(found.manifest, found.store.uri)
 
 
@@ -164,10 +168,15 @@ def _intact_latest(catalog: Catalog) -> Manifest | None:
         latest = catalog.latest()
     except DamagedError as error:
         raise _damaged(catalog, error, checkpoint_of(error.key)) from None
-    missing = missing_object(catalog.store, latest) if latest else None
-    if latest and missing:
-        raise _damaged(catalog, DamagedError(catalog.store.uri, missing, "an object", "none"), latest.id)
+    if latest:
+        _check_complete(catalog, Located(latest, catalog.store))
     return latest
+
+
+def _check_complete(catalog: Catalog, found: Located) -> None:
+    if missing := missing_object(found.store, found.manifest):
+        error = DamagedError(found.store.uri, missing, "an object", "none")
+        raise _damaged(catalog, error, found.manifest.id)
 
 
 def damage(

@@ -48,6 +48,8 @@ class StartPoint:
     """URI of the store that the checkpoint is in."""
     outputs: tuple[OutputRecord, ...] = ()
     """What the checkpoint has of the query's transactional sinks."""
+    keep_chosen: Callable[[], None] = lambda: None
+    """Records which checkpoint a user has chosen. It is called before an output is changed for it, if not refused."""
     is_adopted: bool = False
     """Whether the query is adopted from plain Spark: ``files`` are what its predecessor wrote into the output."""
 

@@ -322,6 +322,7 @@ def _supervisor(
             owner=SinkOwner(pipeline.catalog.store.uri, pipeline.name),
             may_begin_anew=pipeline.may_resume,
             allow_new_output=config.allow_new_output,
+            keep_chosen=pipeline.keep_chosen,
             adoptions=adoptions,
         ),
         runs=runs,

@@ -54,6 +54,14 @@ class TakenPipeline:
     """Given up once the pipeline's queries have ended."""
     watch: SuccessorWatch
     """Proves that there is no successor."""
+    chosen: str = ""
+    """The checkpoint or savepoint that a user has named; empty: none."""
+
+    def keep_chosen(self) -> None:
+        """Record what a user has named, so that the next life goes on from there until a checkpoint has completed."""
+        if self.chosen:
+            self.watch.proof.check_now()
+            self.catalog.choose(self.generation, self.chosen)
 
     @property
     def base(self) -> CheckpointId | None:
@@ -98,7 +106,9 @@ def look(catalog: Catalog, restore: str | int) -> FoundPipeline:
     """Choose the checkpoint to restore, and read what else there is."""
     ids = catalog.list_ids()
     point = restore_point.choose(catalog, restore)
-    return FoundPipeline(ids, point, restore_point.known(catalog, point if is_chosen(restore) else None))
+    is_newest = restore == restore_point.LATEST and not catalog.chosen()
+    chosen = None if is_newest or restore == restore_point.NONE else point
+    return FoundPipeline(ids, point, restore_point.known(catalog, chosen))
 
 
 def is_chosen(restore: str | int) -> bool:
@@ -172,7 +182,7 @@ class PipelineTakeover:
         chosen = found.point if is_chosen(self.restore) else None
         generation = catalog.start(claim, first_id=CheckpointId(chosen.manifest.id + 1 if chosen else 1))
         # Only what is found after the take-over is sure to be the latest.
-        if catalog.list_ids() != found.ids:
+        if catalog.list_ids() != found.ids or generation.restored:
             found = look(catalog, self.restore)
         point = found.point
         watch = SuccessorWatch(
@@ -197,6 +207,7 @@ class PipelineTakeover:
             completed=found.completed,
             leadership=leadership,
             watch=watch,
+            chosen=str(self.restore) if chosen else "",
         )
         taken.drop_claimed(generation.generation - 1)
         return taken

@@ -119,6 +119,26 @@ class Catalog:
             else:
                 return None
 
+    def chosen(self) -> str:
+        """Return the checkpoint or savepoint that a user chose to restore, if none has completed since; else "".
+
+        Raises:
+            DamagedStartError: the newest start record cannot be read.
+        """
+        newest = next(iter(self.generations()[-1:]), None)
+        if newest is None or not newest.restored:
+            return ""
+        for checkpoint in set(self.list_ids()).difference(newest.counted or ()):
+            try:
+                if self.read(checkpoint).generation < newest.generation:
+                    continue
+            except ObjectMissingError:
+                continue
+            except (DamagedError, SchemaTooNewError):
+                pass
+            return ""
+        return newest.restored
+
     def entries(self) -> list[CatalogEntry]:
         """Return an entry for each manifest by ascending id, all of one moment.
 
@@ -249,6 +269,17 @@ class Catalog:
         self.check_not_fenced(claim.generation)
         self._prune(claim.generation, keys.intersection(map(trigger_key, touched.difference(committed))))
         return generation
+
+    def choose(self, generation: Generation, restored: str) -> None:
+        """Record what a user has chosen to restore, before an output is changed for it.
+
+        Args:
+            generation: the caller's own start record.
+            restored: the id of a checkpoint or savepoint, or its URI.
+        """
+        self.store.write(
+            start_key(generation.generation), to_json(attrs.evolve(generation, restored=restored))
+        )
 
     def _counts(self, checkpoint: CheckpointId, started: Sequence[Generation]) -> bool:
         """Whether a manifest of a lower generation counts, after the claim that fences them all."""

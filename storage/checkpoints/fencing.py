@@ -21,6 +21,10 @@ A leader that has standbys also renews a *lease*, ``generations/<g>.lease.json``
 on another machine. A standby claims exactly the generation after the one that it watched. Of several standbys, one
 succeeds, and the others go on waiting.
 
+A start record also gets the checkpoint or savepoint that a user chose, before the generation changes an output for it:
+its sinks may take back what newer checkpoints have published. As long as no checkpoint has completed since, that is
+what the pipeline stands at, and the next generation takes it over into its own record.
+
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
 between the successor's list and its create would be void although its sinks have published.
@@ -104,6 +108,9 @@ class Generation:
     counted: tuple[int, ...] | None = None
     """Ids of the checkpoints of lower generations that count: all others are void. None in the first version's records:
     those above ``predecessors_end`` are void, and so are those that an earlier record makes void."""
+    restored: str = ""
+    """The checkpoint or savepoint that a user chose, here or in an earlier life after which none has completed: its id
+    or its URI. Empty: the pipeline stands at the newest."""
 
     def voids(self, generation: int, checkpoint: CheckpointId) -> bool:
         """Whether it makes the manifest with this id void that this generation committed."""
@@ -144,6 +151,8 @@ def begin(
         started: the start records of earlier generations that decide.
         first_id: the lowest id to use, such as one above the id of a restored savepoint.
     """
+    last = max(started, key=lambda start: start.generation, default=None)
+    has_completed = last is None or not set(counted) <= set(last.counted or ())
     used = [0, first_id - 1, *committed, *touched]
     used += [max(start.next_id - 1, start.predecessors_end) for start in started]
     return Generation(
@@ -153,6 +162,7 @@ def begin(
         claim.created_at,
         claim.owner,
         tuple(sorted(counted)),
+        "" if last is None or has_completed else last.restored,
     )
 
 

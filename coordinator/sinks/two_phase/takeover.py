@@ -55,6 +55,7 @@ class SinkTakeover:
         }
         # All that may be refused comes before anything is changed: no target is to go back, or ahead, for nothing.
         steps = {uid: self._decide(uid, records.get(uid), positions, beginning) for uid in self.publishers}
+        beginning.keep_chosen()
         left = {uid: step() for uid, step in steps.items()}
         for uid, epochs in left.items():
             self._publish_now(uid, [Epoch(epoch, beginning.root) for epoch in epochs])

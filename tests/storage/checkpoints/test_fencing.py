@@ -256,3 +256,22 @@ def test_a_store_that_lets_not_exactly_one_create_win_is_refused(store: MemorySt
         probe_exclusive_create(store)
     assert caught.value.found == f"{winners} of them"
     assert store.objects == {}
+
+
+def test_what_a_user_has_chosen_holds_until_a_checkpoint_has_completed_since() -> None:
+    catalog = Catalog(MemoryStore())
+    first = catalog.take_over("first", 1.0)
+    catalog.commit(make_manifest(1, first.generation))
+    catalog.commit(make_manifest(2, first.generation))
+    assert catalog.chosen() == ""
+    second = catalog.take_over("second", 2.0)
+    assert catalog.chosen() == ""
+    catalog.choose(second, "1")
+    # The next ones begin where it stood, and a damaged or void manifest changes nothing of that.
+    third = catalog.take_over("third", 3.0)
+    assert (catalog.chosen(), third.restored) == ("1", "1")
+    catalog.commit(make_manifest(3, second.generation))
+    assert catalog.chosen() == "1"
+    catalog.commit(make_manifest(4, third.generation))
+    assert catalog.chosen() == ""
+    assert catalog.take_over("fourth", 4.0).restored == ""

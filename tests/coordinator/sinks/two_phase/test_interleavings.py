@@ -19,6 +19,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.connectors.files.rewinds import Rewinds
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.dispatch import Dispatcher
 from chandy.coordinator.protocol import events as on
@@ -37,7 +39,7 @@ from chandy.coordinator.protocol.pending import PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import rollback
 from chandy.coordinator.restore import resume
-from chandy.coordinator.restore.restore_point import RestorePoint, base_point
+from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose
 from chandy.coordinator.restore.run_record import base_of
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import StartPoint
@@ -64,7 +66,7 @@ from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.coordinator.sinks.two_phase.staged import StagedRows, StagedSink
 from chandy.coordinator.spark.seeding import seed
 from chandy.state.shards import ResumePoint
-from chandy.storage.checkpoints import collect
+from chandy.storage.checkpoints import collect, locate
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import MANIFEST
 from chandy.storage.checkpoints.manifest import (
@@ -93,7 +95,7 @@ SINKS = ("a", "b")
 CONFIG = CheckpointConfig(
     interval="10 s",
     initial_delay="10 s",
-    retained=1,
+    retained=2,
     max_concurrent=3,
     tolerable_failures=10**6,
     timeout="30 s",
@@ -138,7 +140,7 @@ class Target:
     lands: bool = False
     """Whether what is on its way lands when another connection is made; after that it cannot."""
     version: int = 0
-    rewound: bool = False
+    rewinds: Rewinds = attrs.field(factory=Rewinds)
 
     @property
     def rows(self) -> list[Row]:
@@ -184,14 +186,19 @@ class Target:
             with contextlib.suppress(FencedError):
                 self.put(fence, epoch)
 
-    def rewind(self, to: int | None) -> int | None:
+    def check_rewind(self, to: int | None) -> None:
         assert self.position is not None
-        if not self.can_rewind:
+        if not self.can_rewind or not self.rewinds.can_go_back(to, {one.epoch for one in self.epochs}):
             raise RewindError(self.position.epoch, to)
+
+    def rewind(self, to: int | None) -> int | None:
+        self.check_rewind(to)
+        assert self.position is not None
+        if self.position.epoch is not None:
+            self.rewinds = self.rewinds.rewound(to, self.position.epoch)
         self.epochs = [one for one in self.epochs if to is not None and one.epoch <= to]
         newest = self.epochs[-1].epoch if self.epochs else None
         self.position = attrs.evolve(self.position, epoch=newest)
-        self.rewound = True
         self.version += 1
         return newest
 
@@ -249,6 +256,9 @@ class ModelCommitter(Committer):
             self.is_open = False
             raise
         self.at = epoch.id
+
+    def check_rewind(self, epoch: int | None) -> None:
+        self.sink.place.check_rewind(epoch)
 
     def rewind(self, epoch: int | None) -> None:
         self.at = self.sink.place.rewind(epoch)
@@ -317,11 +327,14 @@ class Life(SteppedExecutor):
     def __init__(self, world: World, restore: str, left: Life | None, resumes: bool) -> None:
         self.world = world
         catalog = Catalog(world.open(ROOT))
-        first = 1 if restore == "latest" else read_savepoint(world.open(restore)).id + 1
+        found = choose(catalog, restore)
+        first = found.manifest.id + 1 if found and restore != "latest" else 1
         started = catalog.take_over("driver", world.tick(), first)
-        point = catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
-        root = ROOT if restore == "latest" else restore
-        self.initial = self.point = RestorePoint(point, root) if point else None
+        self.initial = self.point = choose(catalog, restore)
+        point, root = (self.point.manifest, self.point.root) if self.point else (None, ROOT)
+        self.keep_chosen: Callable[[], None] = lambda: None
+        if restore != "latest":
+            self.keep_chosen = partial(catalog.choose, started, restore)
         machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
@@ -480,6 +493,7 @@ class Life(SteppedExecutor):
             batch=batch,
             root=point.root if point else "",
             outputs=point.outputs(QUERY) if point else (),
+            keep_chosen=self.keep_chosen,
         )
         content = self.world.content(point.manifest, point.root) if point else Content(0, {}, frozenset())
         if resumed is not None:
@@ -491,6 +505,7 @@ class Life(SteppedExecutor):
         else:
             query_id = f"{QUERY}-{next(_unique)}"
             self.sink.begin(QUERY, beginning)
+            self.keep_chosen()
             rows, ends = dict(content.rows), {batch: content.end}
             run = Run(query_id, directory, ends, batch, rows, set(content.cuts))
         self.run = run
@@ -552,10 +567,8 @@ class World:
         self.folder = Path(tempfile.mkdtemp(dir=self.parent))
         self.during: list[Callable[[], None]] = []
         """What happens while a batch is written or an epoch is committed."""
-        self.savepoint: str | None = None
-        """The savepoint that the newest life was to begin from, if it was one."""
-        self.chosen: str | None = None
-        """The savepoint that was last begun from."""
+        self.chosen: Content | None = None
+        """What the checkpoint or savepoint has that was last chosen."""
         self.checked: object = None
         self.contents: dict[str, Content] = {}
         self.lives: list[Life] = []
@@ -594,27 +607,22 @@ class World:
         if not zombie:
             self.lives.clear()
         self.lives = [life for life in self.lives if not life.is_over][-1:]
-        self.savepoint = None if restore == "latest" else restore
-        self.chosen = self.savepoint or self.chosen
+        before_that = self.chosen
+        if restore != "latest" and (found := choose(Catalog(self.open(ROOT)), restore)):
+            self.chosen = self.content(found.manifest, found.root)
         try:
             self.lives.append(Life(self, restore, left, resumes))
         except (OutputAheadError, OutputLostError) as error:
-            # What was published behind a savepoint is not in a checkpoint from before.
-            assert self.chosen is not None, f"a start was refused: {error}"
-            assert isinstance(error, OutputAheadError) or any(one.rewound for one in self.targets.values())
+            # Wherever the pipeline stands, it goes on from there.
+            assert restore != "latest", f"a start was refused: {error}"
+            self.chosen = before_that
             return False
         return True
 
     def begin_somehow(self, restore: str, *, zombie: bool, resumes: bool) -> None:
         """Begin from what is wanted, or from what the targets have."""
-        if self.begin(restore, zombie=zombie, resumes=resumes):
-            return
-        if restore != "latest" and self.begin(zombie=zombie, resumes=resumes):
-            return
-        for uri in sorted(self.savepoints, key=lambda uri: -read_savepoint(self.open(uri)).id):
-            if self.begin(uri, zombie=zombie):
-                return
-        raise AssertionError("there is no way on")
+        if not self.begin(restore, zombie=zombie, resumes=resumes):
+            self.begin(zombie=zombie, resumes=resumes)
 
     # --- promises -------------------------------------------------------------------------------------------
 
@@ -642,7 +650,7 @@ class World:
             assert not gone, f"checkpoint {manifest.id} needs what is gone: {sorted(gone)}"
         allowed = [self.content(completed[-1], ROOT)] if completed else [Content(0, {}, frozenset())]
         if self.chosen is not None:
-            allowed.append(self.content(read_savepoint(self.open(self.chosen)), self.chosen))
+            allowed.append(self.chosen)
         for uid, target in self.targets.items():
             assert any(content.shows(target.rows) for content in allowed), (
                 f"target {uid} shows {target.epochs}, which are no whole epochs of {allowed}"
@@ -860,6 +868,15 @@ class Machine(RuleBasedStateMachine):
         if found and chance < 5:
             self.begin(found[number % len(found)], zombie=zombie, resumes=False)
 
+    @rule(number=SMALL, dies=st.booleans(), chance=SMALL)
+    def an_older_checkpoint_is_restored(self, number: int, dies: bool, chance: int) -> None:
+        """The driver may die before it has a checkpoint of its own."""
+        ids = [manifest.id for manifest in Catalog(self.world.open(ROOT)).completed()]
+        if ids and chance < 3:
+            self.begin(str(ids[number % len(ids)]), zombie=False, resumes=False)
+            if dies:
+                self.begin("latest", zombie=False, resumes=False)
+
     # --- promises
 
     @invariant()
@@ -916,6 +933,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(query_sink, "Publisher", SteppedPublisher)
     monkeypatch.setattr(query_sink, "open_store", lambda uri: world().open(uri))
     monkeypatch.setattr(staged, "open_store", lambda uri: world().open(uri))
+    monkeypatch.setattr(locate, "open_store", lambda uri: world().open(uri))
     monkeypatch.setattr(staging, "write_batch", write_batch)
 
 
@@ -1175,7 +1193,7 @@ def a_savepoint_is_published_beside_a_checkpoint_of_other_rows(machine: Machine)
     for number in range(len(SINKS)):
         machine.a_target_goes_away(number, 0)
     machine.a_savepoint_is_restored(0, False, 0)
-    machine.the_driver_is_killed(False, "", 0)
+    machine.an_older_checkpoint_is_restored(1, False, 0)
 
 
 def jobs_are_faster_than_the_dispatcher_and_the_driver_is_killed(machine: Machine) -> None:
