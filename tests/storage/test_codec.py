@@ -26,7 +26,7 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
 
     Args:
         type_: the type.
-        least: the smallest whole number; None: there is none.
+        least: the smallest whole number, of a field whose texts are names; None: there is none, and texts are any.
     """
     # An id has a type of its own, see ``NewType``.
     type_ = getattr(type_, "__supertype__", type_)
@@ -34,7 +34,7 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
     if attrs.has(type_):
         hints = typing.get_type_hints(type_)
         fields = attrs.fields(type_)
-        # Those that are checked are counts.
+        # Those that are checked are counts or names.
         least_of = {field.name: None if field.validator is None else 0 for field in fields}
         return st.builds(type_, **{name: values(hints[name], least) for name, least in least_of.items()})
     if origin is tuple:
@@ -47,7 +47,7 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
         return st.sampled_from(type_)
     simple = {
         int: st.integers(least),
-        str: st.text(),
+        str: st.text() if least is None else st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True),
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
         type(None): st.none(),
