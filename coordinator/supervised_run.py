@@ -64,6 +64,7 @@ def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
         is_fenced = any(isinstance(error, FencedError) for error in errors)
         ending = Exit.FENCED if is_fenced else Exit.FAILED if errors else Exit.DONE
         coordinator.stop(timeout=timeout, hand_over=hand_over)
-        why = "all queries have ended" if asked.number is None else asked.number.name
-    log.info("the run is over", because=why, exit_code=int(ending))
+        why = str(errors[0]).partition("\n")[0] if errors else "all queries have ended"
+        because = why if asked.number is None else asked.number.name
+    log.info("the run is over", because=because, exit_code=int(ending))
     return ending

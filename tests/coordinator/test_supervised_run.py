@@ -69,14 +69,18 @@ def test_the_run_is_over_when_all_queries_have_ended(pipeline: Pipeline) -> None
     ],
 )
 def test_the_exit_code_says_whether_to_start_again(
-    pipeline: Pipeline, error: SetupError | FencedError, ending: int
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, error: SetupError | FencedError, ending: int
 ) -> None:
+    caplog.set_level("INFO", "chandy")
     query = pipeline.start("q")
     thread = meanwhile(lambda: insides.supervisor(pipeline.coordinator)._fail_for_good(error))
     assert pipeline.coordinator.run() == ending
     thread.join(DEADLINE)
     assert type(query.exception()) is type(error)
     assert is_stopped(pipeline)
+    told = next(line for line in caplog.messages if "the run is over" in line)
+    assert f"exit_code={ending}" in told
+    assert ("a bad end" if ending == 70 else "another driver") in told
 
 
 def test_a_second_signal_does_what_it_did_before(pipeline: Pipeline) -> None:
