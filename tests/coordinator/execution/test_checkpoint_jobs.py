@@ -21,10 +21,20 @@ from chandy.state.rpc.messages import Decline
 from chandy.state.rpc.orders import AbortOrder, CompleteOrder
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.layout import manifest_key, trigger_key
-from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
+from chandy.storage.checkpoints.manifest import (
+    CheckpointKind,
+    EpochRecord,
+    FileRef,
+    Handle,
+    Manifest,
+    OutputRecord,
+)
+from chandy.storage.checkpoints.pins import Pins
+from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import FencedError, StorageReplacedError
+from chandy.storage.ids import CheckpointId
 from chandy.storage.store import Store
 
 from ...builders import pack, shared
@@ -277,6 +287,31 @@ def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callabl
     eventually(lambda: not setup.store.list("checkpoints/1/") and not setup.store.list("checkpoints/2/"))
     for manifest in setup.catalog.completed():
         assert set(manifest.keys()) <= set(setup.store.list())
+
+
+def test_what_a_reader_needs_is_dropped_again_once_it_is_released(make: Callable[..., Setup]) -> None:
+    setup = make(retained=1)
+    setup.completed()
+    reader = Pins(setup.store, "reader")
+    reader.hold(CheckpointId(1), setup.now)
+    setup.completed()
+    setup.completed()
+    eventually(lambda: [manifest.id for manifest in setup.catalog.completed()] == [1, 3])
+    reader.release(Unshared())
+    setup.completed()
+    eventually(lambda: [manifest.id for manifest in setup.catalog.completed()] == [4])
+
+
+def test_a_savepoint_asks_again_for_what_was_published_and_deleted_meanwhile(
+    setup: Setup, tmp_path: Path
+) -> None:
+    gone = OutputRecord("s", (EpochRecord(CheckpointId(1), 1, Handle((FileRef("f", "gone", 1, "ab"),))),))
+    answers = iter([(gone,), ()])
+    setup.queries.pre_commit = lambda query, checkpoint: next(answers)  # type: ignore[method-assign]
+    future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "savepoint"))
+    setup.host.acknowledge(1)
+    assert future.result(DEADLINE).id == 1
+    assert next(answers, None) is None
 
 
 # Promise 4
