@@ -39,7 +39,6 @@ from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import Pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
-from ..storage.checkpoints.manifest import StateRecord
 from ..storage.errors import ChandyError
 from ..storage.ids import BatchId
 from ..storage.logs import logger
@@ -182,9 +181,8 @@ class OperatorTask:
         """Schema of the key columns."""
         return from_json(self.key)
 
-    def with_states(self, states: dict[str, StateRecord]) -> OperatorTask:
-        """Return the same operator with other records of its states, which know the schemas of older values."""
-        spec = attrs.evolve(self.spec.load(), states=states)  # type: ignore[misc]
+    def with_spec(self, spec: OperatorSpec) -> OperatorTask:
+        """Return the same operator by another definition, such as one that knows the schemas of older values."""
         return attrs.evolve(self, spec=Pickled.of(spec, self.uid))
 
     def over(

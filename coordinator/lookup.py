@@ -81,7 +81,7 @@ class Lookup:
         encoded = KeyCodec(schema).encode(values)
 
         where, record = value_prefix(name) + encoded, operator.states[name]
-        entries = self._fetch(operator, schema, encoded, where, record.kind)
+        entries = self._fetch(operator, name, schema, encoded, where, record.kind)
         return lookup_state(record, StateName(operator.uid, name), encoded, entries, int(self.clock() * 1000))
 
     def metrics(self, operator: OperatorRecord) -> OperatorMetrics:
@@ -136,6 +136,7 @@ class Lookup:
     def _fetch(
         self,
         operator: OperatorRecord,
+        state: str,
         schema: StructType,
         key: bytes,
         where: bytes,
@@ -150,6 +151,9 @@ class Lookup:
             # The shards move while a query starts or goes back to a checkpoint.
             if places.query_id == run.query_id:
                 committed = newest_committed(run.logs())
+                if state in operator.deleting_after(committed):
+                    # What is there is that of an earlier version.
+                    return {}
                 # A changelog is deleted once hosts have replayed it.
                 with contextlib.suppress(ChangelogBrokenError):
                     found = self._fetch_from(places, committed, operator, schema, key, where, kind)

@@ -23,12 +23,11 @@ from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
-from ..state.operators.pickling import Pickled
 from ..state.operators.time_mode import TimeMode, check_output_mode
 from ..state.processors.initial_state import initial_rows, write_initial_state
-from ..state.processors.processor import ProcessorSpec, processor_spec
+from ..state.processors.processor import ProcessorSpec, processor_spec, taking_up
 from ..state.processors.style import PandasSettings
-from ..storage.checkpoints.manifest import OperatorRecord, StateRecord
+from ..storage.checkpoints.manifest import OperatorRecord
 from ..storage.keys import validate_name
 from ..storage.logs import logger
 from .aggregating import Aggregating, aggregating
@@ -122,7 +121,6 @@ class Operators:
         check_input(df, stream.key)
         lag = event_time_lag(df, "time_mode" if mode is TimeMode.EVENT else None)
         shard_ranges.check(stream.shards, parallelism=1)
-        was = self._before(uid)
         spec = processor_spec(
             df.schema,
             uid=uid,
@@ -133,7 +131,6 @@ class Operators:
             mode=mode,
             event_time_column=event_time_column,
             settings=PandasSettings.read(df.sparkSession.conf),
-            restored=was.states if was else (),
         )
         if initial_state is not None:
             spec = self._with_initial_state(stream, spec, initial_state)
@@ -220,16 +217,13 @@ class Operators:
         ticking = self.ticks.attach(given.keyed.df, stream.uid, given.mode)
         tally = Tally.begin(ticking.sparkSession.sparkContext)
         made = batch_aggregation(ticking, given.define, combine=combine, tally=tally)
-        task, states = self._add(
+        task, record = self._add(
             attrs.evolve(given.keyed, df=made.rows),
             made.specs[PreAggregation.NOWHERE],
             watermark_lag_ms=given.lag_ms,
             aggregates=made.aggregates,
         )
-        tasks = {
-            place: attrs.evolve(task, spec=Pickled.of(attrs.evolve(spec, states=states), stream.uid))
-            for place, spec in made.specs.items()
-        }
+        tasks = {place: task.with_spec(taking_up(spec, record)) for place, spec in made.specs.items()}
         return BatchAggregate(
             made.rows, BatchOperator(stream.uid, made, tasks, combine, self.partitioning, task.parallelism)
         )
@@ -325,11 +319,11 @@ class Operators:
         watermark_lag_ms: int = 0,
         on_error: OnError = "fail",
         aggregates: Aggregates | None = None,
-    ) -> tuple[OperatorTask, dict[str, StateRecord]]:
+    ) -> tuple[OperatorTask, OperatorRecord]:
         """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
 
         Returns:
-            The operator, and the records of its declared states, which it has.
+            The operator, and its record.
         """
         uid = stream.uid
         was, is_again = self._made.get(uid), uid in self._again
@@ -360,9 +354,7 @@ class Operators:
             self._made[uid] = made
             if accumulated is not None:
                 self._tell_of_new_aggregates(record)
-        # The record also has states that are no longer declared. The task does not need them.
-        states = {name: record.states[name] for name in declared.states}
-        return task.with_states(states), states
+        return task.with_spec(taking_up(spec, record)), record
 
     # --- making them again ----------------------------------------------------------------------------------
 

@@ -90,9 +90,12 @@ class QueryState:
         """Return the operators whose state a checkpoint with this cut has.
 
         Until a batch has run, shards hold what was restored: no state is deleted or has a new schema yet, and a new
-        operator has not started.
+        operator has not started. What the next batch is to delete is in the record all the same: another version of the
+        program may come before it.
         """
-        return self.operators if cut > self.started_after else self.restored
+        now = {operator.uid: operator for operator in self.operators}
+        held = self.operators if cut > self.started_after else self.restored
+        return tuple(attrs.evolve(one, deleting=now[one.uid].deleting_after(cut)) for one in held)
 
 
 class Queries(dict[str, QueryState]):

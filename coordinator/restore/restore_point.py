@@ -261,7 +261,7 @@ def check_operator(
         RestoreError, StateSchemaError: the shards, the key columns or a state differ.
     """
     was = point.operator(operator.uid) if point else None
-    if was is None:
+    if point is None or was is None:
         return operator
     if len(was.shards) != len(operator.shards):
         raise RestoreError(
@@ -278,8 +278,7 @@ def check_operator(
             shown(from_json(operator.key_schema)),
             "use the same key, or give the operator with the new key another uid",
         )
-    states = evolved(was.states, operator.states, dropped, operator.uid)
-    return attrs.evolve(operator, states=states)
+    return evolved(was, operator, dropped, point.batch(was.query))
 
 
 def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:

@@ -99,9 +99,13 @@ def grew_from(record: RunRecord, point: RestorePoint | None) -> bool:
 
 
 def same_operators(were: Sequence[OperatorRecord], operators: Sequence[OperatorRecord]) -> bool:
-    """Return whether operators have the same keys, states and shards as before."""
+    """Return whether operators have the same keys, states and shards as before.
+
+    Which states they delete does not matter by itself: the states of the operators differ, or the checkpoint.
+    """
     return len(were) == len(operators) and all(
-        attrs.evolve(was, key_schema=one.key_schema) == one and same_key(was.key_schema, one.key_schema)
+        attrs.evolve(was, key_schema=one.key_schema, deleting=one.deleting) == one
+        and same_key(was.key_schema, one.key_schema)
         for was, one in zip(were, operators, strict=True)
     )
 

@@ -18,7 +18,7 @@ A time to live can be added, changed and removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import attrs
@@ -42,7 +42,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
+from ...storage.ids import BatchId
 from ..errors import StateSchemaError
 from .schema import MADE_OF, arrow_struct, from_json, to_json
 
@@ -115,24 +116,28 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
 
 
 def evolved(
-    was: Mapping[str, StateRecord], now: Mapping[str, StateRecord], dropped: Collection[str], operator: str
-) -> dict[str, StateRecord]:
-    """Return the records of an operator's states from now on, by name.
+    was: OperatorRecord, now: OperatorRecord, dropped: Collection[str], cut: BatchId
+) -> OperatorRecord:
+    """Return the record of an operator from now on.
 
     The values of a state that is no longer declared stay in the shards, and so does what is known of them: the state
-    may be declared again. Of one that is deleted nothing is known any more.
+    may be declared again. Of one that is deleted nothing is known any more: declared again, it begins empty, also if no
+    batch has run in between and the first one has yet to delete its values.
 
     Args:
-        was: the records in the restored checkpoint.
-        now: those that the operator declares.
-        dropped: the states that it deletes.
-        operator: its uid, for errors.
+        was: the record in the restored checkpoint.
+        now: what the operator declares.
+        dropped: the states that it deletes, if they are there.
+        cut: the last batch in the checkpoint.
 
     Raises:
         StateSchemaError: as of ``evolve``.
     """
-    known = {name: record for name, record in was.items() if name not in dropped}
-    return known | {name: evolve(known.get(name), record, operator, name) for name, record in now.items()}
+    names = {*was.deleting, *(name for name in dropped if name in was.states)}
+    known = {name: record for name, record in was.states.items() if name not in names}
+    states = {name: evolve(known.get(name), record, now.uid, name) for name, record in now.states.items()}
+    deleting = dict.fromkeys(sorted(names), BatchId(cut + 1))
+    return attrs.evolve(now, states=known | states, deleting=deleting)
 
 
 def shown(schema: StructType) -> str:

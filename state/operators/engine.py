@@ -102,7 +102,7 @@ class OperatorSpec(Protocol):
     """The definition of an operator, independent of where it runs. Created on the driver and pickled to every task.
 
     It is an attrs class with the field ``states``. If a restored checkpoint has states of other versions, the
-    coordinator replaces this field by records with all versions before it sends the operator.
+    coordinator replaces this field by records with all versions before it sends the operator (``taking_up``).
     """
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from ...storage.checkpoints.manifest import StateKind, StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
+from ...storage.ids import BatchId
 from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format import keyspace
 from ..format.arrow import BYTES
@@ -26,7 +27,7 @@ from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
 from ..operators.dead_letters import INITIAL_STATE, GivenUpKey
-from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
+from ..operators.engine import Chunk, OperatorSpec, RuntimeContext, collect, with_prefix
 from ..operators.grouping import Groups, group
 from ..operators.pickling import Pickled
 from ..operators.task_state import TaskState, sorted_by_shard
@@ -52,7 +53,7 @@ class ProcessorSpec:
     output: str
     states: dict[str, StateRecord]
     dropped: tuple[str, ...]
-    """Names of states of an earlier version of the processor, to be deleted."""
+    """Names of states of an earlier version of the processor, to be deleted if they are there."""
     ddl: dict[str, str]
     """The schemas of the processor's DDL texts, as Spark's JSON by text, because a task cannot parse DDL."""
     processor: Pickled[StatefulProcessor]
@@ -65,6 +66,8 @@ class ProcessorSpec:
     """The column of the output that has the event time for later operators; None if there is none."""
     settings: PandasSettings
     initial: InitialState | None = None
+    deleting: Mapping[str, BatchId] = attrs.field(factory=dict)
+    """The states whose values from before are deleted, as ``OperatorRecord.deleting`` has them."""
 
     @contextlib.contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ProcessorOperator]:
@@ -106,7 +109,6 @@ def processor_spec(
     mode: TimeMode = TimeMode.NONE,
     event_time_column: str | None = None,
     settings: PandasSettings | None = None,
-    restored: Collection[str] = (),
 ) -> ProcessorSpec:
     """Describe an operator that runs ``processor`` over rows of a schema, on the driver.
 
@@ -120,7 +122,6 @@ def processor_spec(
         mode: its time mode.
         event_time_column: the column of the output that has the event time for later operators.
         settings: of the session, for DataFrames.
-        restored: names of the operator's states in the restored checkpoint.
 
     Raises:
         DefinitionError: ``processor`` is no StatefulProcessor, cannot be pickled, or declares states that cannot be
@@ -138,7 +139,7 @@ def processor_spec(
         input=to_json(schema),
         output=to_json(resolved),
         states=declared.states,
-        dropped=tuple(name for name in declared.dropped if name in restored),
+        dropped=declared.dropped,
         ddl=dict(schemas.known),
         processor=pickled,
         style=style,
@@ -147,6 +148,16 @@ def processor_spec(
         output_time=None if event_time_column is None else EventTime(event_time_column, window=False),
         settings=settings or PandasSettings(),
     )
+
+
+def taking_up(spec: OperatorSpec, record: OperatorRecord) -> OperatorSpec:
+    """Return an operator with what its record knows of earlier versions of its states."""
+    # The record also has states that are no longer declared. Tasks do not need them.
+    states = {name: record.states[name] for name in spec.states}
+    if isinstance(spec, ProcessorSpec):
+        return attrs.evolve(spec, states=states, deleting=record.deleting)
+    made: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
+    return made
 
 
 def _pickled(processor: object, uid: str) -> Pickled[StatefulProcessor]:
@@ -318,12 +329,15 @@ class ProcessorOperator:
         return timely
 
     def begin(self, state: TaskState, attempts: Attempts) -> None:
-        """Delete dropped states; in an operator's first batch, load the initial state."""
+        """Delete states of earlier versions; in an operator's first batch, load the initial state."""
         times = self._context.times
         self._handle.current.begin(state, times.timestamp_ms)
         self._handle.timers.begin(self._spec.mode.until(times))
         self._times = self._spec.mode.timer_values(times)
-        for name in self._spec.dropped:
+        for name, batch in self._spec.deleting.items():
+            # Declared again, it has values of its own from that batch on.
+            if name in self._spec.states and batch != self._context.batch:
+                continue
             for prefix in (keyspace.value_prefix(name), keyspace.part_prefix(name)):
                 for entries in state.scan(prefix, keyspace.after(prefix)):
                     state.put(Entries(entries.shards, entries.keys, pa.nulls(len(entries), BYTES)))

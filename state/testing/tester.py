@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
@@ -15,7 +15,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, StructType, TimestampType
 
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord
+from ...storage.ids import BatchId
 from ..aggregation.aggregates import HASH
 from ..aggregation.windowing import aggregation_in, key_columns
 from ..aggregation.windows import END, START
@@ -24,7 +25,7 @@ from ..format import keyspace
 from ..format.arrow import BYTES, listed
 from ..format.evolution import evolved
 from ..format.keys import KeyCodec
-from ..format.schema import Schemas, from_json
+from ..format.schema import Schemas, from_json, to_json
 from ..format.values import StateName
 from ..operators import engine
 from ..operators.arrow_expiry import Since, TimeToLive
@@ -35,7 +36,7 @@ from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
 from ..operators.time_mode import TimeMode, with_watermark
-from ..processors.processor import ProcessorSpec, processor_spec
+from ..processors.processor import ProcessorSpec, processor_spec, taking_up
 from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
@@ -48,8 +49,8 @@ _BOUNDS: Final = StructType().add(START, TimestampType()).add(END, TimestampType
 Time = int | datetime
 """Milliseconds since 1970, or a time; one without a zone is in UTC."""
 Processor = StatefulProcessor | ArrowProcessor
-Define = Callable[[Processor | None, Sequence[str]], OperatorSpec]
-"""Describes the operator with a processor, given the names of the states that are stored; aggregates have none."""
+Define = Callable[[Processor | None], OperatorSpec]
+"""Describes the operator with a processor; aggregates have none."""
 Prepare = Callable[[pa.Table], pa.Table]
 """Returns what the operator's tasks are sent of rows."""
 Spread = Callable[[tuple[Any, ...]], Iterable[tuple[Any, ...]]]
@@ -61,7 +62,8 @@ class Point:
     """What an operator has stored between two batches."""
 
     shards: MemoryShards
-    states: Mapping[str, StateRecord]
+    record: OperatorRecord | None
+    """None: no batch had run."""
     batch: int
     watermark: int
 
@@ -124,8 +126,8 @@ class OperatorTester:
         self._codec = KeyCodec(self._key)
         self._places = shards
         self._shards = MemoryShards()
-        self._stored: dict[str, StateRecord] = {}
-        self._batch = 0
+        self._restored: OperatorRecord | None = None
+        self._began = self._batch = 0
         self._watermark = 0
         self._query, self._run = str(uuid.uuid4()), str(uuid.uuid4())
         self._processor = processor
@@ -166,7 +168,7 @@ class OperatorTester:
         if watermark is not None:
             schema = with_watermark(schema, watermark)
 
-        def define(given: Any, restored: Sequence[str]) -> OperatorSpec:
+        def define(given: Any) -> OperatorSpec:
             return processor_spec(
                 schema,
                 uid=_UID,
@@ -175,7 +177,6 @@ class OperatorTester:
                 output=output,
                 style=style,
                 mode=mode,
-                restored=restored,
             )
 
         return cls(processor, define, key=key, input=schema, shards=shards, on_error=on_error)
@@ -194,7 +195,7 @@ class OperatorTester:
         """Test an ``ArrowProcessor``. Args and errors are those of ``of_processor``."""
         schema = _schema(input, key)
 
-        def define(given: Any, restored: Sequence[str]) -> OperatorSpec:
+        def define(given: Any) -> OperatorSpec:
             return arrow_spec(schema, uid=_UID, processor=given, output=output)
 
         return cls(processor, define, key=key, input=schema, shards=shards, on_error=on_error)
@@ -254,7 +255,7 @@ class OperatorTester:
                 expected = "approx_distinct of a column whose values can be hashed without Spark"
                 raise invalid_argument("columns", expected, found, "test this one in a session")
 
-        def define(given: Processor | None, restored: Sequence[str]) -> OperatorSpec:
+        def define(given: Processor | None) -> OperatorSpec:
             return made.spec
 
         def spread(row: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
@@ -335,12 +336,15 @@ class OperatorTester:
         Raises:
             NoSuchStateError: the processor has declared no such state.
         """
-        if name not in self._stored:
+        states = self._record.states
+        if name not in states:
             raise NoSuchStateError(
-                "there is no such state", f"one of {', '.join(self._stored) or 'none'}", repr(name)
+                "there is no such state", f"one of {', '.join(states) or 'none'}", repr(name)
             )
+        if name in self._record.deleting_after(BatchId(self._batch - 1)):
+            return None
         return lookup_state(
-            self._stored[name],
+            states[name],
             StateName(_UID, name),
             self._codec.encode(key),
             {where: value for (_, where), value in self._shards.held.items()},
@@ -374,7 +378,10 @@ class OperatorTester:
 
     def checkpoint(self) -> Point:
         """Return what is stored now."""
-        return Point(copy.deepcopy(self._shards), dict(self._stored), self._batch, self._watermark)
+        held = self._record if self._batch > self._began else self._restored
+        cut = BatchId(self._batch - 1)
+        record = held and attrs.evolve(held, deleting=self._record.deleting_after(cut))
+        return Point(copy.deepcopy(self._shards), record, self._batch, self._watermark)
 
     def restore(self, point: Point, processor: Processor | None = None) -> None:
         """Go on from what was stored once, as after a kill.
@@ -387,18 +394,19 @@ class OperatorTester:
             StateSchemaError: it cannot read what is stored.
         """
         self._shards = copy.deepcopy(point.shards)
-        self._stored, self._batch, self._watermark = dict(point.states), point.batch, point.watermark
+        self._restored, self._batch, self._watermark = point.record, point.batch, point.watermark
+        self._began = point.batch
         if processor is not None:
             self._processor = processor
         self._spec = self._defined(self._processor)
 
     def _defined(self, processor: Processor | None) -> OperatorSpec:
-        spec = self._define(processor, tuple(self._stored))
+        spec = self._define(processor)
         dropped = spec.dropped if isinstance(spec, ProcessorSpec) else ()
-        self._stored = evolved(self._stored, spec.states, dropped, _UID)
-        states = {name: self._stored[name] for name in spec.states}
-        with_versions: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
-        return with_versions
+        self._record = OperatorRecord(_UID, "", to_json(self._key), dict(spec.states), ())
+        if self._restored is not None:
+            self._record = evolved(self._restored, self._record, dropped, BatchId(self._batch - 1))
+        return taking_up(spec, self._record)
 
 
 def _schema(given: StructType | str, key: Sequence[str]) -> StructType:

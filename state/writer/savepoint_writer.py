@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import attrs
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,6 +53,7 @@ from .shard_files import RESULT, ShardFiles, WrittenState
 
 Mode = Literal["overwrite", "merge"]
 Kind = Literal["value", "list", "map"]
+T = TypeVar("T")
 
 EXPIRES_AT: Final = "expires_at"
 _FIRST: Final = CheckpointId(1)
@@ -204,13 +205,17 @@ class SavepointWriter:
         else:
             record = self._new_state(operator.record, state, rows, kind or "value", schema, map_key)
         _check_rows(StoredState(uid, state, operator.record.key_schema, record), rows)
-        if state in operator.removed:
-            # What was there before is of another schema, perhaps.
+        if state in operator.removed or state in operator.record.deleting:
+            # What was there before is of another schema, perhaps, or was to be deleted.
             operator.removed.discard(state)
             mode = "overwrite"
         operator.written[state] = _Written(state, record, rows, mode, null_keys)
         if record is not None:
-            operator.record = attrs.evolve(operator.record, states=operator.record.states | {state: record})
+            operator.record = attrs.evolve(
+                operator.record,
+                states=operator.record.states | {state: record},
+                deleting=_without(operator.record.deleting, state),
+            )
         return self
 
     def remove_state(self, uid: str, state: str) -> SavepointWriter:
@@ -225,8 +230,11 @@ class SavepointWriter:
             raise _no_such(f"state of operator {uid!r}", state, (*states, TIMERS))
         operator.written.pop(state, None)
         operator.removed.add(state)
-        left = {name: record for name, record in states.items() if name != state}
-        operator.record = attrs.evolve(operator.record, states=left)
+        operator.record = attrs.evolve(
+            operator.record,
+            states=_without(states, state),
+            deleting=_without(operator.record.deleting, state),
+        )
         return self
 
     def remove_operator(self, uid: str) -> SavepointWriter:
@@ -473,6 +481,10 @@ def _column(rows: DataFrame, field: StructField) -> Column:
 
 
 # --- the manifest -------------------------------------------------------------------------------------------
+
+
+def _without(named: Mapping[str, T], name: str) -> dict[str, T]:
+    return {one: item for one, item in named.items() if one != name}
 
 
 def _with_shards(

@@ -17,13 +17,14 @@ from ..errors import UnfitError
 from ..ids import NO_BATCH, BatchId, CheckpointId
 from ..keys import named
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The newest manifest schema that this version of Chandy writes and reads."""
 
 # The type of attrs' validators would make an int of each id.
 _COUNT: Final[Any] = attrs.validators.ge(0)
 _COUNT_IF_KNOWN: Final[Any] = attrs.validators.optional(_COUNT)
 _BATCH: Final[Any] = attrs.validators.ge(NO_BATCH)
+_BATCHES: Final[Any] = attrs.validators.deep_mapping(attrs.validators.instance_of(str), _COUNT)
 _QUERY: Final = named("query")
 _SINK: Final = named("sink uid")
 
@@ -110,6 +111,13 @@ class OperatorRecord:
     """The state variables that are kept for each key, by name."""
     shards: tuple[Handle | None, ...]
     """One handle per shard, in shard order; None if the shard has never held anything."""
+    deleting: dict[str, BatchId] = attrs.field(factory=dict, validator=_BATCHES)
+    """The states whose values from before are deleted, each with the batch that does so. In a checkpoint, that batch is
+    behind the cut, and shards still have what ``states`` says."""
+
+    def deleting_after(self, cut: BatchId) -> dict[str, BatchId]:
+        """Return the deletions that a checkpoint with this cut does not have yet."""
+        return {name: batch for name, batch in self.deleting.items() if batch > cut}
 
 
 @attrs.frozen
@@ -231,6 +239,8 @@ class Manifest:
     @property
     def schema(self) -> int:
         """The schema that it is written in: the oldest that can say it, so that older versions can read most."""
+        if any(operator.deleting for operator in self.operators):
+            return 5
         if self.channels:
             return 4
         if any(query.outputs for query in self.queries):

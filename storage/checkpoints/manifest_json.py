@@ -45,6 +45,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
             del query["outputs"]
     if manifest.schema < 4:
         del body["channels"]
+    if manifest.schema < 5:
+        for operator in body["operators"]:
+            del operator["deleting"]
     return _document(manifest.schema, canonical(body))
 
 

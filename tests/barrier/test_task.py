@@ -246,7 +246,7 @@ def test_a_task_with_other_records_of_its_states_opens_the_operator_with_them(ho
     OPENED.clear()
     records = {"count": StateRecord(("old", "new"))}
     with pytest.raises(RuntimeError):
-        list(task_of(host, spec=NotedSpec()).with_states(records)(iter([batch("a")])))
+        list(task_of(host, spec=NotedSpec()).with_spec(NotedSpec(states=records))(iter([batch("a")])))
     assert OPENED[0][1] == records
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -73,7 +73,7 @@ class Pipeline:
         self.sizes: list[int] = []
         """Rows of each record batch of the last output."""
 
-    def spec(self, processor: StatefulProcessor, restored: Sequence[str] = ()) -> ProcessorSpec:
+    def spec(self, processor: StatefulProcessor) -> ProcessorSpec:
         return processor_spec(
             self.schema,
             uid="delays",
@@ -84,7 +84,6 @@ class Pipeline:
             mode=self.mode,
             event_time_column=self.event_time_column,
             settings=self.settings,
-            restored=restored,
         )
 
     def batch(

@@ -12,9 +12,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from chandy.barrier.gate import Gate
 from chandy.coordinator.errors import RestoreError, StateSchemaError
+from chandy.coordinator.protocol.query_state import QueryState
+from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.restore.restore_point import RestorePoint, check_operator
-from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, StateRecord
+from chandy.storage.checkpoints.manifest import Handle, OperatorRecord, QueryRecord, StateRecord
+from chandy.storage.ids import BatchId
 
 from ...builders import make_manifest
 
@@ -36,7 +40,9 @@ def operator(shards=4, **states):
 
 def restored(was):
     stored = attrs.evolve(was, query="q", shards=tuple(Handle() for _ in was.shards))
-    return RestorePoint(make_manifest(queries=(), operators=(stored,)), "file:///p")
+    return RestorePoint(
+        make_manifest(queries=(QueryRecord("q", 4, Handle()),), operators=(stored,)), "file:///p"
+    )
 
 
 def test_an_operator_that_the_checkpoint_does_not_have_is_as_it_is_declared():
@@ -118,6 +124,27 @@ def test_a_state_that_changed_as_it_may_knows_all_its_schemas():
 def test_a_state_that_changed_otherwise_is_refused_with_both_schemas():
     with pytest.raises(StateSchemaError, match=r"n int .*found n array<string>"):
         check_operator(restored(operator(count=COUNT)), operator(count=TEXT))
+
+
+def test_a_deleted_state_is_gone_also_if_no_batch_has_run_before_it_is_declared_again():
+    def version(was, *dropped, **states):
+        """The record of a version of the operator, and that in a checkpoint with each cut."""
+        point = restored(was)
+        now = check_operator(point, operator(**states), dropped)
+        (held,) = point.manifest.operators
+        query = QueryState("q", "id", Gate(4), (now,), BatchId(4), (held,), ShardAssignment(), (), BatchId(4))
+        return now, *(query.operators_at(BatchId(cut))[0] for cut in (4, 5))
+
+    was = operator(count=COUNT)
+    now, at_once, later = version(was, "count", "unknown")
+    assert (now.states, now.deleting) == ({}, {"count": 5})
+    # Readers see what shards have.
+    assert (at_once.states, at_once.deleting) == (was.states, {"count": 5})
+    assert (later.states, later.deleting) == ({}, {})
+    again, at_once, later = version(at_once, count=TEXT)
+    assert (again.states, again.deleting) == (operator(count=TEXT).states, {"count": 5})
+    assert (at_once.states, at_once.deleting) == (was.states, {"count": 5})
+    assert (later.states, later.deleting) == (again.states, {})
 
 
 def test_what_is_known_of_a_state_outlives_a_run_that_does_not_declare_it():

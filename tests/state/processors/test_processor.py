@@ -5,6 +5,7 @@
 import datetime
 import uuid
 
+import attrs
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
@@ -378,15 +379,11 @@ def test_a_dropped_state_is_deleted_with_all_its_parts_and_nothing_else():
     pipeline = Pipeline()
     pipeline.batch(Notes(), [("a", 1), ("bb", 1)])
     assert len(pipeline.shards.held) > 8
-    pipeline.batch(pipeline.spec(NoNotes(), restored=["notes", "notes2"]))
+    spec = attrs.evolve(pipeline.spec(NoNotes()), deleting={"notes": pipeline.number})
+    pipeline.batch(spec)
     prefix = keyspace.value_prefix("notes2")
     assert [key[: len(prefix)] for _, key in pipeline.shards.held] == [prefix] * 2
     assert pipeline.batch(NoNotes(), [("a", 1)]) == [{"k": "kept", "n": 1}]
-
-
-def test_a_state_that_the_checkpoint_does_not_have_is_not_looked_for():
-    assert Pipeline().spec(NoNotes(), restored=["notes2"]).dropped == ()
-    assert Pipeline().spec(NoNotes(), restored=["notes"]).dropped == ("notes",)
 
 
 # --- what large collections cost ----------------------------------------------------------------------------

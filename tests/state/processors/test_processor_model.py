@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from collections import Counter, defaultdict
@@ -26,9 +27,10 @@ from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors.processor import ProcessorSpec
 from chandy.state.processors.timers import hidden_list, times_of
 from chandy.state.rpc.messages import BatchTimes
+from chandy.state.testing.tester import OperatorTester
 
 from ...effort import examples
-from ..pipeline import KEY, Pipeline, shard_of
+from ..pipeline import INPUT, KEY, Pipeline, shard_of
 
 OUTPUT = StructType().add("k", "string").add("what", "string")
 TTL = 100
@@ -387,6 +389,74 @@ def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(
         forever = [item for item in kept if expiry_of(item) is None]
         assert len(forever) == sum(map(model.live, items))
         assert sum(map(len, kept)) <= 2 * sum(map(len, forever)), "what has expired is the smaller part"
+
+
+STATES = ("value", "list", "map")
+SCHEMAS = (VALUE, StructType().add("m", "long").add("t", "string"))
+"""Neither can read what the other has written."""
+
+
+class Redeclares(Interprets):
+    """Declares a state with one of the schemas, deletes it, or says nothing about it."""
+
+    def __init__(self, program: dict[str, list[Any]], given: dict[str, str], schemas: dict[str, int]) -> None:
+        super().__init__(program, [], None)
+        self.given, self.schemas = given, schemas
+
+    def init(self, handle: Any) -> None:
+        for name, what in self.given.items():
+            schema = SCHEMAS[self.schemas[name] % 2]
+            if what == "delete":
+                handle.deleteIfExists(name)
+            elif what == "declare" and name == "map":
+                self.map = handle.getMapState(name, ENTRY, schema)
+            elif what == "declare":
+                setattr(self, name, getattr(handle, f"get{name.title()}State")(name, schema))
+
+
+def processor_tester(processor: Redeclares) -> OperatorTester:
+    return OperatorTester.of_processor(processor, key=["k"], input=INPUT, output=OUTPUT)
+
+
+versions = st.tuples(
+    st.fixed_dictionaries(
+        dict.fromkeys(STATES, st.sampled_from(["declare", "declare", "delete", "delete", "leave"]))
+    ),
+    st.dictionaries(st.sampled_from(KEYS[:2]), st.lists(operation, max_size=6)),
+    st.integers(0, 2),
+    st.booleans(),
+)
+
+
+@quick
+@given(run=st.lists(versions, min_size=2, max_size=6))
+def test_a_deleted_state_is_gone_whenever_checkpoints_are_taken_and_whatever_is_declared_next(
+    run: list[Any],
+) -> None:
+    """Each version begins with a checkpoint, goes back to it or not, and runs some batches or none."""
+    declared, fill = dict.fromkeys(STATES, "declare"), [("value.update", 1, "x"), ("list.append", 2, "y")]
+    first, last = (
+        (declared, dict.fromkeys(KEYS, ops), 1, False) for ops in ([*fill, ("map.update", 3, 4, "z")], READ)
+    )
+    model, schemas = Plain(), dict.fromkeys(STATES, 0)
+    tester = processor_tester(Redeclares({}, declared, schemas))
+    for states, program, batches, twice in (first, *run, last):
+        for name in STATES:
+            if states[name] == "delete":
+                schemas = schemas | {name: schemas[name] + 1}
+                getattr(model, name).clear()
+        ops = {
+            key: [op for op in ops if states[op[0].split(".")[0]] == "declare"]
+            for key, ops in program.items()
+        }
+        point, before = tester.checkpoint(), copy.deepcopy(model)
+        for _ in range(1 + twice):
+            tester.restore(point, Redeclares(ops, states, schemas))
+            model = copy.deepcopy(before)
+            for _ in range(batches):
+                expected = model.batch(ops, [], None, BatchTimes(), TimeMode.NONE)
+                found = tester.batch([(key, 0) for key in ops])
+                assert {row.k: json.loads(row.what) for row in found} == dict(plain(expected))
 
 
 @quick

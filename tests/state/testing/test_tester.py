@@ -160,7 +160,8 @@ def test_another_version_of_the_processor_reads_what_the_one_before_has_stored()
         tester.restore(point, Other())
 
 
-def test_a_state_that_was_deleted_may_be_declared_anew() -> None:
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_state_that_was_deleted_may_be_declared_anew_also_before_a_batch_has_run(batches: int) -> None:
     class Drops(Totals):
         def init(self, handle: Any) -> None:
             handle.deleteIfExists("total")
@@ -171,11 +172,15 @@ def test_a_state_that_was_deleted_may_be_declared_anew() -> None:
     tester = totals()
     tester.batch([("a", 1)])
     tester.restore(tester.checkpoint(), Drops())
-    tester.batch([("b", 1)])
+    for _ in range(batches):
+        tester.batch([("b", 1)])
     with pytest.raises(NoSuchStateError):
         tester.state("total", "a")
-    tester.restore(tester.checkpoint(), Other())
-    assert tester.state("total", "a") is None
+    # Other has stored nothing that Totals would have to read.
+    for version in (Other(), Totals()):
+        tester.restore(tester.checkpoint(), version)
+        assert tester.state("total", "a") is None
+    assert tester.batch([("a", 2)]) + tester.batch([("a", 3)]) == [Row(k="a", total=2), Row(k="a", total=5)]
 
 
 def test_timers_of_event_time_fire_by_the_watermark_and_rows_are_late_by_the_one_before() -> None:

@@ -94,7 +94,7 @@ def test_only_one_with_output_needs_the_schema_after_that_and_comes_back_equal(
     assert found.size - manifest.size == 5
 
 
-def test_only_one_with_channels_needs_the_newest_schema_and_comes_back_equal(manifest: Manifest) -> None:
+def test_only_one_with_channels_needs_the_schema_after_that_and_comes_back_equal(manifest: Manifest) -> None:
     assert "channels" not in json.loads(encode_manifest(manifest))["manifest"]
     channels = (
         ChannelRecord("a", None, "b", "/out", 4, 0, UnreadFiles(3, 500)),
@@ -104,6 +104,14 @@ def test_only_one_with_channels_needs_the_newest_schema_and_comes_back_equal(man
     document = json.loads(encode_manifest(found))
     assert document["schema"] == 4
     assert decode_manifest(encode_manifest(found), STORE, KEY) == found
+
+
+def test_only_one_with_states_to_delete_needs_the_newest_schema_and_comes_back_equal(
+    manifest: Manifest, whole: Manifest
+) -> None:
+    assert "deleting" not in json.loads(encode_manifest(manifest))["manifest"]["operators"][0]
+    assert json.loads(encode_manifest(whole))["schema"] == 5
+    assert decode_manifest(encode_manifest(whole), STORE, KEY) == whole
 
 
 @pytest.mark.parametrize("unverified", [False, True])
@@ -117,7 +125,7 @@ def test_a_changed_schema_is_found(manifest: Manifest, unverified: bool) -> None
         decode_manifest(changed, STORE, KEY)
 
 
-@pytest.mark.parametrize("digit", range(5, 10))
+@pytest.mark.parametrize("digit", range(6, 10))
 def test_a_schema_that_has_become_a_newer_one_is_damaged(manifest: Manifest, digit: int) -> None:
     changed = encode_manifest(manifest).replace(b'"schema":1', f'"schema":{digit}'.encode())
     with pytest.raises(UnfitError, match=f"schema 1, found schema {digit}"):
@@ -189,7 +197,8 @@ def whole(manifest: Manifest) -> Manifest:
     unread = UnreadFiles(1, 2, 3)
     channel = ChannelRecord("a", "s", "b", "t", 1, 2, unread, (TopicPartition("t", 0, 5, 4),))
     query = attrs.evolve(manifest.queries[0], outputs=(OutputRecord("s", (EpochRecord(7, 3),), 6),))
-    return attrs.evolve(manifest, queries=(query,), channels=(channel,))
+    operator = attrs.evolve(manifest.operators[0], deleting={"sum": 42})
+    return attrs.evolve(manifest, queries=(query,), channels=(channel,), operators=(operator,))
 
 
 def sealed(manifest: Manifest, path: Path, value: object) -> bytes:
@@ -213,7 +222,7 @@ def test_a_number_that_nothing_can_have_is_found_in_a_sealed_manifest(whole: Man
     found = places(whole, int)
     assert len(found) > 15
     for path in found:
-        with pytest.raises(UnfitError, match="a manifest of schema 4"):
+        with pytest.raises(UnfitError, match="a manifest of schema 5"):
             decode_manifest(sealed(whole, path, -2), STORE, KEY)
 
 
@@ -237,15 +246,15 @@ def test_a_name_that_would_lead_elsewhere_is_found_in_a_sealed_manifest(whole: M
             try:
                 decode_manifest(sealed(whole, path, other), STORE, KEY)
             except UnfitError as error:
-                assert "a manifest of schema 4" in str(error)
+                assert "a manifest of schema 5" in str(error)
             else:
                 taken.add(field)
     assert taken == NO_NAMES
 
 
 def test_a_newer_schema_names_both_versions_and_says_to_upgrade(manifest: Manifest) -> None:
-    document = json.loads(encode_manifest(manifest)) | {"schema": 5, "manifest": {"anything": "new"}}
-    with pytest.raises(SchemaTooNewError, match=r"schema 5.*up to 4; upgrade chandy"):
+    document = json.loads(encode_manifest(manifest)) | {"schema": 6, "manifest": {"anything": "new"}}
+    with pytest.raises(SchemaTooNewError, match=r"schema 6.*up to 5; upgrade chandy"):
         decode_manifest(json.dumps(document).encode(), STORE, KEY)
 
 
