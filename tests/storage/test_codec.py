@@ -40,7 +40,7 @@ def values(type_: Any, least: int | None = None) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(values(args[0]), max_size=3).map(tuple)
     if origin is dict:
-        return st.dictionaries(values(args[0]), values(args[1]), max_size=3)
+        return st.dictionaries(values(args[0]), values(args[1], least), max_size=3)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values(arg, least) for arg in args])
     if isinstance(type_, type) and issubclass(type_, enum.Enum):
