@@ -177,7 +177,7 @@ class Replicating:
             within=self.proof,
         )
         try:
-            query = pipeline.start(rows.writeStream, name=unique, sink=list(to))
+            query = pipeline.start(rows.writeStream, name=str(unique), sink=list(to))
         except BaseException:
             pipeline.stop(checkpoint=False)
             raise

@@ -114,7 +114,8 @@ def validate_pipeline(name: str) -> str:
             repr(name),
             "choose another name",
         )
-    return name
+    # PySpark 4.1 takes no subclass of a text.
+    return str(name)
 
 
 def pin_key(reader: str, checkpoint: CheckpointId) -> str:
