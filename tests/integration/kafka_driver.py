@@ -60,7 +60,8 @@ class KafkaDriver:
         return self.folder / "driver.log"
 
     def __enter__(self) -> Self:
-        environment = os.environ | {"CHANDY_RUNTIME_DIR": str(self.folder / "run")}
+        # Short: sockets are in it, and pytest's own folders have long names.
+        environment = os.environ | {"CHANDY_RUNTIME_DIR": str(self.folder / "r")}
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.kafka_driver", json.dumps(self.options)],

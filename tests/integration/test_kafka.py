@@ -139,7 +139,7 @@ class Flow:
 
 @pytest.fixture
 def flow(kafka: Broker, jars: list[str], tmp_path: Path) -> Iterator[Flow]:
-    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "r").mkdir(mode=0o700)
     yield Flow(kafka, tmp_path, jars, new_topic(kafka, 2), new_topic(kafka, 2))
 
 
@@ -242,7 +242,7 @@ def run(code: str, kafka: Broker, jars: list[str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "program.py", str(folder)],
         cwd=folder,
-        env=os.environ | {"CHANDY_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"CHANDY_RUNTIME_DIR": str(folder / "r"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -256,7 +256,7 @@ def run(code: str, kafka: Broker, jars: list[str], folder: Path) -> str:
 def test_the_example_counts_each_order_once_in_every_run(
     kafka: Broker, jars: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "r").mkdir(mode=0o700)
     code = (ROOT / "examples" / "kafka_totals.py").read_text()
     assert f'"{PACKAGE}"' in code
     for begins, times in (("begins", 1), ("goes on from a checkpoint", 2)):
@@ -267,7 +267,7 @@ def test_the_example_counts_each_order_once_in_every_run(
 
 
 def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "r").mkdir(mode=0o700)
     code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
     run(code.replace(f'"{PACKAGE}"', "PACKAGE").replace("/tmp/", f"{tmp_path}/"), kafka, jars, tmp_path)
     for block in blocks(PAGE):
