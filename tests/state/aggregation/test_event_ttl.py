@@ -91,6 +91,10 @@ class Model:
         self.keys = {k: one for k, one in self.keys.items() if one.expiry is None or one.expiry > now}
 
 
+def states_of(point: Point) -> dict[str, StateRecord]:
+    return {} if point.record is None else point.record.states
+
+
 def written_anew(point: Point) -> Point:
     """What a ``SavepointWriter`` makes of a checkpoint: it does not know when keys end."""
     held = point.shards.held
@@ -104,7 +108,7 @@ def written_anew(point: Point) -> Point:
 
 def check_index(point: Point) -> None:
     """Whatever is stored and has an end or an expiry is looked at by then."""
-    packing = Packing([from_json(one) for one in point.states[STATE].versions], StateName("", STATE))
+    packing = Packing([from_json(one) for one in states_of(point)[STATE].versions], StateName("", STATE))
     looked_at: dict[tuple[bytes, bytes], int] = {}
     for _, key in point.shards.held:
         if key[:2] in (keyspace.WINDOWS, keyspace.EXPIRY):
@@ -147,7 +151,7 @@ def test_a_key_lives_until_the_time_that_its_row_gave_it_whatever_is_declared_la
             real.batch([(at(99_000), "a", 1)], time=now + 60_000, watermark=watermark + 60_000)
         if is_declared:
             ttl, real = declared, operator(declared)
-        if is_written_anew and STATE in point.states and lives_by_event_time(point.states[STATE]):
+        if is_written_anew and STATE in states_of(point) and lives_by_event_time(states_of(point)[STATE]):
             point = written_anew(point)
         real.restore(point)
         moments = [(t if t is None else at(t), k, v) for t, k, v in rows]
@@ -171,14 +175,16 @@ def test_state_of_an_earlier_version_ends_by_the_time_to_live_that_is_declared(
     plain = operator(None)
     plain.batch([(None, "a", 1), (None, "b", 2)])
     point = plain.checkpoint()
-    schema = from_json(point.states[STATE].versions[-1])
+    schema = from_json(states_of(point)[STATE].versions[-1])
     stored = StructType([*schema.fields, StructField("$last_time", TimestampType())])
     packing, before = Packing([stored], StateName("", STATE)), Packing([schema], StateName("", STATE))
     for (shard, key), value in list(point.shards.held.items()):
         point.shards.held[shard, key] = packing.pack_row((*before.unpack_row(value), at(1000)))
         entry = keyspace.timed_key(keyspace.WINDOWS, 11_000, key.removeprefix(WHERE))
         point.shards.held[shard, entry] = b""
-    point = attrs.evolve(point, states={STATE: StateRecord((to_json(stored),))})
+    assert point.record is not None
+    earlier = attrs.evolve(point.record, states={STATE: StateRecord((to_json(stored),))})
+    point = attrs.evolve(point, record=earlier)
     tested = operator(between)
     tested.restore(point)
     tested.batch([(None, "c", 1)], watermark=20_000)
