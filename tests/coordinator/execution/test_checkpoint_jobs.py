@@ -297,6 +297,8 @@ def test_what_a_reader_needs_is_dropped_again_once_it_is_released(make: Callable
     setup.completed()
     setup.completed()
     eventually(lambda: [manifest.id for manifest in setup.catalog.completed()] == [1, 3])
+    # What is being deleted when a checkpoint completes is dropped again with the one after that.
+    eventually(lambda: setup.executor.protocol.read(lambda state: state.checkpoints.retained.deletions) == 0)
     reader.release(Unshared())
     setup.completed()
     eventually(lambda: [manifest.id for manifest in setup.catalog.completed()] == [4])
