@@ -269,10 +269,13 @@ class RollBack:
 
     cause: ChandyError
     noticed_at: float
-    resume: bool
-    """Whether it may resume at its newest committed batches, if the changelogs of all shards reach them."""
     refusal: NotResumable | None
-    """Why it may not; None: it may."""
+    """Why it may not resume at its newest committed batches; None: it may, as far as all changelogs reach them."""
+
+    @property
+    def resume(self) -> bool:
+        """Whether it may resume."""
+        return self.refusal is None
 
 
 @attrs.frozen
@@ -562,7 +565,7 @@ class RecoveryStateMachine:
             refusal = why_not_resumable(self.loss, is_half_way=self._is_half_way)
             self.outage = attrs.evolve(outage, is_whole=True)
             self.rescalings.starting(None)
-            return RollBack(outage.cause, outage.noticed_at, refusal is None, refusal)
+            return RollBack(outage.cause, outage.noticed_at, refusal)
         self.rescalings.starting(outage.queries)
         return RestartInPlace(outage.queries, outage.cause, outage.noticed_at)
 

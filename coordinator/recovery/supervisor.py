@@ -520,7 +520,7 @@ class Supervisor:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
                         self._restart_in_place(run, cause, noticed_at)
-                case on.RollBack(cause, noticed_at, _, refusal):
+                case on.RollBack(cause, noticed_at, refusal):
                     self._go_back(str(cause), noticed_at, refusal)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             if not isinstance(error, OperationInterruptedError):

@@ -1139,9 +1139,9 @@ class Life(SteppedExecutor):
                     started = decisions.RunStarted(query, run.number, run.query_id)
                     self.recovery.handle(started, self.world.tick())
                     self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
-            case decisions.RollBack(_, _, resumes, _):
+            case decisions.RollBack() as back:
                 try:
-                    rollback.go_back(Rollback(self, fails_at, checked), resume=resumes)
+                    rollback.go_back(Rollback(self, fails_at, checked), resume=back.resume)
                 except FencedError as error:
                     self.recovery.handle(decisions.RestartFailed(error, final=True), self.world.tick())
                     self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
