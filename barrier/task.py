@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -39,6 +38,7 @@ from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.pickling import Pickled
 from ..state.rpc.access import StateAccess
 from ..state.rpc.messages import BeginTask, Endpoint, TaskFailure
+from ..storage import runtime
 from ..storage.errors import ChandyError
 from ..storage.ids import BatchId
 from ..storage.logs import logger
@@ -95,19 +95,19 @@ def begin_batch(
     Raises:
         ChandyError: the batch cannot begin, or the shards have no owner when the time is up.
     """
-    deadline = time.monotonic() + patience
+    deadline = runtime.monotonic() + patience
     while True:
         try:
             client = connect()
             return client, client.begin(task)
         except (HostLostError, HostDismissedError, ShardMovingError) as error:
-            now = time.monotonic()
+            now = runtime.monotonic()
             if now >= deadline:
                 raise
             # A host that is frozen cannot end by itself, and the driver is on another machine.
             if isinstance(error, HostLostError) and now >= deadline - _RESTART_SECONDS:
                 end_silent(error.address)
-        time.sleep(_PAUSE)
+        runtime.sleep(_PAUSE)
 
 
 @attrs.frozen

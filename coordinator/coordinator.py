@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..state.rpc.metrics import OperatorMetrics
-from ..storage import html
+from ..storage import html, runtime
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.checkpoints.proof import FenceProof
@@ -110,7 +109,7 @@ class CheckpointCoordinator(KeyedOperators):
         self._stopped = False
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
-        self._changing = threading.RLock()
+        self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as made:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
             parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by, within)
@@ -531,7 +530,7 @@ class CheckpointCoordinator(KeyedOperators):
             if taken is None and checkpoint:
                 taken = stop.last_checkpoint(patience)
             if replicas := self.replicas:
-                with ThreadPoolExecutor(len(replicas), "chandy-replicas") as pool:
+                with runtime.pool(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
             self._stopped = True
             if not hand_over and self._executor.protocol.closed() is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from ..state.rpc.messages import AskBatches, AskMetrics, HostHello, ReadValues, 
 from ..state.rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..state.rpc.tls import Identity
 from ..state.shards import RestoreSource, ResumePoint
+from ..storage import runtime
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.files import FileCache
 from ..storage.checkpoints.locate import Located
@@ -159,7 +159,7 @@ class Lookup:
                     found = self._fetch_from(places, committed, operator, schema, key, where, kind)
                     if self._places(operator) == places:
                         return found
-            time.sleep(_PAUSE_SECONDS)
+            runtime.sleep(_PAUSE_SECONDS)
         raise QueryNotRunningError(operator.uid, operator.query)
 
     def _places(self, operator: OperatorRecord) -> ShardLocations:

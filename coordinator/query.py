@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.errors import PySparkException
 
+from ..storage import runtime
 from ..storage.checkpoints.manifest import OperatorRecord
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
@@ -64,7 +64,7 @@ class CheckpointedQuery:
         self._stop = stop
         self._run: StreamingQuery | None = None
         self._ids = ("", "")
-        self._done = threading.Event()
+        self._done = runtime.flag()
         self._error: Exception | None = None
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import attrs
 from ..state.format.evolution import shown
 from ..state.operators import shard_ranges
 from ..state.operators.partitioning import default_tasks
+from ..storage import runtime
 from ..storage.logs import logger
 from .adopt.adopter import Adopter, Successor
 from .batch_aggregate import BatchAggregate, BatchWriter
@@ -191,7 +191,7 @@ class QueryStarter:
             raise
         self._started[name] = _Started(request, query, planned, transactional)
         self.operators.started(definition.operators)
-        self.protocol.handle(ScheduleStarted(random.random()))
+        self.protocol.handle(ScheduleStarted(runtime.random()))
         log.info("query started", guarantee=str(query.guarantee))
         return query
 

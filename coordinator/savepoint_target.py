@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 
 import attrs
 
+from ..storage import runtime
 from ..storage.backends.open import open_store
 from ..storage.checkpoints.layout import SAVEPOINTS
 from ..storage.keys import validate_name
@@ -47,7 +47,7 @@ class SavepointTargets:
                     "neither",
                     "call savepoint(NAME) or savepoint(URI), or set CheckpointConfig.savepoints",
                 )
-            target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{secrets.token_hex(3)}"
+            target = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + f"-{runtime.token()[:6]}"
         if "/" not in checked_uri(target):
             validate_name("savepoint", target)
             below = (self.default, self.pipeline) if self.default else (self.root, SAVEPOINTS)

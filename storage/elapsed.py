@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
+
+from . import runtime
 
 # Linux stops CLOCK_MONOTONIC while a machine is suspended; macOS has no other name for the clock that goes on.
 _GOES_ON_ASLEEP: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -28,10 +29,10 @@ class ElapsedClock:
     """
 
     def __init__(
-        self, steady: Callable[[], float] = _since_boot, wall: Callable[[], float] = time.time
+        self, steady: Callable[[], float] = _since_boot, wall: Callable[[], float] = runtime.time
     ) -> None:
         self._steady, self._wall = steady, wall
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._read = steady(), wall()
         self._elapsed = self._read[0]
 

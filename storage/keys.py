@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from typing import Any
 
+from . import runtime
 from .errors import InvalidNameError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -18,7 +18,7 @@ _TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{32}")
 
 def temporary_name() -> str:
     """Return a new name for a file that is not an object yet."""
-    return f"{TEMPORARY}{uuid.uuid4().hex}"
+    return f"{TEMPORARY}{runtime.token()}"
 
 
 def is_temporary(name: str) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from . import runtime
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_loading = threading.Lock()
+_loading = runtime.lock()
 _cause: contextvars.ContextVar[int | None] = contextvars.ContextVar("chandy_cause", default=None)
 
 
@@ -74,12 +75,12 @@ def carried(call: Callable[P, T]) -> Callable[P, T]:
     return partial(context.run, call)
 
 
-def named_pool(threads: int, name: str) -> ThreadPoolExecutor:
+def named_pool(threads: int, name: str) -> Executor:
     """Return a pool of threads that log with the names that are known here."""
     _load()
     from structlog.contextvars import bind_contextvars, get_contextvars
 
-    return ThreadPoolExecutor(threads, name, initializer=partial(bind_contextvars, **get_contextvars()))
+    return runtime.pool(threads, name, initializer=partial(bind_contextvars, **get_contextvars()))
 
 
 class _Late:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from . import runtime
 from .logs import carried
 
 if TYPE_CHECKING:
@@ -53,15 +52,15 @@ def told_if_slow(log: BoundLogger, what: str, *, first: float = FIRST, **facts: 
         first: seconds until the first line.
         facts: what else is to be said.
     """
-    over = threading.Event()
+    over = runtime.flag()
 
     def tell() -> None:
-        began, reminder = time.monotonic(), Reminder(first)
-        while not over.wait(reminder.left(time.monotonic() - began)):
-            if reminder.is_due(waited := time.monotonic() - began):
+        began, reminder = runtime.monotonic(), Reminder(first)
+        while not over.wait(reminder.left(runtime.monotonic() - began)):
+            if reminder.is_due(waited := runtime.monotonic() - began):
                 log.info(f"waiting for {what}", seconds=round(waited), **facts)
 
-    thread = threading.Thread(target=carried(tell), name="chandy-long-wait", daemon=True)
+    thread = runtime.thread(target=carried(tell), name="chandy-long-wait")
     thread.start()
     try:
         yield

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import attrs
 
+from . import runtime
 from .errors import NotDeletedError, StoreFailedError
 from .transfer import PART, download_in_parts
 
@@ -27,7 +27,7 @@ class StoreRequests:
     """Attempts that repeated an operation because the store had failed for a moment."""
     failures: int = 0
     """Operations that have failed, whatever was tried."""
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
+    _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False, repr=False, eq=False)
 
     def count(self, attempts: int = 0, retries: int = 0, failures: int = 0) -> None:
         """Add to the counts."""

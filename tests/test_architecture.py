@@ -81,6 +81,7 @@ OF_PY4J = {"_jvm", "_jdf", "_jc", "_jsc", "_jsparkSession", "_jwrite", "_gateway
 LONGEST = 600
 """Lines of a module. What is longer has more than one job."""
 TIME_OF_DAY = {
+    "storage.runtime": "it hands it out",
     "coordinator.wiring.driver": "it hands out the driver's clock, which no jump moves",
     "storage.elapsed": "it hands out the clock of leases, which two clocks agree about",
     "coordinator.connectors.files.log_clock": "it bounds what it takes from it",
@@ -96,6 +97,27 @@ TIME_OF_DAY = {
     "state.writer.savepoint_writer": "it is for people",
 }
 """Modules that look at the time of day, which may be set to any value, and why. All others are given a clock."""
+SIMULATED = ("barrier", "storage", "state.host", "coordinator")
+"""What runs in a simulator: its time, chance and threads come from ``storage.runtime``."""
+NOT_SIMULATED = {
+    "storage.runtime": "it hands them out",
+    "storage.signals": "a signal comes to a process",
+    "storage.logs": "its lock guards the process's own log",
+    "storage.backends": "a simulator has a store of its own; ``storage.backends.retrying`` takes nothing else",
+    "state.host.discovery": "it starts processes",
+    "state.host.process": "it is one",
+    "coordinator.adopt": "it reads what a stopped query left",
+    "coordinator.cli": "it is a program of its own",
+    "coordinator.connectors": "they talk to real systems; a simulator has sinks and sources of its own",
+    "coordinator.export": "it writes what a program of its own reads",
+    "coordinator.monitor": "it serves real browsers",
+    "coordinator.sources": "they list real folders and topics",
+    "coordinator.spark": "it talks to a JVM; a simulator has queries of its own",
+    "coordinator.supervised_run": "it is the main thread of a program",
+    "coordinator.testing": "it runs queries of Spark",
+    "coordinator.wiring.driver": "it makes the secret of a process",
+}
+"""What takes time, chance and threads from the interpreter all the same, and why."""
 READ_ONCE = {
     "coordinator.channels.observer": "the next look finds what this one has missed",
     "storage.checkpoints.collect": "what is missing is not deleted",
@@ -309,7 +331,21 @@ def test_only_a_second_look_says_that_an_object_is_damaged_or_missing() -> None:
 
 
 def test_nobody_else_takes_the_time_of_day_for_a_clock() -> None:
-    assert modules_with(r"\btime\.time\b|datetime\.now\(|utcnow\(|date\.today\(") == set(TIME_OF_DAY)
+    assert modules_with(r"\b(run)?time\.time\b|datetime\.now\(|utcnow\(|date\.today\(") == set(TIME_OF_DAY)
+
+
+def test_time_chance_and_threads_come_from_one_module() -> None:
+    def is_simulated(name: str) -> bool:
+        apart = any(name == other or name.startswith(f"{other}.") for other in NOT_SIMULATED)
+        return name.startswith(SIMULATED) and not apart
+
+    named = {"threading", "queue", "random", "secrets", "uuid"}
+    takes = r"(?<!\w)time\.(time|monotonic|sleep)\b(?!`)|ThreadPoolExecutor\(|(?<![\w.])Future\(\)"
+    assert {
+        name
+        for name, source in sources().items()
+        if is_simulated(name) and (named & imports()[name] or re.search(takes, source))
+    } == set()
 
 
 def test_signals_are_handled_in_one_place_which_takes_no_lock() -> None:

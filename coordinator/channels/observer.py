@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import attrs
 
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest
 from ...storage.errors import ChandyError, ObjectMissingError
@@ -43,7 +42,7 @@ _REMEMBERED: Final = 4
 class Channels:
     """The channels of a pipeline, and what was seen at their ends. All methods may be called from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
         self._clock = clock
         self._nodes: dict[str, Node] = {}
         self._links: tuple[Link, ...] = ()
@@ -56,7 +55,7 @@ class Channels:
         """When a topic is looked at again that could not be."""
         self._published = _Entries(published)
         self._sources = _Entries(read)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def add(self, definition: Definition) -> tuple[Link, ...]:
         """Add a query; return the channels that it is an end of.
@@ -248,7 +247,7 @@ class _Log:
     _number: int | None = attrs.field(default=None, init=False)
     """The newest entry that was read; None: none was looked for."""
     _not_before: float = attrs.field(default=0.0, init=False)
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
 
     def look(self, writer: str, now: float) -> Written:
         """Read what is new.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from ...state.rpc.messages import (
 )
 from ...state.rpc.orders import Order, StopHost
 from ...state.shards import ShardId
+from ...storage import runtime
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import BatchId
 from ...storage.logs import logger
@@ -75,7 +75,7 @@ class ConnectedHosts:
         self._clock = clock
         self._reports = reports
         self._order_streams = OrderStreams()
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         """Held while the machine hears that a host comes or goes, so that it hears so in the right order."""
         self._watch = host_watch.HostWatch(timeout)
         self.disks = DiskWatch()

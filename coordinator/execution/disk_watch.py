@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import attrs
 
 from ...state.rpc.messages import DiskSpace, HostHello
+from ...storage import runtime
 
 _WINDOW_SECONDS: Final = 3600.0
 """How far back readings count."""
@@ -68,7 +68,7 @@ class DiskWatch:
     """Knows how much is free on the disks of state hosts. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._disks: dict[str, _Disk] = {}
         """By state host."""
 

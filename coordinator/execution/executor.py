@@ -8,12 +8,11 @@ goes to another. Of these, one thread writes the manifests, one after the other.
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from operator import methodcaller
 
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.logs import carried, caused_by, logger
@@ -85,9 +84,9 @@ class CheckpointExecutor:
             timeout=host_timeout,
             reports=reports,
         )
-        self._closing = threading.Event()
-        self._closed = threading.Event()
-        self._ended = threading.Event()
+        self._closing = runtime.flag()
+        self._closed = runtime.flag()
+        self._ended = runtime.flag()
         self.jobs = CheckpointJobs(
             self.protocol,
             watch,
@@ -110,7 +109,7 @@ class CheckpointExecutor:
         """By URI, for savepoints; changed by the dispatching thread alone."""
         self._others = {lane: lane_workers(lane, self._carry_out) for lane in JobLane if not lane.is_of_store}
         self._threads = [
-            threading.Thread(target=carried(self._dispatch), name="chandy-dispatch", daemon=True),
+            runtime.thread(target=carried(self._dispatch), name="chandy-dispatch"),
             self._watcher("chandy-watch", self._look_at_the_time),
             self._watcher("chandy-commits", self._look_for_commits),
         ]
@@ -127,7 +126,7 @@ class CheckpointExecutor:
             target: URI to write it to; None: the pipeline's own store.
             is_final: whether a stop waits for it.
         """
-        future: Future[Checkpoint] = Future()
+        future: Future[Checkpoint] = runtime.future()
         # The caller cannot cancel it: others may wait for the checkpoint, too.
         future.set_running_or_notify_cancel()
         if self._closing.is_set():
@@ -150,11 +149,11 @@ class CheckpointExecutor:
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def _watcher(self, name: str, look: Callable[[], float | None]) -> threading.Thread:
+    def _watcher(self, name: str, look: Callable[[], float | None]) -> runtime.Thread:
         args = (look, self.protocol.watcher())
-        return threading.Thread(target=carried(self._watch), args=args, name=name, daemon=True)
+        return runtime.thread(target=carried(self._watch), args=args, name=name)
 
-    def _watch(self, look: Callable[[], float | None], wake: threading.Event) -> None:
+    def _watch(self, look: Callable[[], float | None], wake: runtime.Flag) -> None:
         """Look again and again, after the seconds that a look returns or when something has happened."""
         while not self._closed.is_set():
             try:
@@ -187,8 +186,8 @@ class CheckpointExecutor:
     def _dispatch(self) -> None:
         """Hand instructions on, in their order."""
         while (given := self.protocol.instructions.get()) is not None:
-            if isinstance(given, threading.Event):
-                self.submit(JobLane.MANIFESTS, self._root, Job(threading.Event.set, given))
+            if isinstance(given, runtime.Flag):
+                self.submit(JobLane.MANIFESTS, self._root, Job(methodcaller("set"), given))
                 continue
             with caused_by(given.cause):
                 try:
@@ -240,7 +239,7 @@ class CheckpointExecutor:
 
         While the store does not answer, it is not known which checkpoint is the latest.
         """
-        settled = threading.Event()
+        settled = runtime.flag()
         self.protocol.instructions.put(settled)
         return settled.wait(_STOP_SECONDS)
 
@@ -266,21 +265,23 @@ class CheckpointExecutor:
         self.protocol.wake_watchers()
         self.hosts.stop()
         self.protocol.instructions.put(None)
-        deadline = time.monotonic() + _STOP_SECONDS
-        with told_if_slow(log, "what is being written and deleted", jobs=self._unfinished(time.monotonic())):
+        deadline = runtime.monotonic() + _STOP_SECONDS
+        with told_if_slow(
+            log, "what is being written and deleted", jobs=self._unfinished(runtime.monotonic())
+        ):
             for thread in self._threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
+                thread.join(max(0.0, deadline - runtime.monotonic()))
             left = self._unfinished(deadline)
         if left:
             log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=left)
         self._ended.set()
         self._answer_the_rest()
-        wait(asked, _STOP_SECONDS)
+        runtime.wait(asked, _STOP_SECONDS)
         self._refuse_the_rest(reason)
 
     def _settle_all(self) -> None:
         """Wait for the manifests of savepoints, too."""
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = runtime.monotonic() + _STOP_SECONDS
         self.settle()
         for workers in self._all_workers():
             workers.lanes[JobLane.MANIFESTS].wait(deadline)
@@ -289,14 +290,14 @@ class CheckpointExecutor:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
         left = (job for workers in self._all_workers() for job in workers.wait(deadline))
         # The event of ``settle`` is queued behind the manifests, and is no work.
-        return sorted({job.name for job in left if not isinstance(job.instruction, threading.Event)})
+        return sorted({job.name for job in left if not isinstance(job.instruction, runtime.Flag)})
 
     def _all_workers(self) -> list[StoreWorkers]:
         return [self._own, *self._elsewhere.values()]
 
     def _answer_the_rest(self) -> None:
         """Give the answers that came after the dispatching thread had ended."""
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(runtime.Empty):
             while True:
                 match self.protocol.instructions.get_nowait():
                     case CausedInstruction(do.Resolve() as answer):

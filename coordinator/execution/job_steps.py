@@ -6,10 +6,11 @@ what a job does is written down once, and a fault that needs a certain moment is
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import attrs
+
+from ...storage import runtime
 
 
 @attrs.frozen
@@ -23,7 +24,7 @@ JobSteps = Iterator[Pause | None]
 """What is left of a job. Anything may happen where it yields, and the job may end there."""
 
 
-def take_all(steps: JobSteps, closed: threading.Event) -> None:
+def take_all(steps: JobSteps, closed: runtime.Flag) -> None:
     """Take the steps of a job, one right after the other.
 
     Args:

@@ -5,14 +5,13 @@ Nothing that may wait happens under the lock: no I/O, no user's callback, no cal
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 import attrs
 
+from ...storage import runtime
 from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import instructions as do
@@ -47,15 +46,15 @@ class LockedProtocol(Questions):
         self.generation = state.generation
         self.root = state.root
         self.versions = state.versions
-        self.instructions: queue.SimpleQueue[CausedInstruction | threading.Event | None] = queue.SimpleQueue()
+        self.instructions: runtime.Queue[CausedInstruction | runtime.Flag | None] = runtime.simple_queue()
         """What is to be carried out. A ``threading.Event`` among them is set once all manifests before it are written;
         None is the end."""
         self._state = state
         self._clock = clock
         self._log = EventLog()
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         """The lock. It is notified after every event."""
-        self._watchers: list[threading.Event] = []
+        self._watchers: list[runtime.Flag] = []
 
     def handle(
         self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None = None
@@ -102,9 +101,9 @@ class LockedProtocol(Questions):
         with self._changed:
             return tuple(self._log)
 
-    def watcher(self) -> threading.Event:
+    def watcher(self) -> runtime.Flag:
         """Return what is set when there may be an earlier deadline, or a commit to watch for."""
-        wake = threading.Event()
+        wake = runtime.flag()
         self._watchers.append(wake)
         return wake
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Self
 
 import attrs
 
+from ...storage import runtime
 from ...storage.logs import carried, logger
 
 log = logger(__name__)
@@ -33,9 +33,9 @@ class Looks:
     """
 
     def __init__(self, looks: Mapping[str, Look]) -> None:
-        self._closing = threading.Event()
+        self._closing = runtime.flag()
         self._threads = [
-            threading.Thread(target=carried(partial(self._watch, aim, look)), name="chandy-look", daemon=True)
+            runtime.thread(target=carried(partial(self._watch, aim, look)), name="chandy-look")
             for aim, look in looks.items()
         ]
 

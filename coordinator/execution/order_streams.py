@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...state.rpc.orders import Heartbeat, Order, StopHost
+from ...storage import runtime
 
 HEARTBEAT_SECONDS = 0.5
 """The longest time without an order to a host. It is also how soon the loss of a host is noticed."""
 
-Mailbox = queue.SimpleQueue[Order]
+Mailbox = runtime.Queue[Order]
 
 
 class OrderStreams:
     """The mailboxes of the connected state hosts. Sending an order never blocks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._mailboxes: dict[str, Mailbox] = {}
         self._stopped = False
 
@@ -43,7 +42,7 @@ class OrderStreams:
 
         The mailbox is there before the first order is read, so nothing that is sent meanwhile is lost.
         """
-        mailbox: Mailbox = queue.SimpleQueue()
+        mailbox: Mailbox = runtime.simple_queue()
         with self._lock:
             self._mailboxes[host] = mailbox
             if self._stopped:
@@ -63,6 +62,6 @@ def _orders(mailbox: Mailbox) -> Iterator[Order]:
     while not isinstance(order, StopHost):
         try:
             order = mailbox.get(timeout=HEARTBEAT_SECONDS)
-        except queue.Empty:
+        except runtime.Empty:
             order = Heartbeat()
         yield order

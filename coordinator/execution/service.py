@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from ...state.rpc.calls import ActionClient, ActionServer, Call, Stream
 from ...state.rpc.messages import AskHost, HostHello, HostName
 from ...state.rpc.orders import Order
 from ...state.rpc.tls import SCHEME, Identity
+from ...storage import runtime
 from ..errors import SetupError
 from .certificates import issue
 from .connected_hosts import ConnectedHosts
@@ -52,7 +52,7 @@ class Service:
 
     def shutdown(self) -> None:
         """Stop the server; the streams of orders end with it, in the background if a host takes nothing in."""
-        stopping = threading.Thread(target=self.server.shutdown, name="chandy-shutdown", daemon=True)
+        stopping = runtime.thread(target=self.server.shutdown, name="chandy-shutdown")
         stopping.start()
         stopping.join(_STOP_SECONDS)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.elapsed import elapsed
@@ -64,9 +64,9 @@ class SuccessorWatch:
         self._looked_at = -math.inf
         self._found: FencedError | None = None
         self._tell: Callable[[FencedError], object] | None = None
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=carried(self._watch), name="chandy-fence", daemon=True)
+        self._lock = runtime.lock()
+        self._closed = runtime.flag()
+        self._thread = runtime.thread(target=carried(self._watch), name="chandy-fence")
         self.proof: FenceProof = _Proof(generation, self)
         """For whatever acts for this generation."""
 

@@ -6,14 +6,13 @@ store that does not answer would hold it up for ever.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import attrs
 
+from ...storage import runtime
 from ...storage.logs import carried, logger
 from .dispatch import JobLane
 
@@ -40,7 +39,7 @@ class Workers(Generic[T]):
     _waiting: deque[T] = attrs.field(factory=deque, init=False)
     _running: list[T] = attrs.field(factory=list, init=False)
     _threads: int = attrs.field(default=0, init=False)
-    _changed: threading.Condition = attrs.field(factory=threading.Condition, init=False)
+    _changed: runtime.Condition = attrs.field(factory=runtime.condition, init=False)
 
     def submit(self, job: T) -> None:
         """Carry a job out soon."""
@@ -55,7 +54,7 @@ class Workers(Generic[T]):
                 return
             self._threads += 1
         try:
-            threading.Thread(target=carried(self._work), name=self.name, daemon=True).start()
+            runtime.thread(target=carried(self._work), name=self.name).start()
         except RuntimeError as error:
             with self._changed:
                 self._threads -= 1
@@ -66,7 +65,7 @@ class Workers(Generic[T]):
         """Wait until nothing is left to do, or until a time on the monotonic clock; return the jobs that are left."""
         while True:
             self.staff()
-            left = deadline - time.monotonic()
+            left = deadline - runtime.monotonic()
             with self._changed:
                 is_done = self._changed.wait_for(lambda: self._is_done, max(0.0, min(left, _STAFF_SECONDS)))
                 if is_done or left <= 0:

@@ -7,7 +7,6 @@ be restored.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from ...state.errors import HostLostError
 from ...state.host.discovery import start_host
 from ...state.rpc.calls import ActionClient
 from ...state.rpc.messages import Endpoint, OpenShards
+from ...storage import runtime
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.logs import carried, logger
 from ..spark.session import is_local_mode, is_this_python
@@ -37,7 +37,7 @@ class LocalHost:
         """
         self._endpoint = endpoint
         self._executor_root = executor_root
-        self._threads: list[threading.Thread] = []
+        self._threads: list[runtime.Thread] = []
 
     def open(self, query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:
         """Open the shards of a query's operators in the background, before its first batch.
@@ -49,9 +49,7 @@ class LocalHost:
         """
         requests = [OpenShards(query_id, one.uid, tuple(range(len(one.shards)))) for one in operators]
         if requests:
-            thread = threading.Thread(
-                target=carried(self._open), args=(requests, failed), name="chandy-ahead", daemon=True
-            )
+            thread = runtime.thread(target=carried(self._open), args=(requests, failed), name="chandy-ahead")
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
             thread.start()
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 import enum
 import math
 import os
-import secrets
 import socket
-import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +18,7 @@ import attrs
 
 from ...state.local.machine import machine_id
 from ...state.local.processes import Process, is_stopped
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, DriverRecord, LeaseRecord
@@ -90,7 +88,7 @@ class Leadership:
     """Renewed as long as this lasts; None if there is nobody to tell."""
     _told: FencedError | None = attrs.field(default=None, init=False)
     _tell: Callable[[FencedError], object] | None = attrs.field(default=None, init=False)
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False, repr=False)
 
     @classmethod
     def take(
@@ -117,7 +115,7 @@ class Leadership:
             started=own.started,
             java=java.pid,
             java_started=java.started,
-            nonce=secrets.token_hex(16),
+            nonce=runtime.token(),
         )
         lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds)
         leadership = cls(catalog, driver, lease)
@@ -164,7 +162,7 @@ class Leadership:
             ended(None)
             self.step_down()
 
-        threading.Thread(target=step_down_later, name="chandy-leadership", daemon=True).start()
+        runtime.thread(target=step_down_later, name="chandy-leadership").start()
 
     def step_down(self) -> None:
         """Step down: this generation writes into no sink any more. Calls after the first do nothing."""
@@ -195,7 +193,7 @@ class Leadership:
 
 _here: dict[str, Leadership] = {}
 """All leaders in this process, by the nonce in their record."""
-_lock = threading.Lock()
+_lock = runtime.lock()
 
 
 # --- following a predecessor --------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ def await_predecessors(
         PredecessorRunsError: one lives on this machine and has not ended its queries.
         FencedError: meanwhile a higher generation has taken over.
     """
-    began = time.monotonic()
+    began = runtime.monotonic()
     for driver in catalog.leaders_before(claim.generation):
         if (
             silence is not None
@@ -251,7 +249,7 @@ def _await(
     lease = catalog.lease(driver.generation)
     while True:
         sign = _sign(catalog, driver)
-        waited = time.monotonic() - began
+        waited = runtime.monotonic() - began
         if sign is Sign.LIVES and (is_silent or _is_still(catalog, driver, lease, waited)):
             # Frozen. Like a driver elsewhere, it begins no batch when it wakes before it has looked for a successor.
             sign = Sign.UNKNOWN
@@ -280,7 +278,7 @@ def _await(
                 driver=_described(driver),
                 at_most_seconds=patience,
             )
-        time.sleep(pause)
+        runtime.sleep(pause)
         pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
         if catalog.leader(driver.generation) is None:
             log.info("the driver before has ended its queries", driver=_described(driver))
@@ -299,7 +297,7 @@ def sight(catalog: Catalog) -> tuple[Sighting, DriverRecord | None]:
     Raises:
         StorageError: the storage does not answer.
     """
-    began = time.monotonic()
+    began = runtime.monotonic()
     newest = catalog.newest_generation()
     # A driver records its lease, then that it leads, then that it has started, and at its end that it was stopped, then
     # that it leads no more. This order of requests shows no end of a driver that is only beginning.
@@ -307,7 +305,7 @@ def sight(catalog: Catalog) -> tuple[Sighting, DriverRecord | None]:
     driver = catalog.leader(newest)
     lease = catalog.lease(newest)
     leader = Leader.NONE if driver is None else Leader.DEAD if is_dead(catalog, driver) else Leader.THERE
-    return Sighting(newest, leader, has_started, lease, began, time.monotonic()), driver
+    return Sighting(newest, leader, has_started, lease, began, runtime.monotonic()), driver
 
 
 def is_dead(catalog: Catalog, driver: DriverRecord) -> bool:

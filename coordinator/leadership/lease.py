@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import LeaseRecord
 from ...storage.elapsed import elapsed
@@ -43,10 +43,10 @@ class HeldLease:
         self._catalog = catalog
         self._clock = clock
         self._lease = LeaseRecord(generation, seconds, 0)
-        self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._lock = runtime.lock()
+        self._over = runtime.flag()
         self._renewed_at = self._held_since = clock()
-        self._thread = threading.Thread(target=carried(self._keep), name="chandy-lease", daemon=True)
+        self._thread = runtime.thread(target=carried(self._keep), name="chandy-lease")
 
     def begin(self) -> None:
         """Record the lease, and renew it from now on.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import uuid
 from collections.abc import Iterable
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import is_shared
@@ -44,8 +42,8 @@ class Prefetch:
         """
         self._catalog = catalog
         self._cache = cache
-        self._thread: threading.Thread | None = None
-        self._paused = threading.Event()
+        self._thread: runtime.Thread | None = None
+        self._paused = runtime.flag()
         self._looked_at = -_LOOK_SECONDS
         self._newest = 0
         """The newest checkpoint whose files are all in the cache."""
@@ -53,10 +51,10 @@ class Prefetch:
     def look(self) -> None:
         """Fetch now and then what a newer checkpoint has, on a thread of its own."""
         self._paused.clear()
-        is_due = time.monotonic() - self._looked_at >= _LOOK_SECONDS
+        is_due = runtime.monotonic() - self._looked_at >= _LOOK_SECONDS
         if is_due and (self._thread is None or not self._thread.is_alive()):
-            self._looked_at = time.monotonic()
-            self._thread = threading.Thread(target=carried(self._fetch), name="chandy-prefetch", daemon=True)
+            self._looked_at = runtime.monotonic()
+            self._thread = runtime.thread(target=carried(self._fetch), name="chandy-prefetch")
             self._thread.start()
 
     def pause(self) -> None:
@@ -88,7 +86,7 @@ class Prefetch:
             log.info("could not fetch a checkpoint ahead", error=str(error))
 
     def _get(self, files: Iterable[FileRef]) -> None:
-        folder = Workspace.create(self._cache.directory / AHEAD, uuid.uuid4().hex[:12], OwnerRecord(AHEAD))
+        folder = Workspace.create(self._cache.directory / AHEAD, runtime.token()[:12], OwnerRecord(AHEAD))
         try:
             # Files of several shards have the same names.
             handle = Handle(tuple(attrs.evolve(file, name=f"{file.sha256}.sst") for file in files))

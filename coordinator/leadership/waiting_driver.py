@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, DriverRecord
 from ...storage.checkpoints.files import FileCache
@@ -50,7 +49,7 @@ class WaitingDriver:
         catalog: Catalog,
         patience: float,
         cache: FileCache,
-        prepare: Callable[[threading.Event], object],
+        prepare: Callable[[runtime.Flag], object],
         clock: Callable[[], float],
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -71,8 +70,8 @@ class WaitingDriver:
         self._prepare = prepare
         self._clock = clock
         self._check = check
-        self._needed = threading.Event()
-        self._warming: threading.Thread | None = None
+        self._needed = runtime.flag()
+        self._warming: runtime.Thread | None = None
         self._followed: int | None = None
         self._told: tuple[int, bool] | None = None
         self._blind = 0.0, Reminder(0.0)
@@ -94,10 +93,10 @@ class WaitingDriver:
                 claim = self._claim(seen)
             except (OSError, ChandyError) as error:
                 self._election.lost_sight()
-                unreachable_since = unreachable_since or time.monotonic()
-                if failing.is_due(time.monotonic() - unreachable_since):
+                unreachable_since = unreachable_since or runtime.monotonic()
+                if failing.is_due(runtime.monotonic() - unreachable_since):
                     log.warning("a standby cannot look at the storage", error=str(error))
-                time.sleep(_LOOK_SECONDS)
+                runtime.sleep(_LOOK_SECONDS)
                 continue
             unreachable_since, failing = None, Reminder(0.0)
             if claim is not None:
@@ -127,9 +126,9 @@ class WaitingDriver:
         if self._followed is None:
             self._followed = max(1, seen.generation)
         if self._warming is None or self._needed.is_set():
-            self._needed = threading.Event()
-            self._warming = threading.Thread(
-                target=carried(self._prepare), args=(self._needed,), name="chandy-warm-up", daemon=True
+            self._needed = runtime.flag()
+            self._warming = runtime.thread(
+                target=carried(self._prepare), args=(self._needed,), name="chandy-warm-up"
             )
             self._warming.start()
         self._prefetch.look()
@@ -149,9 +148,9 @@ class WaitingDriver:
     def _tell_of_leader_without_lease(self, seen: Sighting, driver: DriverRecord | None) -> None:
         """Say again and again that nobody here can know whether the leader lives."""
         if self._told != (seen.generation, False):
-            self._told, self._blind = (seen.generation, False), (time.monotonic(), Reminder(0.0))
+            self._told, self._blind = (seen.generation, False), (runtime.monotonic(), Reminder(0.0))
         since, reminder = self._blind
-        if not reminder.is_due(waited := time.monotonic() - since):
+        if not reminder.is_due(waited := runtime.monotonic() - since):
             return
         where = f"process {driver.pid} on {driver.host}" if driver else "a process that has left no record"
         log.warning(
@@ -166,9 +165,9 @@ class WaitingDriver:
     def _sleep(self, seen: Sighting, driver: DriverRecord | None) -> None:
         """Sleep until the next look, or until the leader's processes have ended."""
         pause = _LOOK_SECONDS if seen.lease is None else min(_LOOK_SECONDS, seen.lease.seconds / _LOOKS)
-        until = time.monotonic() + pause
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _PROCESS_SECONDS))
+        until = runtime.monotonic() + pause
+        while (left := until - runtime.monotonic()) > 0:
+            runtime.sleep(min(left, _PROCESS_SECONDS))
             if driver is not None and is_dead(self._catalog, driver):
                 return
 

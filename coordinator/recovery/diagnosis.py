@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +10,7 @@ import attrs
 from ...state.failure_marks import codes_in
 from ...state.rpc.messages import TaskFailure
 from ...state.user_code import raised_in
+from ...storage import runtime
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.errors import (
     ChandyError,
@@ -100,7 +100,7 @@ def cause_of_end(noticed: Exception, proof: FenceProof, seconds: float = _FENCE_
         except (OSError, ChandyError) as error:
             log.warning("cannot tell whether another driver has taken the pipeline over", error=str(error))
 
-    asking = threading.Thread(target=carried(ask), name="chandy-end", daemon=True)
+    asking = runtime.thread(target=carried(ask), name="chandy-end")
     try:
         asking.start()
         asking.join(seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.checkpoints.proof import FenceProof
@@ -95,7 +94,7 @@ class Launcher:
         local_recovery: LocalRecovery,
         open_ahead: OpenAhead,
         find_damage: FindDamage,
-        interrupted: threading.Event,
+        interrupted: runtime.Flag,
         owner: SinkOwner,
         may_begin_anew: bool,
         allow_new_output: bool,
@@ -257,7 +256,7 @@ class Launcher:
             self._start(run, query, metrics)
 
     def _start(self, run: Run, query: CheckpointedQuery, metrics: RecoveryMetrics) -> None:
-        began = time.monotonic()
+        began = runtime.monotonic()
         definition = run.definition
         self.metrics[run.query_id] = metrics
         uids = [operator.uid for operator in definition.operators]
@@ -281,12 +280,11 @@ class Launcher:
                 # Spark has made it just now; it is long before the first batch.
                 definition.sink.mark(definition.name, self._owner, self._proof)
             query.runs_as(run.spark)
-            metrics.starting += time.monotonic() - began
-            run.follower = threading.Thread(
+            metrics.starting += runtime.monotonic() - began
+            run.follower = runtime.thread(
                 target=carried(self._follow),
                 args=(run, run.spark, first, metrics),
                 name=f"chandy-{query.name}",
-                daemon=True,
             )
             run.follower.start()
         except BaseException:
@@ -446,20 +444,20 @@ class Launcher:
     def _await_commit(
         self, run: Run, spark: StreamingQuery, first: BatchId, metrics: RecoveryMetrics
     ) -> None:
-        began, pause, reminder = time.monotonic(), _POLL_SECONDS, Reminder()
+        began, pause, reminder = runtime.monotonic(), _POLL_SECONDS, Reminder()
         try:
             # The longer it takes, the more seldom: each question costs the driver time that the first batch needs.
             # PySpark takes parts of a second, other than its annotation says.
             while not run.is_known_committed(first) and not spark.awaitTermination(pause):  # type: ignore[arg-type]
                 pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
-                waited = time.monotonic() - began
+                waited = runtime.monotonic() - began
                 # An idle query waits for data, and that is no news.
                 if reminder.is_due(waited) and progress.newest_planned(run.logs_as_known()) >= first:
                     self._tell_of_first_batch(run, first, waited)
         finally:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
             if run.is_known_committed(first):
-                metrics.first_batch = time.monotonic() - began
+                metrics.first_batch = runtime.monotonic() - began
                 if metrics.kind != START:
                     log.info("the query runs again", batch=first, after_seconds=rounded(metrics.total or 0.0))
                 self._watcher.first_commit(run, first, metrics)

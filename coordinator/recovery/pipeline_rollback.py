@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
 from ...state.shards import NotResumable
+from ...storage import runtime
 from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
 from ..errors import WorkingDirectoryError
@@ -48,7 +48,7 @@ class PipelineRollback:
     """Called with the checkpoint to go back to, once it is known."""
     _earlier: list[Run] = attrs.field(factory=list, init=False)
     _next: list[Run] = attrs.field(factory=list, init=False)
-    _began: float = attrs.field(factory=time.monotonic, init=False)
+    _began: float = attrs.field(factory=runtime.monotonic, init=False)
 
     def check_not_fenced(self) -> None:
         """Raise ``FencedError`` if another coordinator has taken the pipeline over."""
@@ -99,17 +99,17 @@ class PipelineRollback:
 
     def queries(self) -> Iterable[str]:
         """Return the names of the queries, in the order in which they were first started."""
-        self.metrics.stopping = time.monotonic() - self._began
+        self.metrics.stopping = runtime.monotonic() - self._began
         return [run.definition.name for run in self._earlier]
 
     def restore(self, query: str, point: RestorePoint | None, resumed: ResumableRun | None) -> None:
         """Make a query's next run."""
-        began = time.monotonic()
+        began = runtime.monotonic()
         self.metrics.in_place = resumed is not None
         definition = self.wrapped[query].definition
         replaced = {_logs_of(run) for run in self.superseded if run.definition.name == query}
         self._next.append(self.launcher.restore(definition, point, resumed, self.round, replaced))
-        self.metrics.restoring += time.monotonic() - began
+        self.metrics.restoring += runtime.monotonic() - began
 
     def release_runs(self) -> None:
         """Tell the state hosts that the stopped runs are over."""

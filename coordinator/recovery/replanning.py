@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.logs import carried, logger
 from ..errors import RescaledError
 from ..protocol.user_requests import RequestPhase, UserRequest
@@ -45,7 +44,7 @@ class Replanning:
     """Has an event decided, and the decision carried out."""
     stop_in_spark: Callable[[Run], None]
     """Has Spark end a run."""
-    decided: threading.Condition
+    decided: runtime.Condition
     """Notified after every event that was decided."""
     _plans: dict[str, _Plan] = attrs.field(factory=dict, init=False)
     """By query."""
@@ -57,9 +56,7 @@ class Replanning:
         request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
         self._plans[name] = _Plan(request, writer)
         self.report(RescaleRequested(name, cause, request))
-        watching = threading.Thread(
-            target=carried(self._watch), args=(name, request), name="chandy-rescale", daemon=True
-        )
+        watching = runtime.thread(target=carried(self._watch), args=(name, request), name="chandy-rescale")
         watching.start()
         with self.decided:
             self.decided.wait_for(lambda: request.phase is not RequestPhase.ADMITTED, timeout)
@@ -82,7 +79,7 @@ class Replanning:
             # Why a run has ended by itself is reported by whoever follows it.
             if run is not None and run.spark is not None and run.spark.isActive:
                 self.report(BatchOver(name))
-            time.sleep(_POLL_SECONDS)
+            runtime.sleep(_POLL_SECONDS)
 
     def stop(self, name: str, number: int) -> None:
         """Have Spark end a run, unless it is another one by now. Whoever follows it reports the end."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ import attrs
 
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
+from ...storage import runtime
 from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
@@ -50,7 +49,7 @@ class Run:
     ended: bool = False
     is_stopping: bool = False
     """Whether it is being stopped, and may still have to commit a batch that its sink has."""
-    follower: threading.Thread | None = None
+    follower: runtime.Thread | None = None
     """Ends when Spark's query has ended."""
     mirror: Mirror | None = None
     """The working directory, if it is on a store; None if it is ``directory`` itself."""
@@ -180,10 +179,10 @@ class Run:
             and not self.is_known_committed(batch)
             and self.spark is not None
             and self.spark.isActive
-            and time.monotonic() < deadline
+            and runtime.monotonic() < deadline
             and not is_settled()
         ):
-            time.sleep(_POLL_SECONDS)
+            runtime.sleep(_POLL_SECONDS)
 
     def log_of(self, batch: BatchId) -> Path:
         """Return a directory whose offset log has a planned batch."""
@@ -206,7 +205,7 @@ class Runs:
             channels: those between the queries.
         """
         self._channels = channels or Channels()
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
 
     def put(self, run: Run) -> None:
@@ -235,10 +234,10 @@ class Runs:
         Args:
             timeout: seconds to wait at most; None: no limit.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else runtime.monotonic() + timeout
         followers = [run.follower for run in self.all() if run.follower is not None]
         for follower in followers:
-            follower.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            follower.join(None if deadline is None else max(0.0, deadline - runtime.monotonic()))
         return not any(follower.is_alive() for follower in followers)
 
     # --- what the executor asks -----------------------------------------------------------------------------

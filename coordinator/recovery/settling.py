@@ -5,10 +5,10 @@ A query that reads the output may have read that batch. After a restore it would
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
+from ...storage import runtime
 from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..query import CheckpointedQuery
@@ -56,7 +56,7 @@ def settled(
             run = launcher.again(run)
             now = clock()
             launcher.start(run, query, RecoveryMetrics.begun(_CAUSE, now, now, in_place=True))
-            run.await_commit(BatchId(committed + 1), time.monotonic() + _SECONDS)
+            run.await_commit(BatchId(committed + 1), runtime.monotonic() + _SECONDS)
         except Exception as error:  # noqa: BLE001 (the query is stopped all the same)
             log.warning("cannot commit the batch that the sink has", query=query.name, error=str(error))
         finally:

@@ -6,9 +6,6 @@ knows how to go back; here are the thread, the locks and what users and hosts ca
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +15,7 @@ import attrs
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...state.shards import NotResumable
+from ...storage import runtime
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import (
     ChandyError,
@@ -77,7 +75,7 @@ class Supervisor:
         runs: Runs,
         local_recovery: LocalRecovery,
         find_damage: FindDamage,
-        interrupted: threading.Event,
+        interrupted: runtime.Flag,
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
@@ -115,11 +113,11 @@ class Supervisor:
         """Tells users of what happens."""
         self._queries: dict[str, CheckpointedQuery] = {}
         # A decision among the events was made on another thread, for this one to carry out.
-        self._events: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
+        self._events: runtime.Queue[_Report | None] = runtime.simple_queue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
-        self._changing = threading.RLock()
+        self._changing = runtime.rlock()
         # Held for a moment, also inside of ``_changing``. It is notified after every event.
-        self._deciding = threading.Condition()
+        self._deciding = runtime.condition()
         self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
         self._restart_at: float | None = None
         self._diagnosis = Diagnosis(token, self._damage)
@@ -131,9 +129,7 @@ class Supervisor:
         self.recoveries: deque[RecoveryMetrics] = deque(maxlen=_REMEMBERED)
         self.recovered: Counter[str] = Counter()
         """How many recoveries there have been, by their kind."""
-        self._thread = threading.Thread(
-            target=carried(self._supervise), name="chandy-supervisor", daemon=True
-        )
+        self._thread = runtime.thread(target=carried(self._supervise), name="chandy-supervisor")
 
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
@@ -160,7 +156,7 @@ class Supervisor:
         self._events.put(self._decide(on.FatalError(error)))
         self._interrupted.set()
         # On a thread of its own: Spark waits for a batch, which may be what has reported it.
-        stopping = threading.Thread(target=carried(self._stop_at_once), name="chandy-fenced", daemon=True)
+        stopping = runtime.thread(target=carried(self._stop_at_once), name="chandy-fenced")
         try:
             stopping.start()
         except RuntimeError as error:
@@ -250,10 +246,10 @@ class Supervisor:
                 START, point.manifest.id if point else None, resumed is not None, self._clock()
             )
             try:
-                began = time.monotonic()
+                began = runtime.monotonic()
                 replaced = self._local_recovery.left(definition.name)
                 run = self._launcher.restore(definition, point, resumed, self._round, replaced)
-                metrics.restoring = time.monotonic() - began
+                metrics.restoring = runtime.monotonic() - began
                 self._launcher.start(run, query, metrics)
             except BaseException:
                 self._launcher.forget(definition.name)
@@ -315,7 +311,7 @@ class Supervisor:
         """
         self._decide(on.StopRequested())
         self._interrupted.set()
-        deadline = time.monotonic() + timeout
+        deadline = runtime.monotonic() + timeout
         stopped: list[Run] = []
         with self._once_settled():
             # Again: the pipeline may have gone back since, or have failed to.
@@ -472,7 +468,7 @@ class Supervisor:
         until = self._restart_at
         try:
             return self._events.get(timeout=None if until is None else max(0.0, until - self._clock()))
-        except queue.Empty:
+        except runtime.Empty:
             self._restart_at = None
             return on.DelayOver()
 
@@ -496,7 +492,7 @@ class Supervisor:
                 self._replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
-            case on.WaitToRestart() if threading.current_thread() is not self._thread:
+            case on.WaitToRestart() if runtime.current_thread() is not self._thread:
                 # Only that one waits.
                 self._events.put(decision)
             case on.WaitToRestart(until, cause):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Protocol
 
 from ...state.reader.feed_offsets import FeedOffset
+from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
@@ -109,7 +109,7 @@ class Replica:
             ReplicaError: it has failed for good, or the time was too short.
             CheckpointError: a checkpoint of the replica has failed.
         """
-        deadline = time.monotonic() + seconds(timeout)
+        deadline = runtime.monotonic() + seconds(timeout)
         newest = Catalog(self._source.pins.store).latest()
         wanted = 0 if newest is None else newest.id
         while True:
@@ -118,7 +118,7 @@ class Replica:
                 raise ReplicaError(
                     f"replica {self.name!r} has failed", "one that runs", str(error)
                 ) from error
-            left = deadline - time.monotonic()
+            left = deadline - runtime.monotonic()
             if left <= 0:
                 raise ReplicaError(
                     f"replica {self.name!r} has not caught up in time",
@@ -132,7 +132,7 @@ class Replica:
                     self._pipeline.checkpoint().result(left)
                     return wanted
             else:
-                time.sleep(_LOOK_SECONDS)
+                runtime.sleep(_LOOK_SECONDS)
 
     def _has_read(self, wanted: int) -> bool:
         """Whether a batch has committed that ends with a checkpoint, or a later one."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from pathlib import Path
 
+from ...storage import runtime
 from ...storage.disk.directories import (
     QUERIES,
     make_private_folder,
@@ -31,7 +31,7 @@ class QueryDirectories:
         self.base = base or private_directory(runtime_directory()) / QUERIES
         self._workspace = Workspace.create(
             self.base,
-            f"{pipeline}-{uuid.uuid4().hex[:12]}",
+            f"{pipeline}-{runtime.token()[:12]}",
             OwnerRecord(QUERIES, pipeline),
             keep=lambda place: any(place.glob(f"*/{RECORD}")),
         )

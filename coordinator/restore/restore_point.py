@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import attrs
 from ...state.format.evolution import evolved, shown
 from ...state.format.schema import bare, from_json
 from ...state.shards import RestoreSource, ShardId
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.backends.retrying import interruptible
 from ...storage.checkpoints.catalog import Catalog
@@ -179,9 +179,7 @@ def _check_complete(catalog: Catalog, found: Located) -> None:
         raise _damaged(catalog, error, found.manifest.id)
 
 
-def damage(
-    catalog: Catalog, point: RestorePoint, interrupted: threading.Event
-) -> DamagedCheckpointError | None:
+def damage(catalog: Catalog, point: RestorePoint, interrupted: runtime.Flag) -> DamagedCheckpointError | None:
     """Check whether a checkpoint is damaged, by reading every byte of it.
 
     Args:
@@ -203,7 +201,7 @@ def damage(
 
 
 def find_damage(
-    catalog: Catalog, interrupted: threading.Event, point: RestorePoint
+    catalog: Catalog, interrupted: runtime.Flag, point: RestorePoint
 ) -> DamagedCheckpointError | None:
     """Do as ``damage`` does; return None, too, if the store cannot be read now, or the reading is interrupted."""
     try:
@@ -323,7 +321,7 @@ def restore_query(
     name: str,
     directory: Path,
     cache: FileCache | None,
-    interrupted: threading.Event,
+    interrupted: runtime.Flag,
     *,
     compact_interval: int = DEFAULT_INTERVAL,
     location: str | None = None,

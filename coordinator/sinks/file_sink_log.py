@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import os
 import urllib.parse
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import NO_BATCH, BatchId
 from ..errors import incomplete
@@ -180,7 +180,7 @@ def _is(path: Path, content: bytes) -> bool:
 
 def _write(path: Path, content: bytes, proof: FenceProof) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    new = path.parent / f".{path.name}.{runtime.token()}.tmp"
     with new.open("xb") as stream:
         stream.write(content)
         stream.flush()
@@ -193,7 +193,7 @@ def _write(path: Path, content: bytes, proof: FenceProof) -> None:
 def _undo(aside: Path, entry: Path, proof: FenceProof) -> None:
     """Take an entry out of the log; until its data files are set aside too, it waits beside them."""
     _forget_checksum(entry, proof)
-    _move(entry, aside / _UNDONE / f"{entry.name}-{uuid.uuid4().hex}", proof)
+    _move(entry, aside / _UNDONE / f"{entry.name}-{runtime.token()}", proof)
 
 
 def _set_aside(output: Path, *, keep: set[str], proof: FenceProof) -> int:

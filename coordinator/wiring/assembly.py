@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-import random
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -18,6 +16,7 @@ import attrs
 from ...state.operators.partitioning import by_id
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
+from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.proof import FenceProof
@@ -73,7 +72,7 @@ _EXECUTORS_SECONDS: Final = 0.5
 more second."""
 _BACKLOG_SECONDS: Final = 1.0
 """How often to ask whether queries are behind their sources."""
-StandBy = Callable[[threading.Event], object]
+StandBy = Callable[[runtime.Flag], object]
 """Warms this process up while another driver leads, until the event is set."""
 
 
@@ -306,10 +305,10 @@ def _supervisor(
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     config = driver.config
-    interrupted = threading.Event()
+    interrupted = runtime.flag()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, interrupted)
     return Supervisor(
-        state=RecoveryStateMachine(config.restart.tracker(), random.random),
+        state=RecoveryStateMachine(config.restart.tracker(), runtime.random),
         launcher=Launcher(
             directories=driver.directories,
             runs=runs,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from ...state.host.host_config import check_runtime
 from ...state.host.versions import versions_of
 from ...state.local import changelog
 from ...state.rpc.messages import Endpoint
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.backends.probe import probe_exclusive_create
 from ...storage.checkpoints.catalog import Catalog
@@ -264,5 +264,5 @@ def _make_cache(cache: Path) -> None:
 
 def _clock() -> Callable[[], float]:
     """Return a clock of seconds since 1970 that never goes back, whatever is done to the machine's."""
-    offset = time.time() - time.monotonic()
-    return lambda: offset + time.monotonic()
+    offset = runtime.time() - runtime.monotonic()
+    return lambda: offset + runtime.monotonic()

@@ -6,13 +6,12 @@ Python imports modules, workers start. None of it needs the real pipeline.
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...state.host.discovery import keep_spare
+from ...storage import runtime
 from ...storage.disk.directories import private_directory, runtime_directory
 from ...storage.disk.owners import OwnerRecord
 from ...storage.disk.workspace import Workspace
@@ -37,7 +36,7 @@ _SECONDS: Final = 60.0
 """How long a query may take. It is given up then: the machine is busy."""
 
 
-def warm_up(spark: SparkSession, coordinators: Callable[..., Any], needed: threading.Event) -> None:
+def warm_up(spark: SparkSession, coordinators: Callable[..., Any], needed: runtime.Flag) -> None:
     """Run batches with state, a checkpoint and a restore, in a session and a folder of their own; then keep warm.
 
     Spark ends Python workers that have been idle for a minute, so they get something to do until then. The user's
@@ -70,11 +69,9 @@ def _use_workers(spark: SparkSession) -> None:
     spark.range(parallel, numPartitions=parallel).mapInArrow(_same, "id long").collect()
 
 
-def _rehearse_both_lives(
-    spark: SparkSession, coordinators: Callable[..., Any], needed: threading.Event
-) -> None:
+def _rehearse_both_lives(spark: SparkSession, coordinators: Callable[..., Any], needed: runtime.Flag) -> None:
     base = private_directory(runtime_directory()) / FOLDER
-    workspace = Workspace.create(base, uuid.uuid4().hex[:12], OwnerRecord(FOLDER))
+    workspace = Workspace.create(base, runtime.token()[:12], OwnerRecord(FOLDER))
     try:
         # The second time it restores what the first has checkpointed.
         for life in range(2):

@@ -7,13 +7,13 @@ left on the machine.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import CopyGivenUpError
@@ -47,7 +47,7 @@ class _Arrival:
     """Whether the owner forwards what tasks stage. Changed under the lock."""
     catching_up: Future[None] | None = None
     """What is left to do of the batch that was forwarded last."""
-    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    lock: runtime.Lock = attrs.field(factory=runtime.lock)
     """What is forwarded waits until the standby has what comes before it."""
 
 
@@ -81,11 +81,11 @@ class Arrivals:
         self._peers = peers
         self._set_aside = set_aside
         self._destroy = destroy
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._arrivals: dict[CopyId, _Arrival] = {}
         self._wanted: dict[CopyId, ShardKey] = {}
         """The moves that go on and the standbys, by what moves or follows."""
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._pools: dict[str, Executor] = {}
 
     def open(self, order: OpenAhead) -> None:
         """Restore a shard in the background, and follow its owner."""
@@ -160,11 +160,11 @@ class Arrivals:
     def _submit(self, what: str, copy_id: CopyId, work: Callable[[], CopyReport]) -> None:
         self._pool(what).submit(self._report, copy_id, work)
 
-    def _pool(self, what: str) -> ThreadPoolExecutor:
+    def _pool(self, what: str) -> Executor:
         # Made when first needed: where there is one host, there are no moves.
         with self._lock:
             if what not in self._pools:
-                self._pools[what] = ThreadPoolExecutor(_THREADS[what], f"chandy-{what}")
+                self._pools[what] = runtime.pool(_THREADS[what], f"chandy-{what}")
             return self._pools[what]
 
     def _report(self, copy_id: CopyId, work: Callable[[], CopyReport]) -> None:

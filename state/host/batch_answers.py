@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from ...storage import runtime
 from ...storage.ids import BatchId
 from ..rpc.messages import AskBatch, BatchAnswer
 
@@ -16,7 +16,7 @@ class BatchAnswers:
     def __init__(self, host: str, ask: Callable[[AskBatch], BatchAnswer]) -> None:
         self._host = host
         self._ask = ask
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._newest: dict[str, tuple[int, Future[BatchAnswer]]] = {}
 
     def get(self, query_id: str, batch: BatchId) -> BatchAnswer:
@@ -25,7 +25,7 @@ class BatchAnswers:
         Raises:
             ChandyError: the coordinator refused or does not answer. The next task asks again.
         """
-        future: Future[BatchAnswer] = Future()
+        future: Future[BatchAnswer] = runtime.future()
         with self._lock:
             newest, known = self._newest.get(query_id, (-1, None))
             if known is not None and newest == batch:

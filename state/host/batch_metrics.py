@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from typing import Final
 
+from ...storage import runtime
 from ..rpc.messages import BeginTask
 from ..rpc.metrics import BatchMetrics
 
@@ -17,7 +17,7 @@ class RecentBatches:
     """The metrics of the latest batches on one host, by query and operator."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         # By the shards of a task within its batch: another attempt at the task takes the place of the one before.
         self._known: defaultdict[tuple[str, str], dict[int, dict[tuple[int, ...], BatchMetrics]]] = (
             defaultdict(dict)

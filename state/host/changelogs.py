@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import threading
-import time
 from pathlib import Path
 from typing import Final, Self
 
 import attrs
 
+from ...storage import runtime
 from ...storage.disk.directories import HOST_CHANGELOGS, size_and_age
 from ...storage.disk.locks import try_acquire
 from ...storage.disk.owners import OwnerRecord
@@ -80,7 +79,7 @@ class HostChangelogs:
             except OSError:
                 # Somebody else deletes it.
                 return True
-            return time.time() - written_at < _KEPT_SECONDS
+            return runtime.time() - written_at < _KEPT_SECONDS
 
         return cls(
             Workspace.create(root, f"{driver}-{host}", OwnerRecord(HOST_CHANGELOGS, host), is_kept), driver
@@ -111,12 +110,12 @@ class HostChangelogs:
             ChangelogBrokenError: the process goes on, or has deleted its changelogs.
         """
         folder = self.root / f"{self._driver}-{host}"
-        until = time.monotonic() + _END_SECONDS
+        until = runtime.monotonic() + _END_SECONDS
         try:
             while (lock := try_acquire(folder / ALIVE)) is None:
-                if time.monotonic() >= until:
+                if runtime.monotonic() >= until:
                     raise ChangelogBrokenError(str(folder), batch, "a state host that still writes it")
-                time.sleep(_LOOK_SECONDS)
+                runtime.sleep(_LOOK_SECONDS)
         except OSError as error:
             raise ChangelogBrokenError(str(folder), batch, str(error)) from error
         # The process has ended, and no other one gets its id.
@@ -125,9 +124,7 @@ class HostChangelogs:
 
     def release(self, query_id: str) -> None:
         """Delete the changelogs of a run that is over in the background, also those that lost hosts have left."""
-        threading.Thread(
-            target=self._release, args=(query_id,), name="chandy-changelogs", daemon=True
-        ).start()
+        runtime.thread(target=self._release, args=(query_id,), name="chandy-changelogs").start()
 
     def _release(self, query_id: str) -> None:
         shutil.rmtree(self.workspace.path / query_id, ignore_errors=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Final, Self
 
+from ...storage import runtime
 from ..errors import ShardRefusedError
 from ..format.columns import Columns
 from .cache import Value
@@ -34,7 +34,7 @@ class Changes:
         """How many parts the table has."""
         self._entries: dict[bytes, Value] = {}
         self._ordered: list[bytes] = []
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
 
     def __len__(self) -> int:
         """Return the number of rows. A key counts as often as it was added."""

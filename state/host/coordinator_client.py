@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, get_args
@@ -13,6 +11,7 @@ from typing import Final, get_args
 import attrs
 from pyarrow import flight
 
+from ...storage import runtime
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import CoordinatorLostError
@@ -46,7 +45,7 @@ class Lease:
     """How long a host may run without a message from its coordinator."""
 
     seconds: float
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = runtime.monotonic
     _renewed: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -74,12 +73,12 @@ class Pulse:
     host: str
     directory: Path
     pause: float = PULSE_SECONDS
-    stopped: threading.Event = attrs.field(factory=threading.Event)
+    stopped: runtime.Flag = attrs.field(factory=runtime.flag)
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
         """Beat on a thread for the length of the ``with``. Nothing is written into the directory afterwards."""
-        thread = threading.Thread(target=self.beat, name="pulse", daemon=True)
+        thread = runtime.thread(target=self.beat, name="pulse")
         thread.start()
         try:
             yield
@@ -116,9 +115,9 @@ class OrderStream:
     hello: HostHello
     obey: Callable[[Order], None]
     lease: Lease
-    welcomed: threading.Event = attrs.field(factory=threading.Event)
+    welcomed: runtime.Flag = attrs.field(factory=runtime.flag)
     """Set when the first message has arrived."""
-    stopped: threading.Event = attrs.field(factory=threading.Event)
+    stopped: runtime.Flag = attrs.field(factory=runtime.flag)
 
     def follow(self) -> None:
         """Obey orders until ``stopped``. Run it on a thread of its own."""

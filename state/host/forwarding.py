@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
+from ...storage import runtime
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..rpc.messages import BeginTask, Control, DropStandby, Forward, Forwarded
@@ -82,7 +82,7 @@ class Forwarding:
             answers = [forward(address) for address in owed]
         else:
             # Each has its own time: one that does not answer takes none from the others.
-            with ThreadPoolExecutor(len(owed), "chandy-forward") as pool:
+            with runtime.pool(len(owed), "chandy-forward") as pool:
                 answers = list(pool.map(forward, owed))
         return [request for request in answers if request is not None]
 

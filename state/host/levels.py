@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
+from ...storage import runtime
 from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import ShardBrokenError, ShardClosedError
@@ -44,8 +44,8 @@ class Levels:
     def __init__(self, shard: str, directory: Path, memory: Memory) -> None:
         self._shard = shard
         self._memory = memory
-        self._lock = threading.Lock()
-        self._disk = threading.Lock()
+        self._lock = runtime.lock()
+        self._disk = runtime.lock()
         self.database = ShardDatabase(shard, directory, memory)
         self.changed_by = self.database.position
         """The last batch that changed anything."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final, Protocol
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
+
+from ...storage import runtime
 
 _ROCKSDB_SHARE: Final = 0.5
 """RocksDB's part of the budget: cached blocks of files, and write buffers."""
@@ -73,8 +74,8 @@ class Memory:
         self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             int(rocksdb * _WRITE_SHARE), False, self._cache
         )
-        self._lock = threading.Lock()
-        self._balancing = threading.Lock()
+        self._lock = runtime.lock()
+        self._balancing = runtime.lock()
         self._holders: tuple[Holder, ...] = ()
         self._turn = 0
 

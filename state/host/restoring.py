@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
+from ...storage import runtime
 from ...storage.checkpoints.restore import RestoreReport
 from ...storage.logs import logger
 from ..rpc.messages import ShardsRestored
@@ -24,11 +23,11 @@ class RestoreLog:
         clock: monotonic seconds.
     """
 
-    def __init__(self, shard: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, shard: str, total: int, clock: Callable[[], float] = runtime.monotonic) -> None:
         self._shard = shard
         self._total = total
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._done = 0
         self._next = clock() + _EVERY_SECONDS
 
@@ -51,12 +50,12 @@ class RestoreTally:
         clock: monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
         self._left = 0
         self._clock = clock
         self._begun = clock()
         self._wanted: float | None = None
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._files = self._opening = 0.0
         self._found = self._downloaded = 0
         self._read: list[int] = []

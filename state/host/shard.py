@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from ...storage import runtime
 from ...storage.checkpoints.manifest import StateKind
 from ...storage.ids import NO_BATCH, BatchId
 from ..errors import ShardRefusedError
@@ -66,7 +66,7 @@ class Shard:
         """The term in which this host has it."""
         self.standby: ShardStandby | None = None
         """The standby that must have what is staged before the task is told that it is."""
-        self.in_order = threading.Lock()
+        self.in_order = runtime.lock()
         """Held while an attempt is staged here and at the standby, so that both have staged the same one last."""
         self._memory = memory
         self._changelog = changelog
@@ -75,7 +75,7 @@ class Shard:
         """Whether it is a standby: what commits is added to its state later, because no task reads it."""
         self._committed: tuple[BatchId, Changes] | None = None
         """A standby's last committed batch, until it is added to the state."""
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._batches = ShardBatches(name, max(position, self.levels.changed_by), self._apply)
 
     @property

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Rdict
 
+from ...storage import runtime
+
 
 def snapshot_files(directory: Path) -> dict[str, Path]:
     """Return the files of a RocksDB checkpoint that a snapshot has to keep, by name.
@@ -31,7 +33,7 @@ class Snapshot:
         self.cancelled = False
         """Whether the snapshot is not needed any more."""
         self._settle = settle
-        self._linked: Future[dict[str, Path]] = Future()
+        self._linked: Future[dict[str, Path]] = runtime.future()
         self.entries = 0
         """About how many entries it has, once its files exist."""
 

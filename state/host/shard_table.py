@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import attrs
 
+from ...storage import runtime
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import ShardMissingError
@@ -57,12 +57,12 @@ class ShardTable:
         self._host = host
         self._control = control
         self._open_shard = open_shard
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._shards: dict[ShardKey, _Claimed] = {}
         self._aside: dict[ShardKey, Shard] = {}
         """Shards that are moving, as they are between two batches. The coordinator says who may serve them."""
-        self._pool = ThreadPoolExecutor(_RESTORES, "chandy-restore")
-        self._releasing = ThreadPoolExecutor(1, "chandy-release")
+        self._pool = runtime.pool(_RESTORES, "chandy-restore")
+        self._releasing = runtime.pool(1, "chandy-release")
 
     def acquire(self, query_id: str, uid: str, shards: Iterable[int]) -> Acquired:
         """Claim the shards that are not here yet in one call, wait until all are open, and return where they are.

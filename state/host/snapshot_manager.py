@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.layout import pack_key
 from ...storage.checkpoints.snapshots import SnapshotSource, SnapshotWriter, StoredSnapshot
@@ -57,7 +56,7 @@ class SnapshotTask:
         lock: guards ``accepted``.
     """
 
-    def __init__(self, accepted: AcceptedOrder, directory: Path, lock: threading.Lock) -> None:
+    def __init__(self, accepted: AcceptedOrder, directory: Path, lock: runtime.Lock) -> None:
         self.accepted = accepted
         self._directory = directory
         self._lock = lock
@@ -73,7 +72,7 @@ class SnapshotTask:
             first = self.accepted.begin(key)
             future = self._taken.get(key)
             if future is None:
-                future = self._taken[key] = Future()
+                future = self._taken[key] = runtime.future()
                 if not first:
                     future.set_exception(CancelledError())
             directory = self._directory / str(len(self._taken))
@@ -95,13 +94,13 @@ class SnapshotTask:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _take(self, shard: Shard, directory: Path, future: Future[LocalSnapshot], *, follow: bool) -> None:
-        started, begin = time.time(), time.monotonic()
+        started, begin = runtime.time(), runtime.monotonic()
         try:
             snapshot = shard.snapshot(directory, self.accepted.order.cut, follow=follow)
         except Exception as error:  # noqa: BLE001 - the order is declined with it
             future.set_exception(error)
             return
-        ended = time.monotonic()
+        ended = runtime.monotonic()
         future.set_result(LocalSnapshot(snapshot, started, ended - begin, ended))
         if not self.accepted.is_open:
             snapshot.cancel()
@@ -134,15 +133,15 @@ class SnapshotManager:
         self._directory = directory
         self._open_store = open_store
         self._cache = cache
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._orders = SnapshotOrders()
         self._bases = SnapshotBases()
         self._running: dict[AcceptedOrder, SnapshotTask] = {}
         self._hashes: defaultdict[ShardKey, dict[tuple[str, int], str]] = defaultdict(dict)
         """By shard: SHA-256 by name and size of its RocksDB's files. RocksDB uses no name twice."""
-        self._uploads = ThreadPoolExecutor(_UPLOADS, "chandy-upload")
+        self._uploads = runtime.pool(_UPLOADS, "chandy-upload")
         # Apart from the uploads, which may wait for a store that does not answer.
-        self._writers = ThreadPoolExecutor(_WRITERS, "chandy-write")
+        self._writers = runtime.pool(_WRITERS, "chandy-write")
 
     def accept(self, order: SnapshotOrder) -> SnapshotTask | None:
         """Return the task of an order, starting it if the order is new. None: the order has ended."""
@@ -155,9 +154,7 @@ class SnapshotManager:
                 return task
             directory = self._directory / f"{order.checkpoint}-{order.query_id}"
             task = self._running[accepted] = SnapshotTask(accepted, directory, self._lock)
-        threading.Thread(
-            target=self._run, args=(task,), name=f"snapshot-{order.checkpoint}", daemon=True
-        ).start()
+        runtime.thread(target=self._run, args=(task,), name=f"snapshot-{order.checkpoint}").start()
         return task
 
     def snapshot_ahead(self, orders: Iterable[SnapshotOrder], shards: dict[ShardKey, Shard]) -> None:
@@ -254,7 +251,7 @@ class SnapshotManager:
             for written in writing.values():
                 written.cancel()
             # The files must stay until every upload that has begun has ended, and none may begin later.
-            wait(writing.values())
+            runtime.wait(writing.values())
             stored = writer.finish()
         for key, names in files.items():
             self._drop_hashes(key, names)
@@ -296,7 +293,7 @@ def _snapshot(
         new_bytes=stored.new_bytes,
         start_delay=local.started - order.triggered_at,
         sync_seconds=local.sync_seconds,
-        async_seconds=time.monotonic() - local.ended,
+        async_seconds=runtime.monotonic() - local.ended,
         term=term,
         entries=local.snapshot.entries,
     )

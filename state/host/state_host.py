@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.files import FileCache
 from ...storage.checkpoints.restore import restore_files
@@ -97,7 +96,7 @@ class StateHost:
             changelogs: where changelogs are kept, which outlive the host. None: no changelogs.
             peers: the other hosts; None if there is none.
         """
-        self.stopped = threading.Event()
+        self.stopped = runtime.flag()
         """Set when the coordinator has ordered the process to end."""
         self.is_replaced = False
         """Whether another host may then open its shards from its changelogs."""
@@ -125,7 +124,7 @@ class StateHost:
             )
         )
         self._forwarding = Forwarding(host, control, peers)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._metrics: defaultdict[tuple[str, str], OperatorMetrics] = defaultdict(OperatorMetrics)
         self._recent = RecentBatches()
         self._snapshots = SnapshotManager(
@@ -341,7 +340,7 @@ class StateHost:
         try:
             if source is not None:
                 self._restore_files(key, source, directory, tally)
-            begun = time.monotonic()
+            begun = runtime.monotonic()
             shard = Shard(
                 str(key), directory, self._memory, NO_BATCH if source is None else source.batch, changelog
             )
@@ -358,7 +357,7 @@ class StateHost:
             except BaseException:
                 shard.close()
                 raise
-            tally.opened(time.monotonic() - begun)
+            tally.opened(runtime.monotonic() - begun)
             if source is not None:
                 self._snapshots.add_restored(key, source)
             return shard
@@ -369,10 +368,10 @@ class StateHost:
     def _restore_files(
         self, key: ShardKey, source: RestoreSource, directory: Path, tally: RestoreTally
     ) -> None:
-        begun = time.monotonic()
+        begun = runtime.monotonic()
         store, progress = self._open_store(source.root), RestoreLog(str(key), source.handle.size)
         report = restore_files(store, source.handle, directory, self._cache, progress=progress)
-        tally.files(key.shard, time.monotonic() - begun, report)
+        tally.files(key.shard, runtime.monotonic() - begun, report)
         _log.info(
             "restored",
             shard=str(key),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection
 from copy import copy
 from pathlib import Path
@@ -13,6 +11,7 @@ import attrs
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 from typing_extensions import override
 
+from .. import runtime
 from ..errors import (
     DamagedError,
     NotDeletedError,
@@ -104,9 +103,9 @@ class RetryingStore(Store):
         store: Store,
         policy: RetryPolicy = RetryPolicy(),
         until: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        interrupted: threading.Event | None = None,
+        clock: Callable[[], float] = runtime.monotonic,
+        sleep: Callable[[float], None] = runtime.sleep,
+        interrupted: runtime.Flag | None = None,
     ) -> None:
         self.store = store
         self.uri = store.uri
@@ -130,7 +129,7 @@ class RetryingStore(Store):
         other.store = self.store.afresh()
         return other
 
-    def until_set(self, interrupted: threading.Event) -> RetryingStore:
+    def until_set(self, interrupted: runtime.Flag) -> RetryingStore:
         """Return the store with operations that end once an event is set."""
 
         def pause(seconds: float) -> None:
@@ -268,7 +267,7 @@ class RetryingStore(Store):
             raise
 
 
-def interruptible(store: Store, interrupted: threading.Event) -> Store:
+def interruptible(store: Store, interrupted: runtime.Flag) -> Store:
     """Return a store with operations that end with an ``OperationInterruptedError`` once an event is set.
 
     One that is under way ends between two attempts, and between two parts of a large object.

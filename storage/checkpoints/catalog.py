@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from .. import runtime
 from ..backends.retrying import create_own
 from ..codec import from_json_of_any_version, to_json
 from ..errors import (
@@ -397,7 +397,7 @@ class Catalog:
         number = self.newest_generation()
         while True:
             number += 1
-            claim = Claim(number, owner, now, uuid.uuid4().hex)
+            claim = Claim(number, owner, now, runtime.token())
             try:
                 self.store.create(generation_key(number), to_json(claim))
             except ObjectExistsError:
@@ -411,7 +411,7 @@ class Catalog:
             generation: the newest one when the caller decided to take over.
             owner, now: as for ``claim``.
         """
-        claim = Claim(generation + 1, owner, now, uuid.uuid4().hex)
+        claim = Claim(generation + 1, owner, now, runtime.token())
         try:
             self.store.create(generation_key(claim.generation), to_json(claim))
         except ObjectExistsError:

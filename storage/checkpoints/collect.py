@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 import attrs
 
+from .. import runtime
 from ..errors import DamagedError, NotDeletedError, ObjectMissingError, SchemaTooNewError, StoreFailedError
 from ..ids import CheckpointId
 from ..store import ObjectStat, Store
@@ -320,7 +320,7 @@ def _old(store: Store, keys: Collection[str], now: float, older_than: float) -> 
         except ObjectMissingError:
             return None
 
-    with ThreadPoolExecutor(_THREADS, "chandy-gc") as pool:
+    with runtime.pool(_THREADS, "chandy-gc") as pool:
         stats = dict(zip(keys, pool.map(stat, keys), strict=True))
     return {
         key: found.size

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 import attrs
 import xxhash
 
+from .. import runtime
 from ..disk.directories import make_private_folder
 from ..logs import logger
 
@@ -135,7 +135,7 @@ class FileCache:
     def put(self, sha256: str, path: Path) -> None:
         """Keep a file whose SHA-256 is known."""
         entry = self._entry(sha256)
-        temporary = entry.with_name(f".{uuid.uuid4().hex}")
+        temporary = entry.with_name(f".{runtime.token()}")
         try:
             make_private_folder(entry.parent)
             try:

@@ -7,8 +7,8 @@ says nothing, because ``shared/`` and ``staged/`` are words that other programs 
 from __future__ import annotations
 
 import re
-import uuid
 
+from .. import runtime
 from ..errors import InvalidNameError
 from ..ids import BatchId, CheckpointId
 from ..keys import validate_name
@@ -156,7 +156,7 @@ def pack_key(checkpoint: CheckpointId, writer: str) -> str:
 
 def new_pack_key(key: str) -> str:
     """Return the key of a pack with a random part: two lives of a coordinator may use the same id."""
-    return f"{key.removesuffix(PACK)}-{uuid.uuid4().hex[:12]}{PACK}"
+    return f"{key.removesuffix(PACK)}-{runtime.token()[:12]}{PACK}"
 
 
 def shared_key(sha256: str) -> str:
@@ -180,12 +180,12 @@ def staged_name(batch: BatchId, partition: int, number: int, suffix: str) -> str
         number: of the file among those of the task.
         suffix: what the name ends with: letters, digits and dots.
     """
-    return f"{batch}-{partition}-{number}-{uuid.uuid4().hex}{suffix}"
+    return f"{batch}-{partition}-{number}-{runtime.token()}{suffix}"
 
 
 def probe_key() -> str:
     """Key of an object that tries a store out, different in each call."""
-    return f"{PROBES}{uuid.uuid4().hex}"
+    return f"{PROBES}{runtime.token()}"
 
 
 def is_shared(key: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Final, TypeVar
 
 import attrs
 
+from .. import runtime
 from ..keys import validate_key
 from ..logs import named_pool
 from ..store import Store
@@ -182,7 +182,7 @@ def _ranges(files: Iterable[FileRef]) -> list[list[FileRef]]:
 def _placed(directory: Path, file: FileRef) -> Iterator[Path]:
     """Yield a temporary path, and give what is there the file's name afterwards, unless there was an error."""
     target = directory / validate_key(file.name)
-    temporary = directory / f".restore-{uuid.uuid4().hex}"
+    temporary = directory / f".restore-{runtime.token()}"
     try:
         yield temporary
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO
 
 import attrs
 
+from .. import runtime
 from ..disk.scratch import scratch_directory
 from ..errors import StorageError
 from ..keys import validate_key
@@ -99,7 +99,7 @@ class SnapshotWriter:
         self._owns_pool = pool is None
         self._pool = pool or named_pool(THREADS, "chandy-upload")
         self._groups: defaultdict[str, _Group] = defaultdict(_Group)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._uploaded: set[str] = set()
 
     def add(
@@ -144,7 +144,7 @@ class SnapshotWriter:
         """
         shared = [file for file in source.handle.files if is_shared(file.key)]
         copied = [self._pool.submit(self._copied_file, file, source.store) for file in shared]
-        wait(copied)
+        runtime.wait(copied)
         done = set()
         for file, future in zip(shared, copied, strict=True):
             if future.result() is not None:
@@ -176,7 +176,7 @@ class SnapshotWriter:
             The first error of an upload, after all uploads have ended.
         """
         try:
-            wait([future for group in self._groups.values() for future in group.files])
+            runtime.wait([future for group in self._groups.values() for future in group.files])
             large = {
                 name: [future.result() for future in group.files] for name, group in self._groups.items()
             }

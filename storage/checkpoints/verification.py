@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import attrs
 
+from .. import runtime
 from ..errors import DamagedError, ObjectMissingError
 from ..ids import CheckpointId
 from ..store import Store
@@ -85,7 +85,7 @@ def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) ->
     """Like ``verify``, for each of several manifests. What they share is read once."""
     places = [_places(manifest) for manifest in manifests]
     distinct = dict.fromkeys(place for users in places for place in users)
-    with ThreadPoolExecutor(threads, "chandy-verify") as pool:
+    with runtime.pool(threads, "chandy-verify") as pool:
         found = dict(zip(distinct, pool.map(partial(_difference, store), distinct), strict=True))
     return [_report(users, found) for users in places]
 

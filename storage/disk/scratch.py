@@ -6,12 +6,12 @@ is known by its place and its lock, and never by its name.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from .. import runtime
 from .directories import runtime_directory
 from .owners import OwnerRecord
 from .workspace import Workspace
@@ -30,7 +30,7 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     Raises:
         OSError, UnsafeDirectoryError: it cannot be made.
     """
-    name = f"{purpose}-{uuid.uuid4().hex}"
+    name = f"{purpose}-{runtime.token()}"
     workspace = Workspace.create(runtime_directory() / SCRATCH, name, OwnerRecord(SCRATCH, purpose))
     try:
         files = workspace.path / "files"

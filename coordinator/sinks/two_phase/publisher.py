@@ -5,15 +5,13 @@ Batches that are published at once are published on the thread that runs them, w
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import attrs
 
+from ....storage import runtime
 from ....storage.checkpoints.manifest import OutputRecord
 from ....storage.checkpoints.proof import FenceProof
 from ....storage.errors import ChandyError, DamagedError, ObjectMissingError, StoreFailedError
@@ -74,12 +72,12 @@ class Publisher:
         self._committer: Committer | None = None
         self._known: CheckpointId | None = None
         """The newest epoch that the target was seen to have."""
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: runtime.Queue[_Task | None] = runtime.simple_queue()
         # Held while the target is acted on: batches and epochs come from different threads.
-        self._using = threading.RLock()
-        self._closing = threading.Event()
+        self._using = runtime.rlock()
+        self._closing = runtime.flag()
         self._has_failed = False
-        self._thread: threading.Thread | None = None
+        self._thread: runtime.Thread | None = None
 
     @property
     def may_repeat(self) -> bool:
@@ -185,9 +183,7 @@ class Publisher:
             then: called on the publisher's thread when all of them are published.
         """
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=carried(self._run), name=f"chandy-publish-{self._sink.uid}", daemon=True
-            )
+            self._thread = runtime.thread(target=carried(self._run), name=f"chandy-publish-{self._sink.uid}")
             self._thread.start()
         self._tasks.put(_Task(tuple(epochs), then))
 
@@ -251,7 +247,7 @@ class Publisher:
                 return
 
     def _publish(self, epoch: Epoch, seconds: float | None = None) -> None:
-        began = time.monotonic()
+        began = runtime.monotonic()
 
         def commit(committer: Committer) -> bool:
             if committer.position is not None and committer.position >= epoch.id:
@@ -262,7 +258,7 @@ class Publisher:
         with self._typed(epoch):
             is_new = self._patiently(commit, seconds)
         if is_new:
-            taken = round(time.monotonic() - began, 3)
+            taken = round(runtime.monotonic() - began, 3)
             log.info("published", sink=self._fence.writer, epoch=epoch.id, rows=epoch.rows, seconds=taken)
         self._known = CheckpointId(epoch.id)
 
@@ -279,7 +275,7 @@ class Publisher:
             seconds: for how long; None: until it is over.
             is_over: as in ``upsert``; by default, whether the publisher is closed.
         """
-        began, pause, reminder = time.monotonic(), _FIRST_PAUSE, Reminder(0.0)
+        began, pause, reminder = runtime.monotonic(), _FIRST_PAUSE, Reminder(0.0)
         puzzled_since: float | None = None
         while True:
             try:
@@ -292,7 +288,7 @@ class Publisher:
             except (TargetUnavailableError, StoreFailedError) as error:
                 self._disconnect()
                 is_passing = isinstance(error, TargetUnavailableError) or error.transient
-                waited = time.monotonic() - began
+                waited = runtime.monotonic() - began
                 if not is_passing or (seconds is not None and waited + pause > seconds):
                     raise
                 if isinstance(error, StoreFailedError) or error.is_understood:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing_extensions import override
 
 from ....state.operators.dataframe import folding, repeated
 from ....state.shards import NotResumable
+from ....storage import runtime
 from ....storage.backends.open import open_store
 from ....storage.checkpoints.layout import staged_folder
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, Handle, OutputRecord
@@ -112,9 +111,9 @@ class TransactionalSink(Sink):
         """The cuts in the current run of checkpoints that have no outcome yet."""
         self._waiting: dict[CheckpointId, None] = {}
         """Completed checkpoints that are being published."""
-        self._changed = threading.Condition()
+        self._changed = runtime.condition()
         # Held while a sink prepares an epoch, which may take long.
-        self._preparing = threading.Lock()
+        self._preparing = runtime.lock()
 
     def take_nothing_back(self) -> None:
         """Refuse to begin behind what a target has: somebody reads it already. For the time before ``begin``."""
@@ -254,9 +253,9 @@ class TransactionalSink(Sink):
 
     def _await_room(self, run: int) -> None:
         """Wait while too many epochs wait for their target, so that the store does not fill up."""
-        began, reminder = time.monotonic(), Reminder(0.0)
+        began, reminder = runtime.monotonic(), Reminder(0.0)
         while self._run == run and self.is_full:
-            if reminder.is_due(waited := time.monotonic() - began):
+            if reminder.is_due(waited := runtime.monotonic() - began):
                 log.warning(
                     "the query pauses until its output is published",
                     query=self._fence.query,
@@ -407,9 +406,9 @@ class TransactionalSink(Sink):
     @override
     def close(self) -> None:
         self.interrupt()
-        deadline = time.monotonic() + _CLOSE_SECONDS
+        deadline = runtime.monotonic() + _CLOSE_SECONDS
         for uid, publisher in self._publishers.items():
-            if not publisher.close(max(0.0, deadline - time.monotonic())):
+            if not publisher.close(max(0.0, deadline - runtime.monotonic())):
                 log.warning(
                     "closed before all output was published; the next start publishes it",
                     query=self._fence.query,
