@@ -1,8 +1,19 @@
 """Local recovery: resume queries from what killed processes have left on this machine.
 
-A driver that is killed leaves the working directories of its queries and the changelogs of their shards. Together with
-the checkpoint that the state grew from, they suffice to go on with the next batch. What does not fit in every point is
-not used, because going back to the checkpoint is always right.
+Each shard has a changelog on its machine (``state.local.changelog``): what every batch has changed since the latest
+completed checkpoint, written when the task stages it, never forced to the disk. It outlives processes, not machines.
+A driver that is killed also leaves the working directories of its queries, each with a record of its run
+(``run_record``). Together with the checkpoint that the state grew from, they suffice to go on with the next batch:
+each query gets a copy of its directory, and each shard is restored from the checkpoint and replays its changelog up
+to the newest committed batch. Three rules keep this right:
+
+* What does not fit in every point is not used, because going back to the checkpoint is always right: another
+  generation in between, another checkpoint below, another start of the machine, a JVM that still lives, other
+  operators or outputs, a missing batch of a shard, a byte that is not as it was written, a file sink that is ahead of
+  the commit log.
+* All queries resume, or none (``resume``). Before a sink is put back, the records of its runs are gone.
+* A shard that no host has opened yet is more than what it was restored from. Checkpoints wait until hosts have
+  claimed all shards, so shards are opened ahead even if no batch comes.
 """
 
 from __future__ import annotations

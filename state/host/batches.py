@@ -1,4 +1,10 @@
-"""The batches of a shard: which one has begun, which one is staged, which are applied. No locks, no files."""
+"""The batches of a shard: which one has begun, which one is staged, which are applied. No locks, no files.
+
+A shard's state is that after the last batch that is known to have committed. What a task applies is only *staged*, in
+memory. It becomes part of the state when the next batch begins, because only then has Spark committed the one before.
+A task that runs again replaces what was staged. So going back is free, two attempts at once do not disturb each
+other, and a snapshot at the cut never sees a batch after it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The levels in which a shard holds its state: layers of unwritten changes, the hot cache, RocksDB."""
+"""The levels in which a shard holds its state: layers of unwritten changes, the hot cache, RocksDB.
+
+A lookup goes from above to below. The uppermost layer takes each committed batch; a snapshot freezes it and begins
+another one. Layers reach RocksDB one after the other, and the files of a snapshot are linked when RocksDB holds its
+layer and nothing later. So a key costs RocksDB one write between two checkpoints, and no batch waits for it. When
+memory runs short (``memory``), layers are written early, and the cache forgets what was not used lately. Keys that
+are scanned (timers, the index of expiries) are kept in order by the layers; a scan merges them with RocksDB's, and
+skips ranges in which it has found nothing left (``gaps``).
+"""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_list_for_programs_has_the_facts_of_each_checkpoint(storage: str) -> Non
     assert listed["pipeline"] == "flights"
     assert listed["savepoints"] == []
     assert [checkpoint["id"] for checkpoint in listed["checkpoints"]] == [1, 2]
-    # I5: the size is the sum of bytes.
+    # The size is the sum of bytes.
     assert listed["checkpoints"][1] == {
         "id": 2,
         "status": "completed",

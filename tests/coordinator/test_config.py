@@ -22,13 +22,11 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert config.initial_delay_seconds is None
 
 
-# B10
 def test_an_interval_below_the_minimum_pause_becomes_the_minimum_pause() -> None:
     assert CheckpointConfig(interval="5 s", min_pause="8 s").interval_seconds == 8
     assert CheckpointConfig(interval="5 s", min_pause="3 s").interval_seconds == 5
 
 
-# E7
 def test_a_savepoint_has_its_own_timeout() -> None:
     config = CheckpointConfig(timeout="1 min", savepoint_timeout="3 h")
     assert (config.timeout_seconds, config.savepoint_timeout_seconds) == (60, 10_800)

@@ -208,7 +208,6 @@ def test_an_operator_of_another_coordinator_is_refused(
 def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
     make: Make, spark: SparkSession, events: Events, checkpointed: Path
 ) -> None:
-    # H4, H6
     class OtherSchema(Totals):
         def init(self, handle: Any) -> None:
             self.state = handle.getValueState("totals", "n string, total long")
@@ -261,7 +260,6 @@ def damaged(manifest: bytes) -> bytes:
 def test_a_manifest_that_cannot_be_read_is_named_and_nothing_older_is_taken_silently(
     make: Make, checkpointed: Path, change: Callable[[bytes], bytes], error: type[ChandyError]
 ) -> None:
-    # F3
     manifest = checkpointed.read_bytes()
     checkpointed.write_bytes(change(manifest))
     with pytest.raises(error, match="checkpoints/1/manifest"):
@@ -318,7 +316,6 @@ def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
 
 
 def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tmp_path: Path) -> None:
-    # H1
     for restore in (7, "7", str(tmp_path / "nothing")):
         with pytest.raises(NothingHereError):
             make(restore=restore)
@@ -340,7 +337,6 @@ def test_storage_and_settings_that_cannot_be_used_are_refused(spark: SparkSessio
 def test_a_savepoint_needs_a_place_that_is_free(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    # E5
     events.add(1)
     coordinator = make()
     coordinator.start(events.stream(spark).writeStream.format("noop"), name="q").processAllAvailable()
@@ -414,7 +410,6 @@ def test_a_sink_that_takes_only_some_rows_of_a_batch_fails_before_state_is_lost(
 
 
 def test_a_coordinator_that_has_stopped_says_so(make: Make, spark: SparkSession, events: Events) -> None:
-    # H12, A9
     coordinator = make()
     coordinator.stop()
     coordinator.stop()

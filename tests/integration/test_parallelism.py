@@ -46,7 +46,7 @@ def totals(coordinator: CheckpointCoordinator, rows: DataFrame, parallelism: int
 def test_a_checkpoint_restores_with_any_other_number_of_tasks(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    # H7, H8: fewer, more, one a shard, one for all, and the same again.
+    # Fewer, more, one a shard, one for all, and the same again.
     out = str(tmp_path / "out")
     for parallelism in (2, 5, 3, 3, 1, 4):
         coordinator = make()

@@ -87,7 +87,6 @@ def test_shards_are_open_before_there_is_a_batch(
 def test_a_stopped_pipeline_goes_on_from_its_latest_checkpoint(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    # H1, H2, F1
     events.add(3)
     first = make(retained=2)
     assert first.restored is None
@@ -192,7 +191,6 @@ def test_a_checkpoint_is_restored_by_its_id(
 def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    # E2, E5, H16, F10
     events.add(2)
     first = make()
     query = totals_query(first, spark, events, tmp_path / "out")
@@ -249,7 +247,6 @@ def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
 def test_a_stop_whose_savepoint_fails_raises_and_the_queries_run_again(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    # E4
     events.add(2)
     coordinator = make()
     query = totals_query(coordinator, spark, events, tmp_path / "out")

@@ -76,7 +76,6 @@ def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> 
     assert setup.executor.statistics().counts.failed == 0
 
 
-# D1
 def test_the_manifest_is_durable_before_the_future_resolves_and_before_any_host_hears_of_it(
     setup: Setup,
 ) -> None:
@@ -101,7 +100,6 @@ def test_the_manifest_is_durable_before_the_future_resolves_and_before_any_host_
     assert durable == [True, True]
 
 
-# D2
 def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_stays_latest(
     setup: Setup,
 ) -> None:
@@ -172,7 +170,6 @@ def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., Set
     eventually(lambda: setup.catalog.list_ids() == [5])
 
 
-# D3
 def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_old_checkpoints(
     make: Callable[..., Setup],
 ) -> None:
@@ -187,7 +184,6 @@ def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_ol
     assert [manifest.id for manifest in setup.catalog.completed()] == [1]
 
 
-# A6
 def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +197,6 @@ def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
     assert setup.completed().id == 2
 
 
-# A7
 def test_a_savepoint_into_a_folder_that_is_not_empty_fails_for_io_and_leaves_the_folder_alone(
     setup: Setup, tmp_path: Path
 ) -> None:
@@ -242,7 +237,6 @@ def test_a_driver_that_is_overtaken_deletes_no_savepoint_that_its_successor_may_
     assert verify(target, read_savepoint(target)).ok
 
 
-# E4
 def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_empty_again(
     setup: Setup, tmp_path: Path
 ) -> None:
@@ -278,7 +272,6 @@ def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
     assert setup.queries.pre_committed == [1]
 
 
-# F1
 def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callable[..., Setup]) -> None:
     setup = make(retained=2)
     for _ in range(4):
@@ -457,7 +450,6 @@ def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
         assert setup.completed().id == id
 
 
-# C1
 def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
     make: Callable[..., Setup],
 ) -> None:

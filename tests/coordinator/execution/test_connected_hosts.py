@@ -37,7 +37,6 @@ def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
     eventually(lambda: host.heard == [AbortOrder(7, None)])
 
 
-# D7
 def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: Setup) -> None:
     setup.store.open.clear()
     future = setup.request()

@@ -23,7 +23,6 @@ from ...waiting import DEADLINE, eventually
 from .one_life import Setup
 
 
-# A9
 def test_a_request_after_the_end_fails_at_once_and_nobody_hears_of_it(setup: Setup) -> None:
     setup.close()
     future = setup.request()
@@ -31,7 +30,6 @@ def test_a_request_after_the_end_fails_at_once_and_nobody_hears_of_it(setup: Set
     assert setup.host.heard_of(SnapshotOrder) == []
 
 
-# A9
 def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
     futures: list[Future[Checkpoint]] = []
     begun, done = threading.Event(), threading.Event()
@@ -55,7 +53,6 @@ def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
     }
 
 
-# I1
 def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: Setup) -> None:
     pending, queued = setup.request(), setup.request()
     setup.host.ordered(1)
@@ -71,7 +68,6 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     assert setup.catalog.latest() is None
 
 
-# I1
 def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> None:
     setup.store.open.clear()
     future = setup.request()
@@ -232,7 +228,6 @@ def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup)
     assert future.result(DEADLINE).batches == {"q": 5}
 
 
-# C14
 def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) -> None:
     setup = make(timeout="30 s")
     future = setup.request()
@@ -269,7 +264,6 @@ def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_commi
     go_on.set()
 
 
-# D6
 def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None:
     future = setup.request()
     order = setup.host.ordered(1)
@@ -279,7 +273,6 @@ def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None
     assert [type(order) for order in setup.host.heard] == [SnapshotOrder, AbortOrder]
 
 
-# G1
 def test_too_many_failures_in_a_row_fail_the_pipeline(make: Callable[..., Setup]) -> None:
     setup = make(tolerable_failures=1)
     for number in (1, 2):

@@ -14,20 +14,17 @@ COUNTED = [reason for reason in Reason if reason.counted]
 NOT_COUNTED = [reason for reason in Reason if not reason.counted]
 
 
-# G1
 def test_the_pipeline_lives_through_the_tolerable_failures_and_fails_at_the_next() -> None:
     counter = FailureCounter(tolerable=3)
     assert [counter.failed(id, Reason.DECLINED) for id in range(4)] == [False, False, False, True]
 
 
-# G1
 def test_the_count_begins_anew_after_it_has_failed_the_pipeline() -> None:
     counter = FailureCounter(tolerable=1)
     verdicts = [counter.failed(id, Reason.DECLINED) for id in range(6)]
     assert verdicts == [False, True, False, True, False, True]
 
 
-# G2
 def test_the_count_begins_anew_at_a_success() -> None:
     counter = FailureCounter(tolerable=2)
     assert not any(counter.failed(id, Reason.EXPIRED) for id in (1, 2))
@@ -35,7 +32,6 @@ def test_the_count_begins_anew_at_a_success() -> None:
     assert [counter.failed(id, Reason.EXPIRED) for id in (4, 5, 6)] == [False, False, True]
 
 
-# G3
 def test_a_checkpoint_that_is_reported_several_times_is_counted_once() -> None:
     counter = FailureCounter(tolerable=1)
     assert not any(counter.failed(1, reason) for reason in COUNTED * 2)
@@ -43,7 +39,6 @@ def test_a_checkpoint_that_is_reported_several_times_is_counted_once() -> None:
     assert counter.failed(2, Reason.DECLINED)
 
 
-# G3
 def test_a_checkpoint_that_was_counted_is_not_counted_again_after_the_pipeline_has_failed() -> None:
     counter = FailureCounter(tolerable=1)
     assert [counter.failed(id, Reason.DECLINED) for id in (1, 2)] == [False, True]
@@ -51,7 +46,6 @@ def test_a_checkpoint_that_was_counted_is_not_counted_again_after_the_pipeline_h
     assert counter.count == 0
 
 
-# G3
 def test_a_late_report_of_a_checkpoint_before_a_completed_one_is_not_counted() -> None:
     counter = FailureCounter(tolerable=0)
     counter.completed(5)
@@ -67,7 +61,7 @@ def test_an_older_completion_does_not_clear_failures_since_a_newer_one() -> None
     assert counter.failed(7, Reason.DECLINED)
 
 
-# G3: two run at once, the newer one fails and is reported again after the older one has completed.
+# Two run at once, the newer one fails and is reported again after the older one has completed.
 def test_a_checkpoint_stays_counted_when_an_older_one_completes() -> None:
     counter = FailureCounter(tolerable=0)
     assert counter.failed(6, Reason.DECLINED)
@@ -75,7 +69,6 @@ def test_a_checkpoint_stays_counted_when_an_older_one_completes() -> None:
     assert not counter.failed(6, Reason.EXPIRED)
 
 
-# G5
 @pytest.mark.parametrize("reason", NOT_COUNTED)
 def test_a_reason_of_policy_or_life_cycle_is_not_counted(reason: Reason) -> None:
     counter = FailureCounter(tolerable=0)
@@ -84,20 +77,17 @@ def test_a_reason_of_policy_or_life_cycle_is_not_counted(reason: Reason) -> None
     assert counter.count == 0
 
 
-# G5
 @pytest.mark.parametrize("reason", COUNTED)
 def test_a_failure_of_the_checkpoint_is_counted(reason: Reason) -> None:
     assert FailureCounter(tolerable=0).failed(1, reason)
 
 
-# G5
 def test_a_checkpoint_that_ended_by_policy_can_still_be_counted() -> None:
     counter = FailureCounter(tolerable=0)
     assert not counter.failed(1, Reason.SUBSUMED)
     assert counter.failed(1, Reason.DECLINED)
 
 
-# G6
 def test_after_a_timeout_within_tolerance_the_pipeline_goes_on_and_the_next_checkpoint_comes() -> None:
     schedule = Schedule(10.0, initial_delay=10.0)
     schedule.start(0.0, 0.0)
@@ -106,13 +96,11 @@ def test_after_a_timeout_within_tolerance_the_pipeline_goes_on_and_the_next_chec
     assert schedule.due(20.0)
 
 
-# G7
 def test_with_no_tolerance_the_first_timeout_fails_the_pipeline_once() -> None:
     counter = FailureCounter(tolerable=0)
     assert [counter.failed(1, Reason.EXPIRED) for _ in range(3)] == [True, False, False]
 
 
-# A6
 def test_requests_that_failed_before_they_had_an_id_count_each() -> None:
     counter = FailureCounter(tolerable=2)
     verdicts = [counter.failed(None, Reason.EXPIRED) for _ in range(3)]

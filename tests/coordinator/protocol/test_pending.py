@@ -69,7 +69,6 @@ def test_its_time_is_that_of_its_phases() -> None:
     assert sum(attrs.astuple(one.seconds(15.0))) == 15.0 - one.triggered_at
 
 
-# C1
 def test_it_is_fully_acknowledged_at_the_last_distinct_acknowledgement_and_not_before() -> None:
     one = pending()
     for shard in SHARDS:
@@ -81,7 +80,6 @@ def test_it_is_fully_acknowledged_at_the_last_distinct_acknowledgement_and_not_b
     assert list(one.missing()) == []
 
 
-# C2
 def test_the_same_acknowledgement_again_is_a_duplicate_and_the_first_one_stands() -> None:
     one = pending()
     assert one.acknowledge_shard("q", SHARDS[0], handle("first"), 10) is AckResult.ACCEPTED
@@ -94,7 +92,6 @@ def test_the_same_acknowledgement_again_is_a_duplicate_and_the_first_one_stands(
     assert not one.is_fully_acknowledged
 
 
-# C3
 @pytest.mark.parametrize(
     ("query", "shard"), [("q", ShardId("op", 2)), ("q", ShardId("x", 0)), ("x", SHARDS[0])]
 )
@@ -125,7 +122,6 @@ def test_a_checkpoint_that_is_being_planned_is_never_fully_acknowledged() -> Non
     assert not one.is_fully_acknowledged
 
 
-# C15
 def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_the_manifest() -> None:
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], None)
@@ -136,7 +132,6 @@ def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_t
     assert operator.shards == (None, handle("pack"))
 
 
-# C16
 def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing() -> None:
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
@@ -146,7 +141,6 @@ def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing
     assert one.phase is CheckpointPhase.COLLECTING
 
 
-# C16
 def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> None:
     with pytest.raises(CheckpointStateError):
         manifest(pending())

@@ -11,7 +11,7 @@ from chandy.coordinator.errors import ChandyError, CheckpointError
 from chandy.coordinator.protocol.reasons import Reason
 
 
-# G5: a host declines, too, if it could not upload a snapshot that it has taken, so that has no reason of its own.
+# A host declines, too, if it could not upload a snapshot that it has taken, so that has no reason of its own.
 def test_policy_and_life_cycle_are_not_counted_but_failures_of_the_checkpoint_are() -> None:
     assert {reason for reason in Reason if reason.counted} == {
         Reason.TRIGGER_CHECKPOINT_FAILURE,

@@ -93,7 +93,6 @@ def test_two_requests_of_one_kind_and_time_are_two() -> None:
     assert list(queue) == [first]
 
 
-# B1
 @pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
 @pytest.mark.parametrize("places", [1, 3])
 def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_one_ends(
@@ -105,7 +104,7 @@ def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_on
     assert ask(queue, pending=places - 1, max_concurrent=places) == Start(request_)
 
 
-# B2: the older one is subsumed by the newer one that completed, so both places are free.
+# The older one is subsumed by the newer one that completed, so both places are free.
 def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
@@ -114,14 +113,12 @@ def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
     assert started(queue, pending=1, max_concurrent=2) is second
 
 
-# B3
 def test_a_periodic_request_is_dropped_in_the_minimum_pause_and_told_when_it_ends() -> None:
     request = periodic()
     decision = ask(queue_of([request]), NOW, last_completed_at=NOW - 3, min_pause=10)
     assert decision == Drop(request, Reason.MINIMUM_TIME, retry_at=NOW + 7)
 
 
-# B3
 def test_a_periodic_request_starts_when_the_minimum_pause_has_just_ended() -> None:
     request = periodic()
     queue = queue_of([request])
@@ -130,13 +127,11 @@ def test_a_periodic_request_starts_when_the_minimum_pause_has_just_ended() -> No
     assert ask(queue, dropped.retry_at, last_completed_at=NOW - 3, min_pause=10) == Start(request)
 
 
-# B4
 @pytest.mark.parametrize("request_", [manual(), savepoint()])
 def test_a_checkpoint_by_hand_and_a_savepoint_do_not_wait_for_the_minimum_pause(request_: Request) -> None:
     assert ask(queue_of([request_]), NOW, last_completed_at=NOW, min_pause=10) == Start(request_)
 
 
-# B5
 def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_failed() -> None:
     second, third = manual(NOW + 1), manual(NOW + 2)
     queue = queue_of([second, third])
@@ -146,7 +141,6 @@ def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_fai
     assert started(queue) is third
 
 
-# B6
 def test_requests_start_savepoint_first_then_by_users_then_periodic_then_by_age() -> None:
     in_order = [
         savepoint(NOW + 7),
@@ -160,13 +154,11 @@ def test_requests_start_savepoint_first_then_by_users_then_periodic_then_by_age(
     assert [started(queue) for _ in in_order] == in_order
 
 
-# B6
 def test_requests_of_the_same_instant_start_in_the_order_in_which_they_came() -> None:
     requests = [manual() for _ in range(10)]
     assert list(queue_of(requests)) == requests
 
 
-# B6
 @given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=12), st.data())
 def test_the_order_does_not_depend_on_the_order_of_arrival(
     makers: list[Callable[[float], Request]], data: st.DataObject
@@ -176,7 +168,6 @@ def test_the_order_does_not_depend_on_the_order_of_arrival(
     assert list(queue_of(shuffled)) == list(queue_of(requests))
 
 
-# B7
 def test_the_least_urgent_request_is_refused_when_the_queue_is_full() -> None:
     old, young = periodic(NOW), periodic(NOW + 1)
     queue = queue_of([old, manual(), young], limit=3)
@@ -186,7 +177,6 @@ def test_the_least_urgent_request_is_refused_when_the_queue_is_full() -> None:
     assert len(queue) == 3
 
 
-# B7
 def test_a_periodic_request_that_finds_the_queue_full_is_the_one_refused() -> None:
     queue = queue_of([manual(), periodic(NOW)], limit=2)
     newcomer = periodic(NOW + 1)
@@ -194,7 +184,6 @@ def test_a_periodic_request_that_finds_the_queue_full_is_the_one_refused() -> No
     assert newcomer not in list(queue)
 
 
-# B7
 @pytest.mark.parametrize("newcomer", [manual(NOW + 9), savepoint(NOW + 9), periodic(NOW + 9)])
 def test_the_new_request_is_refused_when_only_users_requests_are_waiting(newcomer: Request) -> None:
     waiting = [manual(NOW), manual(NOW + 1)]
@@ -203,7 +192,6 @@ def test_the_new_request_is_refused_when_only_users_requests_are_waiting(newcome
     assert list(queue) == waiting
 
 
-# B7
 @given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=30), st.integers(1, 5))
 def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
     makers: list[Callable[[float], Request]], limit: int
@@ -220,7 +208,6 @@ def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
     assert len(queue) == min(limit, len(requests))
 
 
-# B8
 @pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
 def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) -> None:
     queue = queue_of([request_])
@@ -242,20 +229,17 @@ def test_a_periodic_request_is_not_dropped_for_the_pause_while_output_waits() ->
     assert waits == Wait()
 
 
-# B12
 def test_the_minimum_pause_counts_from_the_last_completion_and_not_from_a_failure() -> None:
     request = periodic(NOW)
     # The checkpoint before this request failed at NOW; the last that completed did so 10 s earlier.
     assert ask(queue_of([request]), NOW, last_completed_at=NOW - 10, min_pause=10) == Start(request)
 
 
-# B12
 def test_there_is_no_pause_before_any_checkpoint_has_completed() -> None:
     request = periodic()
     assert ask(queue_of([request]), min_pause=1_000_000, last_completed_at=None) == Start(request)
 
 
-# B13
 def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
@@ -264,7 +248,6 @@ def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None
     assert ask(queue, pending=0) == Start(second)
 
 
-# E9
 def test_a_savepoint_starts_before_the_periodic_checkpoints_that_wait_when_a_place_is_free() -> None:
     first, second, urgent = periodic(NOW), periodic(NOW + 1), savepoint(NOW + 2)
     queue = queue_of([first, second, urgent])
@@ -278,7 +261,6 @@ def test_deciding_leaves_the_queue_as_it_is() -> None:
     assert ask(queue) == ask(queue) == Start(request)
 
 
-# I1
 def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cleared() -> None:
     requests = [savepoint(), manual(), periodic()]
     queue = queue_of(requests)

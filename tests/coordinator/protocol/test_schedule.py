@@ -21,7 +21,6 @@ def running(interval: float = 10.0, initial_delay: float = 10.0, now: float = NO
     return schedule
 
 
-# A17
 @given(
     st.floats(0.001, 1e6),
     st.floats(0, 1),
@@ -38,7 +37,6 @@ def test_the_first_tick_comes_by_chance_between_the_minimum_pause_and_the_interv
     assert now + pause <= schedule.next_at <= now + interval
 
 
-# A17
 def test_the_first_delay_follows_chance_so_that_pipelines_do_not_align() -> None:
     due = []
     for chance in (0.0, 0.25, 0.75):
@@ -48,7 +46,6 @@ def test_the_first_delay_follows_chance_so_that_pipelines_do_not_align() -> None
     assert due == [NOW + 2, NOW + 4, NOW + 8]
 
 
-# A17
 def test_a_first_delay_that_is_configured_is_kept_to() -> None:
     assert running(interval=10, initial_delay=90).next_at == NOW + 90
     assert running(interval=10, initial_delay=0).due(NOW)
@@ -91,7 +88,6 @@ def test_after_a_tick_the_next_is_later_but_no_more_than_an_interval_away(
         assert now < schedule.next_at <= now + interval * 1.001
 
 
-# B3
 def test_after_a_refusal_for_the_minimum_pause_it_ticks_at_its_end_and_goes_on_from_there() -> None:
     schedule = running()
     schedule.ticked(NOW + 10)
@@ -102,7 +98,6 @@ def test_after_a_refusal_for_the_minimum_pause_it_ticks_at_its_end_and_goes_on_f
     assert schedule.next_at == NOW + 23
 
 
-# A8
 def test_a_stopped_schedule_is_never_due_and_no_late_event_starts_it() -> None:
     schedule = running()
     schedule.stop()
@@ -112,7 +107,6 @@ def test_a_stopped_schedule_is_never_due_and_no_late_event_starts_it() -> None:
     assert not schedule.due(NOW + 1_000_000)
 
 
-# A11
 def test_after_a_restart_no_tick_is_due_before_one_that_was_taken_even_if_the_clock_was_set_back() -> None:
     schedule = running()
     schedule.ticked(NOW + 10)
@@ -121,7 +115,6 @@ def test_after_a_restart_no_tick_is_due_before_one_that_was_taken_even_if_the_cl
     assert schedule.next_at == NOW + 10
 
 
-# A11
 def test_a_refusal_does_not_move_the_next_tick_before_one_that_was_taken() -> None:
     schedule = running()
     schedule.ticked(NOW + 10)
@@ -129,7 +122,6 @@ def test_a_refusal_does_not_move_the_next_tick_before_one_that_was_taken() -> No
     assert schedule.next_at == NOW + 10
 
 
-# A11
 @given(
     st.lists(
         st.tuples(

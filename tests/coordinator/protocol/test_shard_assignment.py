@@ -43,7 +43,6 @@ def test_a_host_owns_something_as_long_as_it_has_a_shard(steps: list[tuple[str, 
         assert {one for one in LIVING if assignment.owns(one)} == assignment.owners() == owners.keys()
 
 
-# H8
 def test_each_shard_is_restored_from_exactly_its_own_handle() -> None:
     assignment = ShardAssignment(SHARDS, {shard: source(shard.shard) for shard in SHARDS[:3]})
     granted = assignment.claim("a", SHARDS[::2], 0, LIVING).granted

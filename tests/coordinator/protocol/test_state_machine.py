@@ -32,7 +32,6 @@ from .bench import ROOT, SHARDS, Bench, handle, hello
 # --- triggering ---------------------------------------------------------------------------------------------
 
 
-# A1
 def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_host_and_query() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
@@ -51,7 +50,6 @@ def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_hos
     assert told == [("down-op", 0), ("up-op", 0), ("up-op", 1)]
 
 
-# A2
 @pytest.mark.parametrize("why", ["no query", "a restored query is missing"])
 def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(why: str) -> None:
     bench = Bench(required=("third",) if why == "a restored query is missing" else ())
@@ -90,7 +88,6 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_because_a_que
     assert bench.finalize(1).id == 1
 
 
-# A5
 def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_and_all_are_told() -> None:
     bench = Bench()
     bench.request()
@@ -117,7 +114,6 @@ def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None
     assert list(bench.machine.checkpoints.pending) == [1]
 
 
-# A7
 def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
     bench = Bench()
     bench.request()
@@ -127,7 +123,7 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
     assert bench.machine.checkpoints.pending == {}
 
 
-# A7: as in Flink, a savepoint to a bad place is its user's problem.
+# As in Flink, a savepoint to a bad place is its user's problem.
 def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench = Bench(tolerable_failures=0)
     bench.request(CheckpointKind.SAVEPOINT)
@@ -137,7 +133,6 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     assert bench.of(do.FailPipeline) == []
 
 
-# A6
 def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     bench = Bench()
     bench.request()
@@ -146,7 +141,6 @@ def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
     assert bench.completed().id == 2
 
 
-# A8
 def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
     bench = Bench()
     bench(on.ScheduleStarted(0.0))
@@ -156,7 +150,6 @@ def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() ->
     assert bench.completed().id == 1
 
 
-# A9
 @pytest.mark.parametrize("kind", list(CheckpointKind))
 def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kind: CheckpointKind) -> None:
     bench = Bench()
@@ -168,7 +161,6 @@ def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kin
     assert [type(instruction) for instruction in bench.seen] == [do.Reject]
 
 
-# A11, H2
 def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpoints() -> None:
     bench = Bench(next_id=8)
     bench.completed()
@@ -324,7 +316,6 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
     assert states(bench.finalize(2)) == {"up-op": {"count": count}, "new": {}}
 
 
-# F10
 def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_builds_on_nothing() -> None:
     shard = ShardId("up-op", 0)
     source = RestoreSource("file:///savepoint", -1, 4, handle("theirs"))
@@ -341,7 +332,6 @@ def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_build
     assert manifest.new_bytes == 2 + 9
 
 
-# F10
 def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -> None:
     bench = Bench()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
@@ -362,7 +352,6 @@ def test_a_checkpoint_builds_on_the_one_before_it() -> None:
 # --- requests -----------------------------------------------------------------------------------------------
 
 
-# B1
 @pytest.mark.parametrize("end", ["completed", "expired", "declined"])
 def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> None:
     bench = Bench()
@@ -381,7 +370,6 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
     assert list(bench.machine.checkpoints.pending) == [2]
 
 
-# B1, B2
 def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_are_free() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
@@ -397,7 +385,6 @@ def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_a
     assert list(bench.machine.checkpoints.pending) == [3, 4]
 
 
-# B5
 def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed() -> None:
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
@@ -408,7 +395,6 @@ def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed()
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == requests[1:]
 
 
-# B7
 def test_a_request_beyond_the_queue_is_refused_and_does_not_count() -> None:
     bench = Bench(max_queued=1)
     bench.request()
@@ -418,7 +404,6 @@ def test_a_request_beyond_the_queue_is_refused_and_does_not_count() -> None:
     assert bench.machine.admission.failures.count == 0
 
 
-# B8
 def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() -> None:
     bench = Bench(retained=1)
     for _ in range(3):
@@ -429,7 +414,6 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
     assert list(bench.machine.checkpoints.pending) == [4]
 
 
-# B3
 def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_its_end() -> None:
     bench = Bench(min_pause="5 s")
     bench(on.ScheduleStarted(0.0))
@@ -444,7 +428,6 @@ def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_
     assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
 
 
-# B13
 def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planned() -> None:
     bench = Bench()
     bench.request()
@@ -469,7 +452,6 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
 # --- acknowledgements ---------------------------------------------------------------------------------------
 
 
-# C1
 def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once() -> None:
     bench = Bench()
     request = bench.request()
@@ -488,7 +470,6 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
     assert bench.machine.next_deadline() is None
 
 
-# C2
 def test_the_same_acknowledgement_again_is_a_duplicate_and_its_state_stays() -> None:
     bench = Bench()
     bench.request()
@@ -501,7 +482,6 @@ def test_the_same_acknowledgement_again_is_a_duplicate_and_its_state_stays() -> 
     assert bench.of(do.DiscardAborted) == []
 
 
-# C2
 def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
     bench = Bench()
     bench.completed()
@@ -510,7 +490,7 @@ def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
     assert bench.of(do.DiscardAborted) == []
 
 
-# C3: what its host wrote lies in the checkpoint's own folder and goes with it.
+# What its host wrote lies in the checkpoint's own folder and goes with it.
 def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_nothing() -> None:
     bench = Bench()
     bench.request()
@@ -522,7 +502,6 @@ def test_an_acknowledgement_of_a_shard_outside_the_plan_is_unknown_and_changes_n
     assert bench.machine.checkpoints.pending[1].snapshots == []
 
 
-# C4
 def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouched() -> None:
     bench = Bench()
     bench.request()
@@ -535,7 +514,6 @@ def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouch
     assert bench.finalize(1).id == 1
 
 
-# C5
 @pytest.mark.parametrize(("checkpoint", "discards"), [(0, False), (99, False), (1, True)])
 def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is_discarded(
     checkpoint: int, discards: bool
@@ -550,7 +528,6 @@ def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is
     assert bench.seen == ([do.DiscardAborted(1, ROOT, False)] if discards else [])
 
 
-# C5
 def test_progress_that_is_stored_too_late_is_discarded() -> None:
     bench = Bench()
     bench.request()
@@ -565,7 +542,6 @@ def test_progress_that_is_stored_too_late_is_discarded() -> None:
     assert bench.seen == []
 
 
-# C7
 def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> None:
     bench = Bench()
     request = bench.request()
@@ -584,7 +560,6 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
     assert bench.machine.checkpoints.pending == {}
 
 
-# C8
 def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once() -> None:
     bench = Bench(tolerable_failures=1)
     bench.request()
@@ -597,7 +572,6 @@ def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once
     assert bench.machine.admission.failures.count == 1
 
 
-# C9
 def test_a_decline_of_one_checkpoint_leaves_another_alone_and_none_takes_its_place() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
@@ -619,7 +593,6 @@ def test_a_decline_comes_too_late_when_all_have_acknowledged() -> None:
     assert bench.finalize(1).id == 1
 
 
-# C11
 def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint() -> None:
     bench = Bench()
     bench.completed()
@@ -629,7 +602,6 @@ def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint() -> 
     assert bench.orders(AbortOrder) == [("a", AbortOrder(2, 1)), ("b", AbortOrder(2, 1))]
 
 
-# C13
 def test_no_deadline_is_left_of_a_checkpoint_that_has_ended() -> None:
     bench = Bench()
     bench.completed()
@@ -640,7 +612,6 @@ def test_no_deadline_is_left_of_a_checkpoint_that_has_ended() -> None:
     assert bench.reasons() == [Reason.DECLINED]
 
 
-# C14
 def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its_place() -> None:
     bench = Bench(timeout="30 s")
     bench.request()
@@ -659,7 +630,6 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     assert list(bench.machine.checkpoints.pending) == [2]
 
 
-# C16
 def test_there_is_no_manifest_before_all_have_acknowledged() -> None:
     bench = Bench()
     bench.request()
@@ -671,7 +641,6 @@ def test_there_is_no_manifest_before_all_have_acknowledged() -> None:
 # --- completion ---------------------------------------------------------------------------------------------
 
 
-# D1
 def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> None:
     bench = Bench()
     bench.request()
@@ -703,7 +672,6 @@ def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(th
     assert all(all(operator.shards) for operator in manifest.operators)
 
 
-# D2
 def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_before_stays_latest() -> None:
     bench = Bench(retained=1)
     bench.completed()
@@ -719,7 +687,6 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     assert bench.machine.admission.failures.count == 1
 
 
-# D5
 def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete_nothing() -> None:
     bench = Bench(max_concurrent=3)
     for number in (1, 2, 3):
@@ -735,7 +702,6 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
     assert bench.machine.admission.failures.count == 0
 
 
-# D5
 def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
@@ -747,7 +713,6 @@ def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -
     assert bench.machine.manifest(1, bench.now) is None
 
 
-# D6
 def test_every_host_hears_of_a_completion_exactly_once_and_of_no_aborted_one() -> None:
     bench = Bench()
     bench.completed()
@@ -756,7 +721,6 @@ def test_every_host_hears_of_a_completion_exactly_once_and_of_no_aborted_one() -
     assert bench.orders(CompleteOrder) == [("a", CompleteOrder(1)), ("b", CompleteOrder(1))]
 
 
-# D7
 def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> None:
     bench = Bench()
     bench.request()
@@ -767,7 +731,6 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
 
-# D8
 def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_its_own_state() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
@@ -976,7 +939,6 @@ def test_checkpoints_go_on_without_statistics() -> None:
 # --- savepoints ---------------------------------------------------------------------------------------------
 
 
-# B7
 def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
     bench = Bench(max_queued=3)
     for number in range(1, 6):
@@ -994,7 +956,6 @@ def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
     assert list(bench.machine.checkpoints.pending) == [2, 3, 5]
 
 
-# E1
 def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
     bench = Bench()
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
@@ -1004,7 +965,6 @@ def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
     assert bench.reasons() == []
 
 
-# E2
 def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> None:
     bench = Bench(max_concurrent=2)
     bench.request()
@@ -1019,7 +979,6 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
     assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
 
 
-# E2
 def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
     bench = Bench()
     bench.completed()
@@ -1033,7 +992,6 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
     }
 
 
-# E4
 def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
     bench = Bench()
     for query in ("down", "up"):
@@ -1046,14 +1004,13 @@ def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
     assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, "file:///savepoint", True)]
 
 
-# E7
 def test_a_savepoint_has_a_timeout_of_its_own() -> None:
     bench = Bench(timeout="30 s", savepoint_timeout="1 h")
     bench.request(CheckpointKind.SAVEPOINT)
     assert bench.machine.next_deadline() == 100.0 + 3600
 
 
-# E8: each has its own future and its own place.
+# Each has its own future and its own place.
 def test_two_savepoints_are_two() -> None:
     bench = Bench()
     first = bench.request(CheckpointKind.SAVEPOINT, target="file:///one")
@@ -1066,7 +1023,6 @@ def test_two_savepoints_are_two() -> None:
     ]
 
 
-# E9
 def test_a_savepoint_runs_before_the_checkpoints_that_wait_longer() -> None:
     bench = Bench()
     bench.request()
@@ -1081,7 +1037,6 @@ def test_a_savepoint_runs_before_the_checkpoints_that_wait_longer() -> None:
 # --- retention ----------------------------------------------------------------------------------------------
 
 
-# F1
 def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> None:
     bench = Bench(retained=2)
     for _ in range(5):
@@ -1093,7 +1048,6 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
     assert dropped == [[1], [2], [3]]
 
 
-# F4
 def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped() -> None:
     bench = Bench(retained=1)
     bench.completed()
@@ -1277,7 +1231,6 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
 # --- failures -----------------------------------------------------------------------------------------------
 
 
-# G1, G7
 @pytest.mark.parametrize("tolerable", [0, 1, 3])
 def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable: int) -> None:
     bench = Bench(tolerable_failures=tolerable, timeout="30 s")
@@ -1292,7 +1245,6 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
     assert bench.machine.admission.failures.count == 0
 
 
-# G2
 def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
     bench = Bench(tolerable_failures=1)
     for _ in range(3):
@@ -1303,7 +1255,6 @@ def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
     assert bench.machine.admission.failures.count == 0
 
 
-# G3
 def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     bench = Bench(tolerable_failures=1)
     bench.request()
@@ -1314,7 +1265,6 @@ def test_a_checkpoint_that_fails_for_several_reasons_counts_once() -> None:
     assert bench.reasons() == [Reason.DECLINED]
 
 
-# G5
 def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
     bench = Bench(tolerable_failures=0, max_queued=1)
     bench.request()
@@ -1326,7 +1276,6 @@ def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
     assert bench.of(do.FailPipeline) == []
 
 
-# G6
 def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -> None:
     bench = Bench(timeout="5 s", tolerable_failures=1)
     bench(on.ScheduleStarted(0.0))
@@ -1471,7 +1420,6 @@ def test_all_hosts_hear_that_runs_are_over() -> None:
 # --- end and statistics -------------------------------------------------------------------------------------
 
 
-# I1
 def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_ignored() -> None:
     bench = Bench(max_concurrent=2)
     bench(on.ScheduleStarted(0.0))
@@ -1492,7 +1440,6 @@ def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_i
     assert set(map(type, bench.seen)) <= {do.DiscardAborted}
 
 
-# I1
 def test_a_manifest_that_is_being_written_when_the_end_comes_still_counts() -> None:
     bench = Bench()
     request = bench.request()
@@ -1504,7 +1451,6 @@ def test_a_manifest_that_is_being_written_when_the_end_comes_still_counts() -> N
     assert bench.reasons() == []
 
 
-# I3
 def test_triggered_is_in_progress_plus_completed_plus_failed_after_every_event() -> None:
     bench = Bench(max_concurrent=2)
 
@@ -1537,7 +1483,6 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     assert bench.finalize(1).id == 1
 
 
-# I3
 @pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
 def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
     bench = Bench()

@@ -49,7 +49,6 @@ def fail(history: History, id: int) -> None:
     history.failed(id, NOW + 1, Reason.EXPIRED, phases=PHASES)
 
 
-# I3
 @given(st.lists(st.tuples(st.sampled_from(["start", "complete", "fail", "restore"]), st.integers(1, 9))))
 def test_those_triggered_are_those_in_progress_completed_and_failed(steps: list[tuple[str, int]]) -> None:
     history = History(limit=3)
@@ -73,7 +72,6 @@ def test_those_triggered_are_those_in_progress_completed_and_failed(steps: list[
     assert counts.triggered == len(seen)
 
 
-# I3
 def test_each_outcome_moves_its_count() -> None:
     history = History()
     complete(history, 1)
@@ -89,7 +87,6 @@ def test_each_outcome_moves_its_count() -> None:
     }
 
 
-# I3
 def test_the_history_is_bounded_and_keeps_the_last_that_ended() -> None:
     history = History(limit=3)
     for id in range(1, 8):
@@ -98,7 +95,6 @@ def test_the_history_is_bounded_and_keeps_the_last_that_ended() -> None:
     assert history.counts.completed == 7
 
 
-# I3
 def test_a_checkpoint_in_progress_is_not_pushed_out_of_the_history() -> None:
     history = History(limit=2)
     history.started(1, CheckpointKind.SAVEPOINT, NOW)
@@ -109,7 +105,6 @@ def test_a_checkpoint_in_progress_is_not_pushed_out_of_the_history() -> None:
     assert (checkpoints[-1].status, checkpoints[-1].duration) == (Status.IN_PROGRESS, None)
 
 
-# I4
 def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     history = History()
     history.started(1, CheckpointKind.MANUAL, NOW)
@@ -124,7 +119,6 @@ def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     assert found.phases == history.totals.phases == PHASES
 
 
-# I4
 def test_the_summary_covers_completed_checkpoints_only() -> None:
     history = History()
     complete(history, 1, duration=1, size=100, new_bytes=10)
@@ -143,7 +137,6 @@ def test_the_summary_covers_completed_checkpoints_only() -> None:
     assert (snapshot.new_bytes.min, snapshot.new_bytes.avg, snapshot.new_bytes.max) == (10, 20, 30)
 
 
-# I4
 def test_the_summary_goes_further_back_than_the_history() -> None:
     history = History(limit=1)
     for id in range(1, 11):
@@ -153,7 +146,6 @@ def test_the_summary_goes_further_back_than_the_history() -> None:
     assert (duration.min, duration.max) == (1, 10)
 
 
-# I4
 def test_the_summary_is_bounded_too() -> None:
     history = History(limit=1)
     for id in range(SAMPLES + 1):
@@ -213,7 +205,6 @@ def test_the_latest_of_each_outcome_keeps_its_shards() -> None:
         assert len(latest.shards) == 2
 
 
-# I4
 def test_percentiles_are_those_of_the_nearest_rank() -> None:
     summary = Summary.of(range(1000, 0, -1))
     assert summary == Summary(1, 500.5, 1000, p50=500, p90=900, p95=950, p99=990, p999=999)
@@ -222,7 +213,6 @@ def test_percentiles_are_those_of_the_nearest_rank() -> None:
     assert Summary.of([]) is None
 
 
-# I4
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=300))
 def test_a_summary_is_ordered_and_its_percentiles_are_values_that_occurred(values: list[float]) -> None:
     summary = Summary.of(values)
@@ -237,7 +227,6 @@ def test_a_summary_is_ordered_and_its_percentiles_are_values_that_occurred(value
         assert sum(value < percentile for value in values) < share * len(values)
 
 
-# I5
 def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards() -> None:
     history = History()
     history.started(1, CheckpointKind.PERIODIC, NOW)
@@ -248,7 +237,6 @@ def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards()
     assert (found.status, found.reason) == (Status.FAILED, Reason.EXPIRED)
 
 
-# I5
 def test_the_size_of_a_completed_checkpoint_is_in_bytes_with_the_files_of_its_queries() -> None:
     history = History()
     history.started(1, CheckpointKind.PERIODIC, NOW)

@@ -62,7 +62,6 @@ def test_of_a_query_those_operators_were_restored_that_it_has_and_had():
 
 @pytest.mark.parametrize("shards", [1, 3, 5, 8])
 def test_another_number_of_shards_is_refused(shards):
-    # H6
     with pytest.raises(RestoreError, match="shards=4") as refused:
         check_operator(restored(operator(count=COUNT)), operator(shards, count=COUNT))
     assert (refused.value.expected, refused.value.found) == ("4 shards", str(shards))

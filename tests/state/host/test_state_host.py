@@ -624,7 +624,7 @@ def test_what_a_shard_was_restored_from_is_a_base(setup: Setup) -> None:
 
 
 def test_a_savepoint_holds_every_file_itself(setup: Setup) -> None:
-    # E2: it neither uses nor becomes a base.
+    # It neither uses nor becomes a base.
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
     setup.acked()
@@ -745,7 +745,6 @@ def test_a_store_that_fails_declines_the_checkpoint_and_not_the_batch(tmp_path: 
 
 
 def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Path) -> None:
-    # C11
     GatedStore.gate.clear()
     GatedStore.waiting.clear()
     setup = Setup(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
@@ -905,7 +904,6 @@ def test_a_batch_that_is_gone_is_refused(setup: Setup) -> None:
 
 
 def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> None:
-    # I4
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0, triggered_at=time.time() - 5))
     snapshot = setup.acked().snapshots[0]

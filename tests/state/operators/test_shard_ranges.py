@@ -10,7 +10,6 @@ from chandy.state.operators.shard_ranges import MAX_SHARDS, partition_of, ranges
 
 
 def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_with_the_formula():
-    # H7
     numbers = random.Random(7)
     for _ in range(100):
         shards = numbers.randint(1, MAX_SHARDS)
@@ -28,7 +27,6 @@ def test_ranges_are_disjoint_cover_all_shards_differ_by_at_most_one_and_agree_wi
 
 
 def test_every_shard_is_served_by_the_computed_partition_for_every_small_pair():
-    # H7
     for shards in range(1, 40):
         for parallelism in range(1, shards + 1):
             for partition, part in enumerate(ranges(shards, parallelism)):

@@ -224,7 +224,7 @@ def files(hdfs: Server) -> Store:
 
 
 def test_a_writer_on_hdfs_that_dies_leaves_nothing_under_the_name(files: Store) -> None:
-    # D10: a reader sees the whole object or none.
+    # A reader sees the whole object or none.
     class Dies(BaseException):
         pass
 

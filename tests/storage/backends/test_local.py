@@ -91,7 +91,7 @@ def test_of_many_racing_creates_exactly_one_wins(store: LocalStore) -> None:
 def test_bytes_and_names_are_synced_before_an_operation_returns(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    # D1: a manifest is durable before anybody hears of the checkpoint.
+    # A manifest is durable before anybody hears of the checkpoint.
     events: list[str] = []
     sync, link, replace = os.fsync, Path.hardlink_to, Path.replace
 
@@ -343,7 +343,7 @@ for id in itertools.count(1):
 
 @pytest.mark.parametrize("after", [1, 2, 5, 11, 20])
 def test_a_killed_writer_leaves_only_whole_objects(store: LocalStore, after: int) -> None:
-    # D10: no half-written manifest is ever seen, and none that was announced is lost.
+    # No half-written manifest is ever seen, and none that was announced is lost.
     with subprocess.Popen([sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         announced = [int(writer.stdout.readline()) for _ in range(after)][-1]
@@ -386,7 +386,7 @@ def half_written(root: Path) -> bool:
 def test_an_object_whose_writer_is_killed_in_the_middle_is_never_seen(
     store: LocalStore, operation: str, attempt: int
 ) -> None:
-    # D10: the kill comes when the bytes are seen to be half there.
+    # The kill comes when the bytes are seen to be half there.
     with subprocess.Popen([sys.executable, "-c", SLOW_WRITER, str(store.root), operation]) as writer:
         deadline = time.monotonic() + 60
         while not half_written(store.root):

@@ -47,14 +47,12 @@ def test_an_id_is_committed_once(catalog: Catalog) -> None:
 
 
 def test_a_savepoint_uses_its_id_up_although_it_lives_elsewhere(catalog: Catalog) -> None:
-    # H2
     catalog.store.create("checkpoints/3/savepoint", b"file:///elsewhere")
     assert catalog.take_over("driver-1", 1.0).next_id == 4
     assert catalog.latest() is None
 
 
 def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(catalog: Catalog) -> None:
-    # H3
     for id in (9, 10, 2):
         catalog.commit(make_manifest(id))
     latest = catalog.latest()
@@ -66,7 +64,6 @@ def test_the_latest_is_the_one_with_the_highest_id_not_the_youngest(catalog: Cat
 def test_an_unreadable_newest_manifest_fails_loudly_and_is_not_skipped(
     catalog: Catalog, content: bytes
 ) -> None:
-    # F3
     catalog.commit(make_manifest(1))
     catalog.store.write("checkpoints/2/manifest.json", content)
     for look in (catalog.latest, catalog.completed):
@@ -99,7 +96,6 @@ def test_a_restored_savepoint_pushes_the_ids_up(catalog: Catalog) -> None:
 
 
 def test_ids_are_never_used_again_whatever_happened_to_them(catalog: Catalog) -> None:
-    # H2
     first = catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(4, first.generation))
     catalog.store.write("checkpoints/6/host.pack", b"left by an aborted checkpoint")
@@ -176,7 +172,6 @@ def test_a_generation_that_others_know_of_tells_a_wiped_store(catalog: Catalog) 
 
 
 def test_a_damaged_generation_record_fails_loudly(catalog: Catalog) -> None:
-    # F3
     catalog.take_over("driver-1", 1.0)
     catalog.store.write("generations/1.start.json", b"{}")
     catalog.commit(make_manifest(1))

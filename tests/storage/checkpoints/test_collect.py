@@ -364,7 +364,7 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, t
 
 
 def test_an_aborted_checkpoint_leaves_nothing_of_its_own(catalog: Catalog, store: LocalStore) -> None:
-    # C7, D2: shared files stay, for a later checkpoint may use them.
+    # Shared files stay, for a later checkpoint may use them.
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(1, shards=[files(store, shared("a"), pack(1))]))
     before = store.list()

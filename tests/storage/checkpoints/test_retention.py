@@ -22,7 +22,6 @@ ids = st.sets(st.integers(1, 40))
 def test_exactly_the_newest_remain_and_exactly_the_others_are_dropped(
     completed: set[int], retained: int
 ) -> None:
-    # F1
     gone = set(dropped(completed, retained))
     kept = completed - gone
     assert len(kept) == min(retained, len(completed))
@@ -70,7 +69,7 @@ def test_unverified_checkpoints_are_kept_besides_while_they_are_newer(
 
 
 def test_the_newest_is_kept_however_little_is_retained() -> None:
-    # F4: savepoints are not in the list, so they neither push the newest out nor are they dropped.
+    # Savepoints are not in the list, so they neither push the newest out nor are they dropped.
     assert dropped([1, 3], 1) == (1,)
     with pytest.raises(ValueError, match="at least 1"):
         dropped([1, 3], 0)
@@ -81,7 +80,6 @@ def files(*keys: str) -> Handle:
 
 
 def test_only_objects_that_no_kept_checkpoint_needs_are_deletable() -> None:
-    # F7
     one = make_manifest(1, shards=[files("shared/a", "shared/b", "checkpoints/1/h.pack"), None])
     two = make_manifest(2, shards=[files("shared/b", "shared/c"), files("checkpoints/1/h.pack")])
     three = make_manifest(3, shards=[files("shared/c", "shared/d")], files=files("checkpoints/3/q.pack"))

@@ -69,7 +69,6 @@ def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(store: Local
 
 
 def test_a_moved_savepoint_restores(store: LocalStore, savepoint: Manifest, tmp_path: Path) -> None:
-    # H16
     moved = LocalStore(store.root.rename(tmp_path / "moved"))
     manifest = read_savepoint(moved)
     assert verify(moved, manifest).ok

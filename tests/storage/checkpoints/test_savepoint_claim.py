@@ -55,7 +55,7 @@ def live(catalog: Catalog, completes: int = 1) -> int:
 def test_without_a_claim_nothing_of_the_source_is_ever_changed(
     catalog: Catalog, savepoint: LocalStore, tmp_path: Path
 ) -> None:
-    # F10: the first checkpoint has everything itself, and dropping it touches nothing of the source.
+    # The first checkpoint has everything itself, and dropping it touches nothing of the source.
     before = {key: savepoint.read(key) for key in savepoint.list()}
     (source,) = read_savepoint(savepoint).operators[0].shards
     assert source is not None
@@ -86,7 +86,6 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
 def test_a_claimed_savepoint_is_deleted_when_it_is_fully_unused_and_only_then(
     catalog: Catalog, savepoint: LocalStore
 ) -> None:
-    # F11
     generation = live(catalog, 0)
     claim_restored(catalog, savepoint, AskingProof(catalog.store, generation))
     before = savepoint.list()

@@ -82,7 +82,7 @@ def test_restored_files_are_the_stored_ones(store: LocalStore, tmp_path: Path, c
     report = restore_files(store, stored.handle, tmp_path / "b")
     assert contents_of(tmp_path / "b") == contents
     total = sum(map(len, contents.values()))
-    # I5: sizes are bytes, not numbers of files.
+    # Sizes are bytes, not numbers of files.
     assert stored.handle.size == stored.new_bytes == total
     assert (report.files, report.bytes, report.cached_bytes, report.downloaded_bytes) == (7, total, 0, total)
 
@@ -379,7 +379,6 @@ def test_the_writer_fills_the_cache(store: LocalStore, tmp_path: Path) -> None:
 def test_a_corrupt_cached_file_falls_back_to_the_store_and_is_replaced(
     store: LocalStore, tmp_path: Path, damage: bytes
 ) -> None:
-    # H14
     cache = FileCache(tmp_path / "cache")
     stored = snapshot(store, tmp_path / "a", {"1.sst": b"x" * LARGE})
     restore_files(store, stored.handle, tmp_path / "b", cache)
@@ -409,7 +408,6 @@ def test_a_cached_file_that_changes_under_its_seal_falls_back_to_the_store(
 
 
 def test_a_missing_cached_file_falls_back_to_the_store(store: LocalStore, tmp_path: Path) -> None:
-    # H14
     cache = FileCache(tmp_path / "cache")
     stored = snapshot(store, tmp_path / "a", {"1.sst": b"x" * LARGE})
     restore_files(store, stored.handle, tmp_path / "b", cache)
@@ -420,7 +418,6 @@ def test_a_missing_cached_file_falls_back_to_the_store(store: LocalStore, tmp_pa
 def test_a_cache_that_cannot_be_used_fails_neither_snapshot_nor_restore(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    # H14
     (tmp_path / "file").write_bytes(b"")
     cache = FileCache(tmp_path / "file" / "cache")
     writer = SnapshotWriter(store, "checkpoints/1/host.pack", cache=cache)
@@ -675,7 +672,6 @@ def test_a_restore_tells_how_far_it_is(store: LocalStore, tmp_path: Path, conten
 
 
 def test_a_folder_that_was_moved_restores(store: LocalStore, tmp_path: Path, contents: Contents) -> None:
-    # H16
     stored = snapshot(store, tmp_path / "a", contents)
     moved = LocalStore(store.root.rename(tmp_path / "elsewhere"))
     restore_files(moved, stored.handle, tmp_path / "b")
