@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Final
 
 from . import runtime
-
-# Linux stops CLOCK_MONOTONIC while a machine is suspended; macOS has no other name for the clock that goes on.
-_GOES_ON_ASLEEP: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def _since_boot() -> float:
-    return time.clock_gettime(_GOES_ON_ASLEEP)
 
 
 class ElapsedClock:
@@ -29,7 +20,7 @@ class ElapsedClock:
     """
 
     def __init__(
-        self, steady: Callable[[], float] = _since_boot, wall: Callable[[], float] = runtime.time
+        self, steady: Callable[[], float] = runtime.since_boot, wall: Callable[[], float] = runtime.time
     ) -> None:
         self._steady, self._wall = steady, wall
         self._lock = runtime.lock()
@@ -44,5 +35,6 @@ class ElapsedClock:
             return self._elapsed
 
 
-elapsed: Final = ElapsedClock()
-"""The clock of this process."""
+def elapsed() -> float:
+    """Return the time by the clock of this process."""
+    return runtime.own(ElapsedClock)()

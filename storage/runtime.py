@@ -15,7 +15,7 @@ import time as clocks
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -111,6 +111,9 @@ class Runtime(Protocol):
     def time(self) -> float:
         """See ``time.time``."""
 
+    def since_boot(self) -> float:
+        """Return seconds since the machine started, with those in which it was suspended if the system counts them."""
+
     def sleep(self, seconds: float) -> None:
         """See ``time.sleep``."""
 
@@ -150,6 +153,13 @@ class Runtime(Protocol):
     def current_thread(self) -> Thread:
         """See ``threading.current_thread``."""
 
+    def own(self, factory: Callable[[], T]) -> T:
+        """Return what the process has one of, made when it is first asked for."""
+
+
+# Linux stops CLOCK_MONOTONIC while a machine is suspended; macOS has no other name for the clock that goes on.
+_GOES_ON_ASLEEP: Final = getattr(clocks, "CLOCK_BOOTTIME", clocks.CLOCK_MONOTONIC)
+
 
 class Interpreter:
     """The interpreter's own time, chance and threads."""
@@ -163,6 +173,14 @@ class Interpreter:
     condition = staticmethod(threading.Condition)
     flag = staticmethod(threading.Event)
     current_thread = staticmethod(threading.current_thread)
+
+    def __init__(self) -> None:
+        self._own: dict[Callable[[], Any], Any] = {}
+        self._making = threading.RLock()
+
+    def since_boot(self) -> float:
+        """See ``Runtime``."""
+        return clocks.clock_gettime(_GOES_ON_ASLEEP)
 
     def token(self) -> str:
         """See ``Runtime``."""
@@ -188,6 +206,13 @@ class Interpreter:
         """See ``Runtime``."""
         return threading.Thread(target=target, name=name, args=args, daemon=True)
 
+    def own(self, factory: Callable[[], T]) -> T:
+        """See ``Runtime``."""
+        with self._making:
+            if factory not in self._own:
+                self._own[factory] = factory()
+        return self._own[factory]  # type: ignore[no-any-return]
+
 
 _runtime: Runtime = Interpreter()
 
@@ -211,6 +236,11 @@ def monotonic() -> float:
 def time() -> float:
     """Return seconds since 1970, by a clock that may be set to any value."""
     return _runtime.time()
+
+
+def since_boot() -> float:
+    """Return seconds since the machine started, with those in which it was suspended if the system counts them."""
+    return _runtime.since_boot()
 
 
 def sleep(seconds: float) -> None:
@@ -276,3 +306,8 @@ def thread(target: Callable[..., object], name: str, args: tuple[Any, ...] = ())
 def current_thread() -> Thread:
     """Return the thread that calls."""
     return _runtime.current_thread()
+
+
+def own(factory: Callable[[], T]) -> T:
+    """Return what this process has one of, made by the factory when it is first asked for."""
+    return _runtime.own(factory)
