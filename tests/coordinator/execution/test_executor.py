@@ -16,6 +16,7 @@ from chandy.coordinator.protocol.instructions import Reject
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline, TaskFailure
 from chandy.state.rpc.orders import AbortOrder, SnapshotOrder, StopHost
+from chandy.storage import runtime
 from chandy.storage.checkpoints.layout import trigger_key
 from chandy.storage.checkpoints.verification import verify
 
@@ -97,7 +98,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awaited = threading.Event()
-    wait, reject = executor_module.wait, setup.executor.reject
+    wait, reject = runtime.wait, setup.executor.reject
 
     def waiting(futures: list[Future[Checkpoint]], timeout: float) -> None:
         awaited.set()
@@ -107,7 +108,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
         assert awaited.wait(DEADLINE)
         reject(order)
 
-    monkeypatch.setattr(executor_module, "wait", waiting)
+    monkeypatch.setattr(runtime, "wait", waiting)
     monkeypatch.setattr(setup.executor, "reject", late)
     future = setup.request()
     setup.executor.close()

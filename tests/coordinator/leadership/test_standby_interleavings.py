@@ -22,6 +22,7 @@ from chandy.coordinator.leadership import leadership
 from chandy.coordinator.leadership.election import Decision, Election
 from chandy.coordinator.leadership.leadership import Sign, await_predecessors, sight
 from chandy.coordinator.leadership.lease import HeldLease
+from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Claim, DriverRecord
 from chandy.storage.errors import FencedError, StoreFailedError
@@ -172,7 +173,9 @@ class Standbys(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(leadership, "_sign", self.sign)
         self.patch.setattr(
-            leadership, "time", SimpleNamespace(monotonic=self.world.monotonic, sleep=self.world.sleep)
+            leadership,
+            "runtime",
+            SimpleNamespace(**vars(runtime) | {"monotonic": self.world.monotonic, "sleep": self.world.sleep}),
         )
         for off in (0.0, 3600.0):
             self.a_driver_comes(off, False)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
@@ -24,6 +25,7 @@ from chandy.coordinator.leadership.lease import HeldLease
 from chandy.coordinator.leadership.waiting_driver import WaitingDriver, Won
 from chandy.state.local.machine import machine_id
 from chandy.state.local.processes import Process, started_at
+from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord, LeaseRecord
 from chandy.storage.checkpoints.files import FileCache, file_sha256
@@ -99,6 +101,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(runtime, name)
+
     def run_until_one_wins(self, standbys: list[Waiting]) -> None:
         """Let the time of a lease go by in steps; the standbys look in between."""
 
@@ -114,7 +119,7 @@ class Clock:
 @pytest.fixture
 def clock(store: AwayStore, monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(store)
-    monkeypatch.setattr(leadership, "time", made)
+    monkeypatch.setattr(leadership, "runtime", made)
     return made
 
 
@@ -367,7 +372,7 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
     def sleep(seconds: float) -> None:
         raise AssertionError("it waits")
 
-    monkeypatch.setattr(leadership, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(leadership, "runtime", SimpleNamespace(monotonic=runtime.monotonic, sleep=sleep))
     await_predecessors(catalog, won.claim, SHORT, won.silence)
     assert catalog.leader(1) is None
 
