@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import attrs
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception
 from typing_extensions import override
 
 from .. import runtime
@@ -77,6 +77,10 @@ class RetryPolicy:
     """Attempts after which it fails."""
     first: float = 0.1
     longest: float = 8.0
+
+    def wait(self, state: RetryCallState) -> float:
+        """Return how long to wait before the next attempt."""
+        return runtime.random() * min(self.longest, self.first * 2.0 ** (state.attempt_number - 1))
 
 
 ONCE: Final = RetryPolicy(attempts=1)
@@ -254,7 +258,7 @@ class RetryingStore(Store):
 
         retrying = Retrying(
             retry=retry_if_exception(_is_transient),
-            wait=wait_random_exponential(multiplier=self._policy.first, max=self._policy.longest),
+            wait=self._policy.wait,
             stop=is_over,
             sleep=self._sleep,
             before_sleep=before_sleep,

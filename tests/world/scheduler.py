@@ -58,6 +58,8 @@ class SimulatedProcess:
     """Seconds by which its time of day differs from the world's: a jump of its clock is a change of it."""
     is_alive: bool = True
     is_frozen: bool = False
+    machine: Any = None
+    """The ``Machine`` that it runs on; None: it is everywhere, and always reached."""
     threads: list[SimulatedThread] = attrs.field(factory=list, repr=False)
     """Those that have started and not ended."""
     held: list[SimulatedThread] = attrs.field(factory=list, repr=False)
