@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _READER: Final = "statestore"
-_MEMORY: Final = 64 * 1024 * 1024
+_MEMORY: Final = 32 * 1024 * 1024
 """Bytes that RocksDB may use while a shard is written."""
 _COLUMNS: Final = {"value": "value", "list": "list_value", "map": "map_value"}
 
@@ -159,15 +159,13 @@ def _with_key(df: DataFrame, record: OperatorRecord, stored_key: StructType) -> 
 def _snapshot(name: str, paths: list[str], batch: BatchId, folder: Path) -> Files:
     """Write a RocksDB with the entries in files, and return the files of its snapshot."""
     # Loaded here, because most drivers never open a database.
-    from ...state.host.database import ShardDatabase
-    from ...state.host.memory import Memory
-    from ...state.host.shard_snapshot import Snapshot
+    from ...state.host.rocksdb import RocksDatabases
+    from ...state.host.shard_snapshot import snapshot_files
 
-    database = ShardDatabase(name, folder / "db", Memory(_MEMORY))
+    database = RocksDatabases(_MEMORY).open(name, folder / "db")
     try:
         database.write(read_entries(paths), batch)
-        snapshot = Snapshot(folder / "snapshot", lambda _: None)
-        snapshot.link(database.db)
-        return snapshot.files()
+        database.checkpoint(folder / "snapshot")
+        return snapshot_files(folder / "snapshot")
     finally:
         database.close()

@@ -22,7 +22,6 @@ from ..errors import ShardBrokenError, ShardClosedError
 from ..rpc.metrics import OperatorMetrics
 from .cache import MISSING, HotCache, Value, lookup
 from .changes import Changes
-from .database import ShardDatabase
 from .gaps import Gaps
 from .layers import Layer, Layers, is_ordered
 from .memory import Memory
@@ -54,7 +53,7 @@ class Levels:
         self._memory = memory
         self._lock = runtime.lock()
         self._disk = runtime.lock()
-        self.database = ShardDatabase(shard, directory, memory)
+        self.database = memory.databases.open(shard, directory)
         self.changed_by = self.database.position
         """The last batch that changed anything."""
         self.version = 0
@@ -235,7 +234,7 @@ class Levels:
                 self._write(layers)
                 last = layers[-1].purpose
                 if isinstance(last, Snapshot):
-                    last.link(self.database.db)
+                    last.link(self.database)
                 with self._lock:
                     for layer in layers:
                         self._cache.put(layer.entries)

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, WriteBufferManager
-
 from ...storage import runtime
+from .database import Databases
+from .rocksdb import RocksDatabases
 
-_ROCKSDB_SHARE: Final = 0.5
-"""RocksDB's part of the budget: cached blocks of files, and write buffers."""
-_WRITE_SHARE: Final = 0.25
-"""The part of RocksDB's memory that write buffers may use."""
+_DATABASE_SHARE: Final = 0.5
+"""The databases' part of the budget."""
 _HOT_SHARE: Final = 0.25
 _UNWRITTEN_SHARE: Final = 0.25
-_ARENA_BLOCK: Final = 64 * 1024
-_MANIFEST_LIMIT: Final = 1024
-"""Bytes from which RocksDB begins a new MANIFEST, with one record for each file that there is, instead of one for each
-that there has been. Every snapshot of a shard that has changed stores the MANIFEST again."""
-_FILE_TARGET: Final = 16 * 1024 * 1024
-_NEW_FILES: Final = 16
-"""How many files, one per checkpoint, are kept before they are compacted, which with random keys rewrites the shard.
-With 8 a stream whose keys repeat little stores 1.4 times as many bytes, and RocksDB's default of 4 another third more.
-Just before a compaction, reads of keys that are there take a sixth longer than with 8. Reads of others do not, because
-of the Bloom filters."""
-_SLOW_FILES: Final = 2 * _NEW_FILES
-"""How many such files there may be, while they are compacted, before RocksDB delays writes, for which it holds the GIL.
-A host that cannot compact as fast as it takes checkpoints must slow down then."""
-_MOST_FILES: Final = 3 * _NEW_FILES
-"""With how many RocksDB writes nothing before some are compacted."""
 
 
 class Holder(Protocol):
@@ -60,20 +44,20 @@ class Holder(Protocol):
 class Memory:
     """The budget. A shard that has added to its memory calls ``balance``.
 
-    RocksDB keeps to its part by evicting blocks. For write buffers, a writer asks ``should_flush`` after each write.
-    Hot caches and unwritten changes are Python objects and are counted as such (``cache.weight``). Staged changes are
-    not counted, so usage exceeds the budget by at most the batches that are being served, and by two of a standby.
+    The databases keep to their part. Hot caches and unwritten changes are Python objects and are counted as such
+    (``cache.weight``). Staged changes are not counted, so usage exceeds the budget by at most the batches that are
+    being served, and by two of a standby.
+
+    Args:
+        budget: bytes.
+        databases: makes the databases of the shards, given their part of it.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, databases: Callable[[int], Databases] = RocksDatabases) -> None:
         self.budget = budget
-        rocksdb = int(budget * _ROCKSDB_SHARE)
+        self.databases = databases(int(budget * _DATABASE_SHARE))
         self._hot_limit = int(budget * _HOT_SHARE)
         self._unwritten_limit = int(budget * _UNWRITTEN_SHARE)
-        self._cache = Cache(rocksdb)
-        self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            int(rocksdb * _WRITE_SHARE), False, self._cache
-        )
         self._lock = runtime.lock()
         self._balancing = runtime.lock()
         self._holders: tuple[Holder, ...] = ()
@@ -81,13 +65,8 @@ class Memory:
 
     @property
     def used(self) -> int:
-        """Bytes in use: RocksDB's blocks and buffers, hot caches, unwritten changes."""
-        return int(self._cache.get_usage()) + self.hot + self.unwritten
-
-    @property
-    def buffered(self) -> int:
-        """Bytes in write buffers."""
-        return int(self._buffers.get_usage())
+        """Bytes in use: databases, hot caches, unwritten changes."""
+        return self.databases.used + self.hot + self.unwritten
 
     @property
     def hot(self) -> int:
@@ -119,36 +98,6 @@ class Memory:
             with self._balancing:
                 self._spill()
                 self._rotate()
-
-    def should_flush(self) -> bool:
-        """Return whether write buffers exceed their part of the budget."""
-        return self.buffered > self._buffers.get_buffer_size()
-
-    def options(self) -> Options:
-        """Return the options for one shard's RocksDB, which uses this budget."""
-        table = BlockBasedOptions()
-        table.set_block_cache(self._cache)
-        # Otherwise index and filter blocks are outside the cache and the budget.
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-        table.set_bloom_filter(10, False)
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_manager(self._buffers)
-        options.set_arena_block_size(_ARENA_BLOCK)
-        options.set_compression_type(DBCompressionType.lz4())
-        # With small files, checkpoints share more: a compaction rewrites fewer bytes.
-        options.set_target_file_size_base(_FILE_TARGET)
-        options.set_level_zero_file_num_compaction_trigger(_NEW_FILES)
-        options.set_level_zero_slowdown_writes_trigger(_SLOW_FILES)
-        options.set_level_zero_stop_writes_trigger(_MOST_FILES)
-        options.set_max_manifest_file_size(_MANIFEST_LIMIT)
-        options.set_max_open_files(256)
-        options.set_max_background_jobs(2)
-        options.set_keep_log_file_num(1)
-        options.set_stats_dump_period_sec(0)
-        return options
 
     def _rotate(self) -> None:
         holders = self._holders

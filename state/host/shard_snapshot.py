@@ -8,9 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from rocksdict import Checkpoint, Rdict
-
 from ...storage import runtime
+from .database import ShardDatabase
 
 
 def snapshot_files(directory: Path) -> dict[str, Path]:
@@ -58,17 +57,13 @@ class Snapshot:
         self.cancelled = True
         self._linked.cancel()
 
-    def link(self, db: Rdict) -> None:
-        """Link the files of a RocksDB that has exactly this state. ``files`` raises what fails."""
+    def link(self, database: ShardDatabase) -> None:
+        """Link the files of a database that has exactly this state. ``files`` raises what fails."""
         if not self._linked.set_running_or_notify_cancel():
             return
         try:
             self.directory.parent.mkdir(parents=True, exist_ok=True)
-            # Flushing first, without the GIL, leaves little to create_checkpoint, which holds it.
-            db.flush()
-            # Not kept in a variable: RocksDB stays open as long as a Checkpoint lives.
-            Checkpoint(db).create_checkpoint(str(self.directory))
-            self.entries = _entries(db)
+            self.entries = database.checkpoint(self.directory)
             self._linked.set_result(snapshot_files(self.directory))
         except Exception as error:  # noqa: BLE001 - the snapshot fails, not the shard
             self._linked.set_exception(error)
@@ -77,13 +72,3 @@ class Snapshot:
             # The canceller may have deleted the parent before it was created here again.
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
-
-
-def _entries(db: Rdict) -> int:
-    """Return about how many entries a flushed RocksDB has, as its ``rocksdb.estimate-num-keys`` says.
-
-    An entry that was written again counts twice until a compaction has met both, and a deletion takes one away. The
-    entry that says which batch the state is after does not count.
-    """
-    estimated = db.property_int_value("rocksdb.estimate-num-keys")
-    return max(0, (estimated or 0) - 1)

@@ -27,8 +27,8 @@ from ..format.packing import expiry_of
 from ..format.schema import from_json
 from ..host.cache import Value
 from ..host.database import ShardDatabase
-from ..host.memory import Memory
-from ..host.shard_snapshot import Snapshot
+from ..host.rocksdb import RocksDatabases
+from ..host.shard_snapshot import snapshot_files
 from ..operators.expiry_index import rounded
 from ..processors.timers import hidden_list, listed, times_of
 from . import entries
@@ -38,7 +38,7 @@ RESULT: Final = StructType().add("shard", LongType()).add("stored", StringType()
 """For each shard that was written its ``StoredSnapshot`` as JSON, or why nothing may be written."""
 _ARROW: Final = pa.schema([("shard", pa.int64()), ("stored", pa.string()), ("problem", pa.string())])
 
-_MEMORY: Final = 64 << 20
+_MEMORY: Final = 32 << 20
 """Bytes of memory for the RocksDB of the shard that a task writes."""
 _WRITE: Final = 20_000
 """The number of changes that are handed to RocksDB at a time."""
@@ -108,12 +108,11 @@ class ShardFiles:
             directory = folder / "shard"
             if handle is not None:
                 restore_files(open_store(self.source), handle, directory)
-            database = ShardDatabase(f"{self.operator}/{shard}", directory, Memory(_MEMORY))
+            database = RocksDatabases(_MEMORY).open(f"{self.operator}/{shard}", directory)
             try:
                 self._change(database, [] if second is None else _chained(second, items))
-                snapshot = Snapshot(folder / "snapshot", lambda _: None)
-                snapshot.link(database.db)
-                return self._store(shard, handle, snapshot.files())
+                database.checkpoint(folder / "snapshot")
+                return self._store(shard, handle, snapshot_files(folder / "snapshot"))
             finally:
                 database.close()
 

@@ -7,6 +7,7 @@ import attrs
 
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
+from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard import Shard
 
 BUDGET = 8 << 20
@@ -20,6 +21,8 @@ def write(shard: Shard, batch: int, rows: int = 400, size: int = 1000) -> None:
 
 def test_many_shards_share_one_budget(tmp_path: Path) -> None:
     memory = Memory(BUDGET)
+    databases = memory.databases
+    assert isinstance(databases, RocksDatabases)
     shards = [Shard(f"op/{number}", tmp_path / str(number), memory) for number in range(16)]
     batch_bytes = 400 * (1000 + 150)
     buffered, used, hot, unwritten = [], [], [], []
@@ -27,7 +30,7 @@ def test_many_shards_share_one_budget(tmp_path: Path) -> None:
         for shard in shards:
             write(shard, batch)
             shard.fetch([b"%d-%d" % (batch - 1, row) for row in range(400)])
-            buffered.append(memory.buffered)
+            buffered.append(databases.buffered)
             used.append(memory.used)
             hot.append(memory.hot)
             unwritten.append(memory.unwritten)

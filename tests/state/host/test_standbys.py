@@ -26,8 +26,8 @@ from chandy.state.errors import (
 )
 from chandy.state.format.columns import Columns
 from chandy.state.host.changes import Changes
-from chandy.state.host.database import ShardDatabase
 from chandy.state.host.memory import Memory
+from chandy.state.host.rocksdb import RocksDatabase
 from chandy.state.host.shard import Shard
 from chandy.state.host.shard_key import ShardKey
 from chandy.state.rpc.calls import ActionClient
@@ -370,14 +370,14 @@ def test_a_standby_that_has_lost_what_it_could_not_write_does_not_become_the_sha
 
 def full_disk(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the standby's RocksDB take no more."""
-    right, own = ShardDatabase.write, pair.hosts["target"]._directory
+    right, own = RocksDatabase.write, pair.hosts["target"]._directory
 
-    def write(database: ShardDatabase, entries: Mapping[bytes, bytes | None], batch: int) -> None:
+    def write(database: RocksDatabase, entries: Mapping[bytes, bytes | None], batch: int) -> None:
         if own in Path(database.db.path()).parents:
             raise OSError(errno.ENOSPC, "No space left on device")
         right(database, entries, batch)
 
-    monkeypatch.setattr(ShardDatabase, "write", write)
+    monkeypatch.setattr(RocksDatabase, "write", write)
 
 
 def cannot_write_a_batch(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
