@@ -57,6 +57,8 @@ _NOTE = "chandy"
 _REWINDS = "rewinds"
 _REMOVED = "removed"
 _LAYOUT = "layout"
+_OWN: Final = ("writer", "epoch", "key", "staged")
+"""What a line about a file has for Chandy, by the names of ``DataFile``."""
 
 
 @attrs.frozen
@@ -74,6 +76,8 @@ class DataFile:
     """The epoch that its rows are of."""
     key: str = ""
     """Its key in the directory, whatever readers call that; empty if an older version has published it."""
+    staged: str = ""
+    """The identity of the epoch, ``Epoch.identity``; empty if an older version has published it."""
 
 
 @attrs.frozen
@@ -173,7 +177,7 @@ def decode(number: int, data: bytes) -> LogEntry | None:
 def line_of(file: DataFile, modified: float) -> str:
     """Return the line of an entry about a file."""
     # Spark reads past what it does not know.
-    own = {"writer": file.writer, "epoch": file.epoch, "key": file.key} if file.writer else {}
+    own = {name: getattr(file, name) for name in _OWN} if file.writer else {}
     return json.dumps(_line(file.uri, file.size, modified, rows=file.rows) | own)
 
 
@@ -189,9 +193,7 @@ def file_of(line: str) -> DataFile:
         one["path"],
         one["size"],
         one.get("rows", 0),
-        one.get("writer", ""),
-        one.get("epoch", -1),
-        one.get("key", ""),
+        **{name: one[name] for name in _OWN if name in one},
     )
 
 

@@ -46,18 +46,21 @@ class Rewinds:
         """Return whether nothing was published since something was last taken back, given the newest epoch now."""
         return bool(self.ranges) and self.ranges[-1].after == position
 
-    def restored_to(self, position: int | None, epoch: int) -> Rewinds | None:
+    def restored_to(self, position: int | None, epoch: int, has: Collection[int]) -> Rewinds | None:
         """Return this without what is brought back, up to an epoch; None if that was not last taken back.
 
         Args:
             position: the newest epoch that is published.
             epoch: the newest that shall be.
+            has: the epochs of which there still are files that were taken back.
         """
         if not self.is_last(position):
             return None
         *older, last = self.ranges
         below = Rewinds(self.times, tuple(older))
         if epoch > last.upto:
-            return below.restored_to(last.upto, epoch)
+            return below.restored_to(last.upto, epoch, has)
+        if not below.can_go_back(epoch, has):
+            return None
         left = (TakenBack(epoch, last.upto),) if epoch < last.upto else ()
         return Rewinds(self.times, (*older, *left))

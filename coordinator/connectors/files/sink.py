@@ -6,7 +6,7 @@ import errno
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import quote, unquote
@@ -285,6 +285,22 @@ class _Committer(Committer):
             self._sink.open().sweep(time.time() - ABANDONED_S)
 
     @override
+    def recognised(self, epochs: Sequence[Epoch]) -> Collection[int]:
+        """Compare what the log says of each epoch's files. Those taken back count if they can be brought back."""
+        log = self._sink.within(self._log)
+        self._look(log)
+        known, published, writer = self._newest, self._own.epoch, self._fence.writer
+        lines = list[str]()
+        if known.rewinds.get(writer, Rewinds()).is_last(published):
+            lines += known.removed.get(writer, ())
+        if published is not None and any(epoch.id <= published for epoch in epochs):
+            with self._sink.explained():
+                lines += log.lines(known.number)
+        files = [file for file in map(file_of, lines) if file.writer == writer]
+        has = {(file.epoch, file.staged) for file in files}
+        return [epoch.id for epoch in epochs if (epoch.id, epoch.identity) in has]
+
+    @override
     def check_rewind(self, epoch: int | None) -> None:
         """Check whether what was published after an epoch can be taken back.
 
@@ -364,10 +380,11 @@ class _Committer(Committer):
         published, writer = self._own.epoch, self._fence.writer
         if published is not None and published >= epoch:
             return None
-        rewinds = known.rewinds.get(writer, Rewinds()).restored_to(published, epoch)
+        removed = known.removed.get(writer, ())
+        has = {file_of(line).epoch for line in removed}
+        rewinds = known.rewinds.get(writer, Rewinds()).restored_to(published, epoch, has)
         if rewinds is None:
             raise RewindError(published, epoch)
-        removed = known.removed.get(writer, ())
         again = [line for line in removed if file_of(line).epoch <= epoch]
         new = attrs.evolve(
             known.with_position(writer, attrs.evolve(self._own, epoch=epoch)),
@@ -397,7 +414,7 @@ class _Committer(Committer):
                 with self._sink.explained():
                     store.write(key, data)
                 uri = f"{self._log.directory}/{quote(key, safe='/=')}"
-                files.append(DataFile(uri, len(data), rows, writer, epoch.id, key))
+                files.append(DataFile(uri, len(data), rows, writer, epoch.id, key, epoch.identity))
         return _EpochFiles(layout, files)
 
     def _contents(

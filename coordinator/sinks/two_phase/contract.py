@@ -16,7 +16,8 @@ Apache Flink has the same steps as ``SinkWriter``, ``Committable`` and ``Committ
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import attrs
@@ -166,6 +167,11 @@ class Epoch:
         """The files with the rows."""
         return self.record.staged.files
 
+    @property
+    def identity(self) -> str:
+        """Tells its rows from those of any other epoch, in whatever store it is: a hash of the staged bytes."""
+        return hashlib.sha256("\n".join(file.sha256 for file in self.files).encode()).hexdigest()[:16]
+
 
 class Committer(abc.ABC):
     """A sink's connection to its target, as one life of the coordinator. One thread uses it at a time."""
@@ -196,17 +202,27 @@ class Committer(abc.ABC):
         """
         raise NotImplementedError("a sink with publish='batch' has a committer that can upsert")
 
+    def recognised(self, epochs: Sequence[Epoch]) -> Collection[int]:
+        """Return the ids of those epochs that the target has as they are here, or has taken back and could bring back.
+
+        A checkpoint names epochs as not published that were published later. When it is restored, they stay, and a
+        reader that has seen them does not see them again. What is not recognised is taken back and published anew.
+
+        Raises:
+            TargetUnavailableError, FencedError: as for ``commit``.
+        """
+        return ()
+
     def check_rewind(self, epoch: int | None) -> None:
         """Check that ``rewind`` takes back what was published after an epoch. Nothing is changed.
 
-        A start checks all sinks of its query before one of them takes anything back.
+        A start checks all sinks of its query before one of them takes anything back. Who has ``rewind`` has this, too.
 
         Raises:
             RewindError: the target cannot do that.
             TargetUnavailableError: as for ``commit``.
         """
-        if type(self).rewind is Committer.rewind:
-            raise RewindError(self.position, epoch)
+        raise RewindError(self.position, epoch)
 
     def rewind(self, epoch: int | None) -> None:
         """Take back all that was published after an epoch. None: all of it.
@@ -219,13 +235,12 @@ class Committer(abc.ABC):
         raise RewindError(self.position, epoch)
 
     def check_bring_back(self, epoch: int) -> None:
-        """Check that ``bring_back`` publishes up to an epoch. Nothing is changed.
+        """Check that ``bring_back`` publishes up to an epoch. Nothing is changed. Who has ``bring_back`` has this, too.
 
         Raises:
             As ``check_rewind``.
         """
-        if type(self).bring_back is Committer.bring_back:
-            raise RewindError(self.position, epoch)
+        raise RewindError(self.position, epoch)
 
     def bring_back(self, epoch: int) -> None:
         """Publish again what ``rewind`` took back, up to an epoch, if nothing was published since. It may come again.

@@ -7,6 +7,7 @@ never put together again or taken apart, and a target needs to know no more than
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
@@ -137,28 +138,40 @@ class LostOutput:
 
 
 def where_to_begin(
-    record: OutputRecord | None, checkpoint: CheckpointId | None, position: CheckpointId | None
+    record: OutputRecord | None,
+    checkpoint: CheckpointId | None,
+    position: CheckpointId | None,
+    recognised: Collection[int] = (),
 ) -> EpochsToPublish | Ahead | LostOutput:
     """Compare a checkpoint with what a target has.
+
+    Epochs that the checkpoint names as not published may have been published later. Those that the target recognises,
+    from the first on, are what both have: somebody may have read them.
 
     Args:
         record: what the checkpoint has of the sink; None if it does not have the sink.
         checkpoint: id of the checkpoint; None if the query begins without one.
         position: the newest epoch that the target has; None: none.
+        recognised: ids of the record's epochs that the target has as they are there, or could bring back.
     """
-    common = record.published if record else checkpoint
+    common = _common(record, recognised) if record else checkpoint
     if position is not None and (checkpoint is None or position > checkpoint):
         return Ahead(position, common)
     if record is None:
         return EpochsToPublish(())
     left = tuple(epoch for epoch in record.epochs if position is None or epoch.id > position)
-    if record.published is not None and (position is None or position < record.published):
-        return LostOutput(record.published, position, left)
+    if common is not None and (position is None or position < common):
+        return LostOutput(common, position, left)
     own = {record.published, *(epoch.id for epoch in record.epochs)}
     if position is not None and position not in own:
         # It was published from a savepoint whose rows later went another way, and these would come again.
         return Ahead(position, common)
     return EpochsToPublish(left)
+
+
+def _common(record: OutputRecord, recognised: Collection[int]) -> CheckpointId | None:
+    same = itertools.takewhile(lambda epoch: epoch.id in recognised, record.epochs)
+    return max((epoch.id for epoch in same), default=record.published)
 
 
 def unknown_sinks(records: Iterable[OutputRecord], sinks: Collection[str]) -> list[str]:

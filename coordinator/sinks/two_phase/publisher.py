@@ -5,7 +5,7 @@ Batches that are published at once are published on the thread that runs them, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -100,6 +100,16 @@ class Publisher:
             position = self._patiently(lambda committer: committer.position, seconds)
             self._known = None if position is None else CheckpointId(position)
         return self._known
+
+    def recognised(self, epochs: Sequence[Epoch], seconds: float) -> Collection[int]:
+        """Return the ids of those epochs that the target has as they are here, see ``Committer.recognised``.
+
+        Args:
+            epochs: by ascending ids.
+            seconds: how long to try at most while the target is not there.
+        """
+        with self._typed():
+            return self._patiently(lambda committer: committer.recognised(epochs), seconds)
 
     def check_rewind(self, epoch: CheckpointId | None, seconds: float) -> None:
         """Check that ``rewind`` would take back what was published after an epoch; nothing is changed.
@@ -326,15 +336,25 @@ class Publisher:
 
     def _able(self, committer: Committer) -> Committer:
         """Refuse a sink that cannot do what it says, before anything is published."""
-        if self._sink.publish != "batch" or type(committer).upsert is not Committer.upsert:
-            return committer
-        committer.close()
-        raise ConfigError(
-            f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot publish each batch",
-            f'a committer with upsert(), because {type(self._sink).__name__} has publish="batch"',
-            f"{type(committer).__name__}, which has none of its own",
-            'implement Committer.upsert; or leave publish="batch" out, and rows appear with their checkpoint',
-        )
+        kind, where = type(committer), f"sink {self._fence.sink!r} of query {self._fence.query!r}"
+        if self._sink.publish == "batch" and not _has(kind, "upsert"):
+            committer.close()
+            raise ConfigError(
+                f"{where} cannot publish each batch",
+                f'a committer with upsert(), because {type(self._sink).__name__} has publish="batch"',
+                f"{kind.__name__}, which has none of its own",
+                'implement Committer.upsert; or leave publish="batch" out, and rows appear with their checkpoint',
+            )
+        for act in ("rewind", "bring_back"):
+            if _has(kind, act) and not _has(kind, f"check_{act}"):
+                committer.close()
+                raise ConfigError(
+                    f"{where} cannot go back",
+                    f"a committer that says before anything is changed whether {act}() will refuse",
+                    f"{kind.__name__}, which has {act}() and no check_{act}()",
+                    f"implement Committer.check_{act}; one that never refuses does nothing there",
+                )
+        return committer
 
     def _given_up(self, error: TargetUnavailableError, seconds: float) -> OutputError:
         return OutputError(
@@ -373,6 +393,10 @@ class Publisher:
                 f"{type(error).__name__}: {error}{where}",
                 "remove the cause and start the pipeline again: what is complete is published then",
             ) from error
+
+
+def _has(kind: type[Committer], act: str) -> bool:
+    return getattr(kind, act) is not getattr(Committer, act)
 
 
 def _named(rows: Epoch | Batch) -> str:

@@ -92,6 +92,10 @@ class SinkTakeover:
         """
         publisher, move = self.publishers[uid], None
         where = where_to_begin(record, beginning.checkpoint, positions[uid])
+        if record and where != EpochsToPublish(()):
+            epochs = [Epoch(epoch, beginning.root) for epoch in record.epochs]
+            same = publisher.recognised(epochs, _BEGIN_SECONDS)
+            where = where_to_begin(record, beginning.checkpoint, positions[uid], same)
         with contextlib.suppress(RewindError):
             if isinstance(where, LostOutput):
                 # An earlier life may have gone back, and have ended before it had a checkpoint of its own.
@@ -102,22 +106,14 @@ class SinkTakeover:
                 publisher.check_rewind(where.common, _BEGIN_SECONDS)
                 move = partial(publisher.rewind, where.common, _BEGIN_SECONDS)
         if move is not None:
-            return partial(self._moved, move, uid, record, positions, beginning)
+
+            def moved() -> tuple[EpochRecord, ...]:
+                positions[uid] = move()
+                return self._left(uid, record, positions[uid], beginning)
+
+            return moved
         left = self._left(uid, record, positions[uid], beginning)
         return lambda: left
-
-    def _moved(
-        self,
-        move: Callable[[], CheckpointId | None],
-        uid: str,
-        record: OutputRecord | None,
-        positions: dict[str, CheckpointId | None],
-        beginning: StartPoint,
-    ) -> tuple[EpochRecord, ...]:
-        # A sink may have no check of its own.
-        with contextlib.suppress(RewindError):
-            positions[uid] = move()
-        return self._left(uid, record, positions[uid], beginning)
 
     def _left(
         self, uid: str, record: OutputRecord | None, position: CheckpointId | None, beginning: StartPoint

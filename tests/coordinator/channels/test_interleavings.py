@@ -339,6 +339,12 @@ class Life(SteppedExecutor):
         assert isinstance(found, Writer)
         return found
 
+    @property
+    def base(self) -> str | int | None:
+        """The checkpoint or savepoint that it stands on, as a user names it."""
+        point = base_point(self.machine) or self.initial
+        return point and (point.manifest.id if point.root == self.root else point.root)
+
     def reader(self, number: int) -> Reader:
         found = self.queries[READERS[number]]
         assert isinstance(found, Reader)
@@ -475,7 +481,11 @@ class World:
         return [manifest.id for manifest in Catalog(self.store).completed()]
 
     def begin(self, restore: str | int) -> bool:
-        """Kill the driver and start it again; return whether that was possible."""
+        """Kill the driver and start it again; return whether that was possible.
+
+        What the checkpoint has and readers have seen stays as it is.
+        """
+        seen = {uri: rows_of(local(uri)) for uri in listed(self.output)}
         try:
             self.life = Life(self, restore)
         except (OutputAheadError, OutputLostError) as error:
@@ -483,6 +493,12 @@ class World:
             assert self.is_transactional
             assert restore != "latest", error
             return False
+        if point := self.life.point:
+            has = {row for rows in self.contents[point.root, point.manifest.id].values() for row in rows}
+            gone = [uri for uri in seen.keys() - listed(self.output) if has & set(seen[uri])]
+            assert not gone or not self.is_transactional, (
+                f"what checkpoint {restore} has was taken back: {gone}"
+            )
         return True
 
     def note(self, life: Life, manifest: Manifest, root: str) -> None:
@@ -653,14 +669,19 @@ class Machine(RuleBasedStateMachine):
             self.life.reader(0).batch(2)
         self.begin("latest")
 
-    @rule(which=SMALL, dies=st.booleans(), chance=SMALL)
-    def an_older_checkpoint_is_restored(self, which: int, dies: bool, chance: int) -> None:
-        """The driver may die before it has a checkpoint of its own."""
+    @rule(which=SMALL, then=st.sampled_from(["runs", "dies", "returns"]), chance=SMALL)
+    def an_older_checkpoint_is_restored(self, which: int, then: str, chance: int) -> None:
+        """The driver may die before it has a checkpoint of its own, and a user may come back to where it stood."""
         points = self.world.points
         if points and chance < 4:
+            before, stood = set(listed(self.world.output)), self.life.base
             self.begin(points[-1 - which % len(points)])
-            if dies:
+            if then == "dies":
                 self.begin("latest")
+            elif then == "returns" and stood is not None and before >= set(listed(self.world.output)):
+                assert self.world.begin(stood), f"nothing was published since, and {stood} is refused"
+                assert before <= set(listed(self.world.output)) or not self.world.is_transactional
+                self.world.check()
 
     def begin(self, restore: str | int) -> None:
         if not self.world.begin(restore):

@@ -229,7 +229,7 @@ def test_an_entry_keeps_files_and_positions() -> None:
 def test_what_can_be_gone_back_to_and_brought_back() -> None:
     none = Rewinds()
     assert none.can_go_back(3, ())
-    assert none.restored_to(3, 4) is None
+    assert none.restored_to(3, 4, ()) is None
     once = none.rewound(5, 10)
     assert [once.can_go_back(epoch, (5, 11)) for epoch in (None, 4, 5, 6, 10, 11)] == [
         *(True, True, True, False, False, True)
@@ -237,12 +237,16 @@ def test_what_can_be_gone_back_to_and_brought_back() -> None:
     twice = once.rewound(None, 5)
     assert twice.times == 2
     # Through both, or a part of the way.
-    assert twice.restored_to(None, 10) == Rewinds(2, ())
-    assert twice.restored_to(None, 7) == Rewinds(2, (TakenBack(7, 10),))
-    assert twice.restored_to(None, 3) == Rewinds(2, (TakenBack(5, 10), TakenBack(3, 5)))
-    assert twice.restored_to(None, 11) is None
+    assert twice.restored_to(None, 10, ()) == Rewinds(2, ())
+    assert twice.restored_to(None, 7, ()) == Rewinds(2, (TakenBack(7, 10),))
+    assert twice.restored_to(None, 3, ()) == Rewinds(2, (TakenBack(5, 10), TakenBack(3, 5)))
+    assert twice.restored_to(None, 11, ()) is None
     # Something was published since.
-    assert twice.restored_to(12, 13) is None
+    assert twice.restored_to(12, 13, ()) is None
+    # The same numbers were taken back twice, and only what the second time took is there.
+    again = once.rewound(5, 12)
+    assert again.restored_to(5, 7, (11, 12)) is None
+    assert again.restored_to(5, 11, (11, 12)) == Rewinds(2, (TakenBack(5, 10), TakenBack(11, 12)))
 
 
 @pytest.mark.parametrize(

@@ -298,10 +298,35 @@ def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
     for step in (committer.bring_back, committer.check_bring_back):
         with pytest.raises(RewindError):
             step(5)
+    for step in (committer.bring_back, committer.check_bring_back):
+        # These numbers were taken back, too, and their files are deleted by now.
+        with pytest.raises(RewindError):
+            step(3)
     committer.check_bring_back(4)
     assert keys(directory, settled=False) == [1]
     committer.bring_back(4)
     assert keys(directory, settled=False) == [1, 4]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_an_epoch_is_recognised_by_its_rows_as_long_as_it_is_there_or_can_come_back(
+    directory: Directory, tmp_path: Path, format: Literal["parquet", "json", "csv"]
+) -> None:
+    pipeline = Pipeline(attrs.evolve(directory, format=format).sink(), f"file://{tmp_path}/store/flights/")
+    committer = pipeline.recover()
+    epochs = [pipeline.epoch(number, [(number, "a")], [(number, "b")]) for number in range(1, 5)]
+    for epoch in epochs:
+        committer.commit(epoch)
+    successor = pipeline.recover(2)
+    assert list(successor.recognised(epochs)) == [1, 2, 3, 4]
+    others = [pipeline.epoch(3, [(3, "a")]), pipeline.epoch(5, [(4, "a")], [(4, "b")])]
+    assert list(successor.recognised([epochs[1], *others])) == [2]
+    successor.rewind(2)
+    assert list(successor.recognised(epochs)) == [1, 2, 3, 4]
+    publish(pipeline, successor, 6)
+    assert list(successor.recognised(epochs)) == [1, 2]
+    other = attrs.evolve(pipeline, sink=directory.sink("other"))
+    assert list(other.recover().recognised(epochs)) == []
 
 
 @pytest.mark.parametrize("moves", [False, True])

@@ -203,6 +203,27 @@ def test_where_a_life_begins(
     assert where_to_begin(output, checkpoint, position) == expected
 
 
+@pytest.mark.parametrize(
+    ("position", "recognised", "expected"),
+    [
+        # The target has epochs that the checkpoint names as not published: they are what both have.
+        (9, {3}, Ahead(9, 3)),
+        (9, {3, 5}, Ahead(9, 5)),
+        # What comes before one that it does not have is published first, so it is not the same output.
+        (9, {5}, Ahead(9, 2)),
+        # It was taken back, and its files are there.
+        (2, {3, 5}, LostOutput(5, 2, ids(3, 5))),
+        (3, {3, 5}, LostOutput(5, 3, ids(5))),
+        (3, {3}, EpochsToPublish(ids(5))),
+        (2, {5}, EpochsToPublish(ids(3, 5))),
+    ],
+)
+def test_what_the_target_recognises_stays(
+    position: int, recognised: set[int], expected: EpochsToPublish | Ahead | LostOutput
+) -> None:
+    assert where_to_begin(record(3, 5, published=2), 5, position, recognised) == expected
+
+
 def test_only_sinks_that_have_something_to_publish_are_missed() -> None:
     records = [record(3), OutputRecord("b", ()), OutputRecord("c", ids(2))]
     assert unknown_sinks(records, {"a": object()}) == ["c"]

@@ -18,7 +18,7 @@ import itertools
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -119,6 +119,7 @@ class Published:
 
     epoch: int
     rows: tuple[Row, ...]
+    identity: str
 
 
 @attrs.define(eq=False)
@@ -127,6 +128,8 @@ class Target:
 
     can_rewind: bool
     epochs: list[Published] = attrs.field(factory=list)
+    removed: list[Published] = attrs.field(factory=list)
+    """What was taken back, until something else is published."""
     position: Position | None = None
     away: int = 0
     """How many calls find it away."""
@@ -178,6 +181,7 @@ class Target:
         assert self.position is not None, "nobody publishes without having connected"
         self.position = attrs.evolve(self.position.taken_by(fence), epoch=epoch.epoch)
         self.epochs.append(epoch)
+        self.removed.clear()
         self.version += 1
 
     def land(self) -> None:
@@ -196,11 +200,36 @@ class Target:
         assert self.position is not None
         if self.position.epoch is not None:
             self.rewinds = self.rewinds.rewound(to, self.position.epoch)
-        self.epochs = [one for one in self.epochs if to is not None and one.epoch <= to]
-        newest = self.epochs[-1].epoch if self.epochs else None
-        self.position = attrs.evolve(self.position, epoch=newest)
+        gone = [one for one in self.epochs if to is None or one.epoch > to]
+        self.epochs, self.removed = [one for one in self.epochs if one not in gone], gone + self.removed
+        self.position = attrs.evolve(self.position, epoch=to)
         self.version += 1
-        return newest
+        return to
+
+    def brought_back(self, to: int) -> Rewinds:
+        assert self.position is not None
+        has = {one.epoch for one in self.removed}
+        found = self.rewinds.restored_to(self.position.epoch, to, has) if self.can_rewind else None
+        if found is None:
+            raise RewindError(self.position.epoch, to)
+        return found
+
+    def bring_back(self, to: int) -> int:
+        self.rewinds = self.brought_back(to)
+        again = [one for one in self.removed if one.epoch <= to]
+        self.epochs, self.removed = self.epochs + again, [one for one in self.removed if one not in again]
+        assert self.position is not None
+        self.position = attrs.evolve(self.position, epoch=to)
+        self.version += 1
+        return to
+
+    def recognised(self, epochs: Sequence[Epoch]) -> list[int]:
+        if not self.can_rewind:
+            return []
+        assert self.position is not None
+        there = self.epochs + (self.removed if self.rewinds.is_last(self.position.epoch) else [])
+        has = {(one.epoch, one.identity) for one in there}
+        return [one.id for one in epochs if (one.id, one.identity) in has]
 
 
 class DriverKilled(BaseException):
@@ -251,17 +280,26 @@ class ModelCommitter(Committer):
         assert epoch.record.note == f"{self.sink.uid} {epoch.id} {len(rows)}", "the note is another epoch's"
         world().meanwhile()
         try:
-            self.sink.place.commit(self.fence, Published(epoch.id, rows))
+            self.sink.place.commit(self.fence, Published(epoch.id, rows, epoch.identity))
         except TargetUnavailableError:
             self.is_open = False
             raise
         self.at = epoch.id
+
+    def recognised(self, epochs: Sequence[Epoch]) -> list[int]:
+        return self.sink.place.recognised(epochs)
 
     def check_rewind(self, epoch: int | None) -> None:
         self.sink.place.check_rewind(epoch)
 
     def rewind(self, epoch: int | None) -> None:
         self.at = self.sink.place.rewind(epoch)
+
+    def check_bring_back(self, epoch: int) -> None:
+        self.sink.place.brought_back(epoch)
+
+    def bring_back(self, epoch: int) -> None:
+        self.at = self.sink.place.bring_back(epoch)
 
     def close(self) -> None:
         self.is_open = False
@@ -601,7 +639,10 @@ class World:
         return self.contents[key]
 
     def begin(self, restore: str = "latest", *, zombie: bool = False, resumes: bool = True) -> bool:
-        """Another coordinator takes the pipeline over; return whether it could begin."""
+        """Another coordinator takes the pipeline over; return whether it could begin.
+
+        What the checkpoint has and readers have seen stays as it is.
+        """
         before = self.lives[-1] if self.lives else None
         left = before if before is not None and not zombie else None
         if not zombie:
@@ -610,6 +651,7 @@ class World:
         before_that = self.chosen
         if restore != "latest" and (found := choose(Catalog(self.open(ROOT)), restore)):
             self.chosen = self.content(found.manifest, found.root)
+        seen = {uid: list(target.epochs) for uid, target in self.targets.items()}
         try:
             self.lives.append(Life(self, restore, left, resumes))
         except (OutputAheadError, OutputLostError) as error:
@@ -617,6 +659,12 @@ class World:
             assert restore != "latest", f"a start was refused: {error}"
             self.chosen = before_that
             return False
+        if point := self.life.initial:
+            has = {row for rows in self.content(point.manifest, point.root).rows.values() for row in rows}
+            for uid, target in self.targets.items():
+                there = {id(one) for one in target.epochs}
+                gone = [one for one in seen[uid] if id(one) not in there and has & set(one.rows)]
+                assert not gone, f"target {uid} has taken back what checkpoint {restore} has: {gone}"
         return True
 
     def begin_somehow(self, restore: str, *, zombie: bool, resumes: bool) -> None:
@@ -1090,7 +1138,7 @@ def believe_a_position_that_the_checkpoint_does_not_have(patch: pytest.MonkeyPat
     """Rows that went another way since a savepoint are taken for those of the checkpoint."""
 
     def where(
-        record: OutputRecord | None, checkpoint: int | None, position: int | None
+        record: OutputRecord | None, checkpoint: int | None, position: int | None, *_: object
     ) -> epochs.EpochsToPublish | epochs.Ahead | epochs.LostOutput:
         if position is not None and (checkpoint is None or position > checkpoint):
             return epochs.Ahead(position, checkpoint)
@@ -1104,10 +1152,8 @@ def begin_behind_what_is_published(patch: pytest.MonkeyPatch) -> None:
     """What a target has from after the checkpoint is not looked at."""
     right = epochs.where_to_begin
 
-    def where(
-        record: OutputRecord | None, checkpoint: int | None, position: int | None
-    ) -> epochs.EpochsToPublish | epochs.Ahead | epochs.LostOutput:
-        found = right(record, checkpoint, position)
+    def where(*given: Any) -> epochs.EpochsToPublish | epochs.Ahead | epochs.LostOutput:
+        found = right(*given)
         return epochs.EpochsToPublish(()) if isinstance(found, epochs.Ahead) else found
 
     patch.setattr(takeover, "where_to_begin", where)

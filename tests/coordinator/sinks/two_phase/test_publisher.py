@@ -212,6 +212,18 @@ def test_a_sink_that_says_that_it_publishes_batches_and_cannot_is_refused_at_the
         publisher.begin(0)
 
 
+@pytest.mark.parametrize("act", ["rewind", "bring_back"])
+def test_a_sink_that_cannot_say_whether_it_would_go_back_is_refused_at_the_start(
+    act: str, tmp_path: Path, failures: list[ChandyError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteCommitter, act, lambda committer, epoch: None)
+    publisher = Publisher(
+        SqliteSink(tmp_path / "out.db", ("n",)), FENCE, Unshared(), on_failure=failures.append
+    )
+    with pytest.raises(ConfigError, match=rf"{act}\(\) and no check_{act}\(\)"):
+        publisher.begin(0)
+
+
 @attrs.define
 class UnableCommitter(Committer):
     inner: Committer

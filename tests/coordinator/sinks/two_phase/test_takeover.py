@@ -114,9 +114,11 @@ def pipeline(tmp_path: Path, directory: Directory) -> Pipeline:
 def test_an_older_checkpoint_takes_back_what_came_after_it(pipeline: Pipeline, directory: Directory) -> None:
     epochs = [pipeline.epoch(number) for number in range(1, 6)]
     pipeline.begin(1, None, 1).publish_now(epochs, 60)
+    files = directory.files()
     # Its own epoch was not published when checkpoint 3 was taken.
     successor = pipeline.begin(2, 3, 6, pipeline.record(2, epochs[2:3]))
     assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a")]
+    assert directory.files() == files[:3]
     successor.publish_now([pipeline.epoch(6)], 60)
     assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a"), (6, "a")]
     # Checkpoint 5 was of rows that are taken back: who goes on behind it would lose them.
@@ -130,13 +132,13 @@ def test_a_life_that_went_back_and_ended_at_once_can_be_undone(
 ) -> None:
     epochs = [pipeline.epoch(number) for number in range(1, 6)]
     pipeline.begin(1, None, 1).publish_now(epochs, 60)
-    pipeline.begin(2, 3, 6, pipeline.record(3))
-    pipeline.begin(3, 2, 6, pipeline.record(2))
-    assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
-    # A start without a choice is one from the latest checkpoint.
-    pipeline.begin(4, 5, 6, pipeline.record(4, epochs[4:]))
-    assert sorted(directory.rows()) == [(number, "a") for number in range(1, 6)]
-    publisher = pipeline.begin(5, 4, 6, pipeline.record(4))
+    files = directory.files()
+    # What a checkpoint names as not published was published later, and what came back may have been gone back from.
+    for life, checkpoint in enumerate([3, 2, 4, 1, 5], 2):
+        published = max(0, checkpoint - 3) or None
+        pipeline.begin(life, checkpoint, 6, pipeline.record(published, epochs[published or 0 : checkpoint]))
+        assert directory.files() == files[:checkpoint]
+    publisher = pipeline.begin(7, 4, 6, pipeline.record(4))
     publisher.publish_now([pipeline.epoch(6)], 60)
     assert sorted(directory.rows()) == [(1, "a"), (2, "a"), (3, "a"), (4, "a"), (6, "a")]
     assert sorted(directory.files()) == sorted(directory.listed())
