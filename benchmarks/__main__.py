@@ -14,24 +14,15 @@ from .report import RESULTS, Options, Report, console, read
 
 BENCHMARKS = {
     "recovery": "the time from a failure to the first new batch, and its parts, beside Spark and Flink",
-    "throughput": "rows a second of every interface, beside Spark's own",
-    "repetition": "rows a second of running aggregates over rows a key, beside Spark's own count",
+    "throughput": "rows a second of every interface, of keys that repeat and of windows, beside Spark's own",
     "checkpoint_cost": "what checkpoints cost a running stream, and what they write",
     "scale": "the coordinator's own time and memory with 10 to 10,000 shards",
-    "hosts": "messages, bytes and the coordinator's own time with 200 to 2,000 state hosts, some of which are lost",
     "cluster": "three machines: rows a second, losses, a machine that joins, and what standbys and mTLS cost",
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
-    "replication": "changes a second of a replica, and what it costs the batches beside it",
-    "rescaling": "the pause of a query whose operator gets another number of tasks, in place and by a restart",
-    "testers": "tests a second of a processor, with OperatorTester, with PySpark's TwsTester and on Spark",
-    "windows": "counts by key and window of event time, beside Spark's own and the running count",
-    "aggregate": "where the time of running aggregates goes, beside Spark's own count",
-    "growth": "what a key costs as the state grows, and what that cost consists of",
-    "store_requests": "requests and seconds of a checkpoint on a store that is 30 ms away",
 }
 """What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
-SELECTIVE = frozenset({"cluster", "recovery", "sinks"})
+SELECTIVE = frozenset({"cluster", "recovery", "sinks", "throughput"})
 """The benchmarks of which a few contestants can be measured alone."""
 
 
@@ -79,7 +70,7 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 @click.option(
     "--only",
     metavar="TEXT",
-    help="Only contestants with this text in their names, such as Kafka (cluster, recovery, sinks).",
+    help="Only contestants with this text in their names, such as Kafka (cluster, recovery, sinks, throughput).",
 )
 @click.option(
     "--json",

@@ -14,6 +14,9 @@ from .file_source import write_file
 FILES_PER_BATCH = 2
 """Each of the two cores reads one."""
 ZIPF_EXPONENT = 1.1
+_MINUTE = 60_000_000
+_BEGIN = 1_700_000_100_000_000
+"""Microseconds; a whole number of minutes, and of windows of five."""
 
 
 @attrs.frozen
@@ -29,6 +32,8 @@ class Workload:
     """Whether a few keys get most of the rows. Otherwise all keys are equally likely."""
     value_bytes: int = 0
     """Bytes that a processor stores for each key in addition to its count."""
+    timed: bool = False
+    """Whether rows have a time, ``t timestamp``: a batch has those of one minute."""
 
 
 def write(workload: Workload, batches: int, folder: Path, seed: int = 1) -> Path:
@@ -45,11 +50,16 @@ def write(workload: Workload, batches: int, folder: Path, seed: int = 1) -> Path
         count = workload.rows // FILES_PER_BATCH
         drawn = random.choice(workload.keys, count, p=weights)
         table = pa.table({"k": names[drawn], "v": random.integers(0, 1000, count)})
+        if workload.timed:
+            begin = _BEGIN + number // FILES_PER_BATCH * _MINUTE
+            times = pa.array(begin + random.integers(0, _MINUTE, count))
+            table = table.append_column("t", times.cast(pa.timestamp("us", "UTC")))
         write_file(table, folder / f"{number:05}.parquet", number)
     return folder
 
 
-def stream(spark: SparkSession, folder: Path) -> DataFrame:
-    """Read the files as a stream of ``k long, v long``."""
-    reader = spark.readStream.schema("k long, v long").option("maxFilesPerTrigger", FILES_PER_BATCH)
+def stream(spark: SparkSession, folder: Path, *, timed: bool = False) -> DataFrame:
+    """Read the files as a stream of ``k long, v long``, and ``t timestamp`` if rows have a time."""
+    schema = "k long, v long" + ", t timestamp" * timed
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", FILES_PER_BATCH)
     return reader.parquet(str(folder))
