@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.checkpoints.collect import discard_aborted, discard_steps
+from ...storage.checkpoints.collect import discard, discard_aborted
 from ...storage.checkpoints.layout import is_shared, pack_key, savepoint_key, trigger_key
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OutputRecord, QueryRecord
 from ...storage.checkpoints.restore import read_file
@@ -324,7 +324,7 @@ class CheckpointJobs:
         yield None
         try:
             needed = partial(self._protocol.there_besides, ids)
-            deleted = yield from discard_steps(self._store, order.dropped, needed, self._watch.proof)
+            deleted = yield from discard(self._store, order.dropped, needed, self._watch.proof)
             remaining = deleted.remaining
             yield None
             if deleted.failed:

@@ -90,13 +90,6 @@ class Deleted:
 
 def discard(
     store: Store, dropped: Iterable[Manifest], needed: Callable[[], Iterable[Manifest]], proof: FenceProof
-) -> Deleted:
-    """Delete dropped checkpoints that no reader needs, and the objects that only they reference: all of the steps."""
-    return _ended(discard_steps(store, dropped, needed, proof))
-
-
-def discard_steps(
-    store: Store, dropped: Iterable[Manifest], needed: Callable[[], Iterable[Manifest]], proof: FenceProof
 ) -> Generator[None, None, Deleted]:
     """Delete dropped checkpoints that no reader needs, and the objects that only they reference.
 
@@ -219,7 +212,7 @@ def collect_garbage(
     outdated = [entry.manifest for entry in entries if entry.manifest and entry.voided_by]
     # A reader may have read a checkpoint just before it became void. Nobody leads what is void.
     ids = [manifest.id for manifest in outdated]
-    given_up = frozenset(ids) - pinned(store) if dry_run else _ended(give_up(store, ids, Unshared()))
+    given_up = frozenset(ids) - pinned(store) if dry_run else ended(give_up(store, ids, Unshared()))
     void = [manifest for manifest in outdated if manifest.id in given_up]
     there = [*completed, *(manifest for manifest in outdated if manifest.id not in given_up)]
     needed = frozenset[str]().union(*(manifest.keys() for manifest in there))
@@ -274,7 +267,7 @@ def collect_garbage(
 T = TypeVar("T")
 
 
-def _ended(steps: Generator[None, None, T]) -> T:
+def ended(steps: Generator[None, None, T]) -> T:
     """Take all steps, and return the outcome."""
     while True:
         try:

@@ -136,7 +136,7 @@ class World:
 
     def discards(self) -> Callable[[], object]:
         one, two = self.catalog.completed()
-        return lambda: collect.discard(self.store, [one], lambda: [two], self.proof)
+        return lambda: collect.ended(collect.discard(self.store, [one], lambda: [two], self.proof))
 
     def gives_up_a_checkpoint(self) -> Callable[[], object]:
         # Its manifest is durable, though the driver was told that it is not.

@@ -15,7 +15,7 @@ from chandy.coordinator.execution.commit import commit_steps
 from chandy.storage import ObjectStat, OutcomeUnknownError, StorageError, Store, StoreFailedError
 from chandy.storage.backends.retrying import RetryingStore, RetryPolicy
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import discard, discard_aborted
+from chandy.storage.checkpoints.collect import discard, discard_aborted, ended
 from chandy.storage.checkpoints.manifest import Handle, Manifest, OperatorRecord
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
@@ -163,7 +163,7 @@ class World:
             while len(completed) > self.retained:
                 catalog.check_not_fenced(began.generation)
                 self.kept.discard(completed[0].id)
-                discard(store, [completed[0]], lambda: completed[1:], Unshared())
+                ended(discard(store, [completed[0]], lambda: completed[1:], Unshared()))
                 del completed[0]
 
     def _checkpoint(

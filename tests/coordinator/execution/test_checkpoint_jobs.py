@@ -445,7 +445,7 @@ def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(checkpoint_jobs, "discard_steps", broken)
+    monkeypatch.setattr(checkpoint_jobs, "discard", broken)
     for id in range(1, 6):
         assert setup.completed().id == id
 

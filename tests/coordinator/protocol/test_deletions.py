@@ -199,7 +199,7 @@ class World:
         ids, remaining = tuple(manifest.id for manifest in order.dropped), order.dropped
         needed = partial(self.bench.machine.checkpoints.retained.there_besides, ids)
         with suppress(ChandyError):
-            deleted = yield from collect.discard_steps(self.store, order.dropped, needed, self.proof)
+            deleted = yield from collect.discard(self.store, order.dropped, needed, self.proof)
             remaining = deleted.remaining
         self.bench(on.Discarded(ids, remaining))
 

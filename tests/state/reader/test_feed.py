@@ -26,7 +26,7 @@ from chandy.state.reader.feed import FeedReader
 from chandy.state.reader.feed_offsets import FeedOffset, Span, next_offset, span_of
 from chandy.state.reader.options import chosen
 from chandy.storage import NothingHereError
-from chandy.storage.checkpoints.collect import discard
+from chandy.storage.checkpoints.collect import discard, ended
 from chandy.storage.checkpoints.manifest import StateRecord
 from chandy.storage.checkpoints.pins import Pins, pinned
 from chandy.storage.checkpoints.proof import Unshared
@@ -70,7 +70,7 @@ class Pipeline:
         self._kept.append(self.made.commit(id, stored(state), STATES, to_json(KEY)).manifest)
         self.states[id] = dict(state)
         dropped, kept = self._kept[:-2], self._kept[-2:]
-        self._kept = [*discard(self.made.store, dropped, lambda: kept, Unshared()).remaining, *kept]
+        self._kept = [*ended(discard(self.made.store, dropped, lambda: kept, Unshared())).remaining, *kept]
         return id
 
 

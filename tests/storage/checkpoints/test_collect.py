@@ -13,7 +13,7 @@ import pytest
 from chandy.storage import DamagedError, FencedError, SchemaTooNewError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted
+from chandy.storage.checkpoints.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted, ended
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
@@ -55,7 +55,7 @@ def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
     two = make_manifest(2, shards=[files(store, shared("b"), pack(2))])
     catalog.commit(one)
     catalog.commit(two)
-    assert discard(store, [one], lambda: [two], Unshared()).keys == {shared("a"), pack(1)}
+    assert ended(discard(store, [one], lambda: [two], Unshared())).keys == {shared("a"), pack(1)}
     assert store.list() == [pack(2), "checkpoints/2/manifest.json", shared("b")]
 
 
@@ -69,7 +69,9 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
     catalog.commit(one)
     catalog.commit(make_manifest(2))
     with pytest.raises(KeyboardInterrupt):
-        discard(_DiesAfter(store.root, min(deletions, 2)), [one], lambda: [make_manifest(2)], Unshared())
+        ended(
+            discard(_DiesAfter(store.root, min(deletions, 2)), [one], lambda: [make_manifest(2)], Unshared())
+        )
     for manifest in catalog.completed():
         assert manifest.keys() <= set(store.list())
     collect_garbage(catalog, time.time(), older_than=0)
@@ -93,7 +95,7 @@ def test_dropped_checkpoints_leave_the_others_restorable(
         base = writer.finish()["0"].handle
         manifests.append(make_manifest(id, shards=[base]))
         catalog.commit(manifests[-1])
-        discard(store, manifests[-3:-2], lambda: manifests[-2:], Unshared())
+        ended(discard(store, manifests[-3:-2], lambda: manifests[-2:], Unshared()))
     assert catalog.list_ids() == [4, 5]
     for manifest in catalog.completed():
         assert verify(store, manifest).ok
@@ -157,8 +159,8 @@ def test_staged_rows_go_with_the_last_checkpoint_that_has_to_publish_them(
     first, second, third = with_output(1, one), with_output(2, one, two), with_output(3, published=2)
     for manifest in (first, second, third):
         catalog.commit(manifest)
-    assert discard(store, [first], lambda: [second, third], Unshared()).keys == frozenset()
-    assert discard(store, [second], lambda: [third], Unshared()).keys == {
+    assert ended(discard(store, [first], lambda: [second, third], Unshared())).keys == frozenset()
+    assert ended(discard(store, [second], lambda: [third], Unshared())).keys == {
         staged("delays", 1),
         staged("delays", 2),
     }
@@ -355,7 +357,7 @@ def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, t
 
     def complete() -> None:
         catalog.commit(new)
-        discard(store, [base], lambda: [new], Unshared())
+        ended(discard(store, [base], lambda: [new], Unshared()))
 
     store.step = complete
     found = collect_garbage(catalog, time.time(), older_than=0)

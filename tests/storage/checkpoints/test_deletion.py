@@ -17,7 +17,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.backends.s3 import DELETE_AT_ONCE, S3Store
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import collect_garbage, discard
+from chandy.storage.checkpoints.collect import collect_garbage, discard, ended
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import CLAIM, dropped_key
 from chandy.storage.checkpoints.manifest import FileRef, Handle
@@ -192,7 +192,7 @@ def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
     catalog = Catalog(store)
     one = make_manifest(1, shards=[fill(store, shared("a"), shared("b"), pack(1))])
     catalog.commit(one)
-    assert discard(store, [one], lambda: [], Unshared()).failed.keys() == {shared("a")}
+    assert ended(discard(store, [one], lambda: [], Unshared())).failed.keys() == {shared("a")}
     assert store.list() == [shared("a")]
 
 
@@ -206,7 +206,7 @@ def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
     ]
     for manifest in manifests:
         catalog.commit(manifest)
-    deleted = discard(store, manifests, lambda: [], Unshared())
+    deleted = ended(discard(store, manifests, lambda: [], Unshared()))
     assert (deleted.failed.keys(), deleted.remaining) == ({"checkpoints/1/manifest.json"}, (manifests[0],))
     assert store.list() == [dropped_key(1), "checkpoints/1/manifest.json", shared("a"), shared("b")]
 

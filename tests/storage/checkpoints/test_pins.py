@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chandy.storage import InvalidNameError, ObjectMissingError
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import collect_garbage, discard, discard_steps
+from chandy.storage.checkpoints.collect import collect_garbage, discard, ended
 from chandy.storage.checkpoints.layout import dropped_key, pin_key, pin_of
 from chandy.storage.checkpoints.manifest import Manifest
 from chandy.storage.checkpoints.pins import Pins, pinned, pins
@@ -38,22 +38,22 @@ def test_a_pinned_checkpoint_stays_until_it_is_released() -> None:
     one, two, three = checkpoints(store, 1, 2, 3)
     reader = Pins(store, "warehouse")
     assert reader.hold(1, 0.0) == one
-    assert discard(store, [one, two], lambda: [three], Unshared()).remaining == (one,)
+    assert ended(discard(store, [one, two], lambda: [three], Unshared())).remaining == (one,)
     assert is_whole(store, one)
     assert not is_whole(store, two)
     # As long as it is there, so is what it shares with one that is dropped later.
-    assert discard(store, [one], lambda: [three], Unshared()).remaining == (one,)
+    assert ended(discard(store, [one], lambda: [three], Unshared())).remaining == (one,)
     reader.hold(3, 0.0)
     reader.release_before(3, Unshared())
     assert pins(store) == {"warehouse": (3,)}
-    assert discard(store, [one], lambda: [three], Unshared()).remaining == ()
+    assert ended(discard(store, [one], lambda: [three], Unshared())).remaining == ()
     assert store.list("shared/") == [shared("3"), shared("4")]
 
 
 def test_a_checkpoint_that_is_gone_is_not_pinned() -> None:
     store = MemoryStore()
     one, two = checkpoints(store, 1, 2)
-    discard(store, [one], lambda: [two], Unshared())
+    ended(discard(store, [one], lambda: [two], Unshared()))
     with pytest.raises(ObjectMissingError):
         Pins(store, "warehouse").hold(1, 0.0)
     assert not pinned(store)
@@ -97,7 +97,7 @@ def test_the_key_of_a_pin_says_whose_it_is(reader: str, checkpoint: int) -> None
 def test_a_crash_after_a_look_for_pins_leaves_the_checkpoint_that_is_pinned_then() -> None:
     store = MemoryStore()
     one, two = checkpoints(store, 1, 2)
-    steps = discard_steps(store, [one], lambda: [two], Unshared())
+    steps = discard(store, [one], lambda: [two], Unshared())
     next(steps)
     Pins(store, "warehouse").hold(1, 0.0)
     for _ in range(3):
@@ -112,12 +112,12 @@ def test_a_crash_after_a_look_for_pins_leaves_the_checkpoint_that_is_pinned_then
 def test_a_checkpoint_that_was_about_to_be_deleted_is_not_pinned_but_dropped_again() -> None:
     store = MemoryStore()
     one, two = checkpoints(store, 1, 2)
-    steps = discard_steps(store, [one], lambda: [two], Unshared())
+    steps = discard(store, [one], lambda: [two], Unshared())
     for _ in range(3):
         next(steps)
     steps.close()
     with pytest.raises(ObjectMissingError):
         Pins(store, "warehouse").hold(1, 0.0)
     assert is_whole(store, one)
-    assert discard(store, [one], lambda: [two], Unshared()).remaining == ()
+    assert ended(discard(store, [one], lambda: [two], Unshared())).remaining == ()
     assert store.list("checkpoints/1/") == []

@@ -12,7 +12,7 @@ from chandy.storage import InvalidPlaceError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import collect_garbage, discard
+from chandy.storage.checkpoints.collect import collect_garbage, discard, ended
 from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
@@ -73,7 +73,7 @@ def test_without_a_claim_nothing_of_the_source_is_ever_changed(
         manifests.append(make_manifest(id, live(catalog, 0), [writer.finish()["0"].handle]))
         catalog.commit(manifests[-1])
         assert manifests[0].keys() <= set(catalog.store.list()) or id > 6
-    discard(catalog.store, manifests[:2], lambda: manifests[2:], Unshared())
+    ended(discard(catalog.store, manifests[:2], lambda: manifests[2:], Unshared()))
     collect_garbage(catalog, 1e12, older_than=0)
     assert drop_claimed(catalog, open_store, ended=9, proof=Unshared()) == ()
     assert {key: savepoint.read(key) for key in savepoint.list()} == before

@@ -18,7 +18,7 @@ from chandy.storage import DamagedError, InvalidNameError, ObjectMissingError, S
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints import snapshots
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import discard
+from chandy.storage.checkpoints.collect import discard, ended
 from chandy.storage.checkpoints.files import FileCache, file_sha256
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.checkpoints.packs import MOST_PACKS
@@ -193,7 +193,7 @@ def test_any_chain_of_snapshots_restores_after_retention_has_dropped_the_ones_be
             stored = snapshot(store, root / f"{checkpoint}", contents, checkpoint, base)
             manifest = make_manifest(checkpoint, 1, [stored.handle])
             if before:
-                discard(store, [before], lambda kept=manifest: [kept], Unshared())
+                ended(discard(store, [before], lambda kept=manifest: [kept], Unshared()))
             restore_files(store, stored.handle, root / f"restored-{checkpoint}")
             assert contents_of(root / f"restored-{checkpoint}") == contents
             assert len({file.key for file in stored.handle.files}) <= MOST_PACKS

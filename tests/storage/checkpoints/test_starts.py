@@ -10,7 +10,7 @@ from chandy.storage import ObjectStat, Store
 from chandy.storage.backends.open import open_store
 from chandy.storage.backends.probe import probe_exclusive_create
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.collect import discard, discard_aborted
+from chandy.storage.checkpoints.collect import discard, discard_aborted, ended
 from chandy.storage.checkpoints.layout import trigger_key
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint_claim import drop_claimed
@@ -73,7 +73,7 @@ def run(store: Store, generation: int) -> None:
         store.create(trigger_key(used), b"checkpoint")
     catalog.commit(make_manifest(id, generation))
     completed = catalog.completed()
-    discard(store, completed[:-RETAINED], lambda: completed[-RETAINED:], Unshared())
+    ended(discard(store, completed[:-RETAINED], lambda: completed[-RETAINED:], Unshared()))
     discard_aborted(store, id + 1, AskingProof(store, generation))
 
 
