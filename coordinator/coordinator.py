@@ -429,7 +429,7 @@ class CheckpointCoordinator(KeyedOperators):
 
         Args:
             machine: its name, as in ``assignment``.
-            timeout: how long to wait. What has not moved by then still does.
+            timeout: how long to wait. Shards not moved by then keep moving.
 
         Raises:
             DrainError: the machine has no state host, no other machine has one, the time was too short, or the pipeline

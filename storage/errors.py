@@ -53,7 +53,7 @@ class StorageError(ChandyError):
 
 @attrs.define(eq=False)
 class OperationInterruptedError(StorageError):
-    """A store was read for something that is not wanted any more."""
+    """The read was cancelled: its result is no longer needed."""
 
     store: str
 

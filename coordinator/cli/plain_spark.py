@@ -22,7 +22,7 @@ from .printing import print_json, say
 def export_(
     uri: str, to: str, pipeline: str | None, checkpoint: int | None, queries: tuple[str, ...], as_json: bool
 ) -> None:
-    """Write a checkpoint, by default the latest, as what plain Spark goes on from, without Chandy.
+    """Write a checkpoint, by default the latest, in the form from which plain Spark resumes, without Chandy.
 
     README.txt in DIR says how to go on. Stop the pipeline first. The storage and the outputs stay as they are.
     """

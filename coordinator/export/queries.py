@@ -1,4 +1,4 @@
-"""Writes the checkpoint directories that plain Spark goes on from, one a query."""
+"""Writes the checkpoint directories from which plain Spark resumes, one a query."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Emptying:
     def end(self, now: float) -> None:
         """End the requests that are done, or whose time is up, and all of them with the pipeline.
 
-        What has not moved in time goes on to do so.
+        Shards not moved in time keep moving.
         """
         for machine, request in self.drains:
             if (closed := self.admission.closed) is not None:

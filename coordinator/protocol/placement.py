@@ -307,7 +307,7 @@ class Placement:
         self.standbys.not_stored(checkpoint)
 
     def go_on(self, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
-        """Take the next step of all that can go on.
+        """Advance every move, standby and reopening that is ready.
 
         Args:
             now: seconds since 1970.

@@ -28,7 +28,7 @@ class FileSink(Sink):
     path: Path
     format: str
     compact_interval: int = DEFAULT_INTERVAL
-    """Every how many batches Spark's settings say that the log is compacted."""
+    """Spark's setting of the log's compaction interval, in batches."""
 
     @property
     def guarantee(self) -> Guarantee:

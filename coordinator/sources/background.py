@@ -47,7 +47,7 @@ class Newest(Generic[T]):
         return not self._next and not self._is_busy
 
     def close(self, seconds: float) -> None:
-        """Tell of what was given last, for so many seconds at most, and end."""
+        """Publish the latest value within ``seconds``, then stop."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_idle, seconds)
             self.is_closing = True

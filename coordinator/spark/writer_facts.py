@@ -82,7 +82,7 @@ class WriterFacts:
     no_data_batches: bool = True
     """Whether Spark may run batches without data: ``spark.sql.streaming.noDataMicroBatches.enabled``."""
     source_compact_interval: int = DEFAULT_INTERVAL
-    """Every how many batches Spark compacts the log of a file source."""
+    """The compaction interval of a file source's log, in batches."""
     sink_compact_interval: int = DEFAULT_INTERVAL
     """The same for a file sink."""
     ignores_sink_log: bool = False

@@ -65,7 +65,7 @@ class GroupOffsets:
         self._newest.give(offsets)
 
     def close(self, seconds: float) -> None:
-        """Publish what was given last, for so many seconds at most, and end."""
+        """Publish the latest offsets within ``seconds``, then stop."""
         self._newest.close(seconds)
 
     def _publish(self, offsets: Offsets) -> None:

@@ -116,7 +116,7 @@ class TransactionalSink(Sink):
         self._preparing = runtime.lock()
 
     def take_nothing_back(self) -> None:
-        """Refuse to begin behind what a target has: somebody reads it already. For the time before ``begin``."""
+        """Forbid rewinding: another query already reads this output. Called before ``begin``."""
         self._take_over = attrs.evolve(self._take_over, may_take_back=False)
 
     @property

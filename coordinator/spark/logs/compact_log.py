@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 DEFAULT_INTERVAL: Final = 10
-"""Every how many batches Spark compacts a log, unless its settings or an older log say otherwise."""
+"""Spark's default compaction interval of a log, in batches, unless its settings or an older log say otherwise."""
 _COMPACT: Final = ".compact"
 _ENTRY = re.compile(r"(\d+)(\.compact)?")
 
