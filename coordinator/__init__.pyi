@@ -20,6 +20,7 @@ from .recovery.pipeline_events import Recovering as Recovering
 from .recovery.restart import ExponentialBackoff as ExponentialBackoff
 from .recovery.restart import FixedDelay as FixedDelay
 from .recovery.restart import NoRestart as NoRestart
+from .savepoints import Savepoints as Savepoints
 from .sinks.guarantee import Guarantee as Guarantee
 from .spark.environment import check_environment as check_environment
 from .supervised_run import Exit as Exit

@@ -13,9 +13,14 @@ from .listening import Listening
 from .protocol.limits import ProtocolLimits
 from .recovery.pipeline_events import PipelineEvent
 from .recovery.restart import ExponentialBackoff, RestartStrategy
+from .savepoints import Savepoints
 from .sinks.two_phase.policy import OutputPolicy
 
 MIB = 1024 * 1024
+
+
+def _savepoints(given: Savepoints | str | None) -> Savepoints:
+    return Savepoints(given) if given is None or isinstance(given, str) else given
 
 
 @attrs.frozen(kw_only=True)
@@ -82,11 +87,12 @@ class CheckpointConfig:
     """
     retained: int = attrs.field(default=3, validator=fields.whole(at_least=1))
     """Number of completed checkpoints that are kept; older ones are deleted. Savepoints do not count."""
-    savepoints: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Storage URI below which savepoints are written: to ``<savepoints>/<pipeline>/<name>``.
+    savepoints: Savepoints = attrs.field(
+        factory=Savepoints, converter=_savepoints, validator=fields.instance(Savepoints)
+    )
+    """Where savepoints go, and whether some are taken by schedule; a text is the place alone.
 
-    A savepoint without a name is named by the time. None: a savepoint with a plain name is written to
-    ``<storage>/<pipeline>/savepoints/<name>``, and one without is refused.
+    ``Savepoints("s3://archive", every="1 day", keep=7)`` takes one each day, and keeps the newest seven of these.
     """
     restart: RestartStrategy = attrs.field(
         factory=ExponentialBackoff, validator=fields.instance(RestartStrategy)

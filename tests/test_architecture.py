@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("aggregating",),
+    ("aggregating", "savepoints"),
     ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
     ("recovery",),

@@ -23,6 +23,7 @@ from .coordinator import Reason as Reason
 from .coordinator import Recovered as Recovered
 from .coordinator import Recovering as Recovering
 from .coordinator import RecoveryMetrics as RecoveryMetrics
+from .coordinator import Savepoints as Savepoints
 from .coordinator import Statistics as Statistics
 from .coordinator import check_environment as check_environment
 from .coordinator.connectors.data_source.sink import DataSourceSink as DataSourceSink

@@ -144,11 +144,15 @@ class Checkpoints:
         while (request := self.admission.next(now, self.load())) is not None:
             self._trigger(request, now)
 
+    @property
+    def are_queries_there(self) -> bool:
+        """Whether all queries that a checkpoint must have have been started."""
+        return bool(self.queries) and self.required <= self.queries.keys()
+
     def _trigger(self, request: Request, now: float) -> None:
-        missing = self.required - self.queries.keys()
-        if missing or not self.queries:
+        if not self.are_queries_there:
             detail = "no query has been started yet"
-            if missing:
+            if missing := self.required - self.queries.keys():
                 detail = (
                     f"the restored checkpoint has queries that have not started yet: {', '.join(sorted(missing))}; "
                     "start them, or name those that the pipeline no longer has in CheckpointConfig.dropped_queries"

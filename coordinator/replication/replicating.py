@@ -23,6 +23,7 @@ from ..connectors.kafka.schema_registry import SchemaRegistry
 from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration
 from ..errors import ArgumentError, PipelineNameError, ReplicaError
+from ..savepoints import Savepoints
 from ..sinks.two_phase.contract import TwoPhaseSink
 from .avro import namespace
 from .contents import Contents, keep
@@ -201,7 +202,7 @@ def _config(config: CheckpointConfig) -> CheckpointConfig:
         interval=config.interval or _INTERVAL,
         initial_delay=None,
         standbys=0,
-        savepoints=None,
+        savepoints=Savepoints(),
         dropped_queries=(),
         claim=False,
         listen=None,

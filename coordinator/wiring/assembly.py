@@ -6,6 +6,7 @@ import atexit
 import os
 import platform
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
@@ -19,16 +20,20 @@ from ...state.rpc.messages import Endpoint
 from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
+from ..checkpoint import Checkpoint
 from ..config import CheckpointConfig
+from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
 from ..execution.looks import Look, Looks
+from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
 from ..hosts.executor_losses import ExecutorLosses
@@ -176,6 +181,12 @@ def assemble(
             ),
             "tell which executors are gone": Look(losses.look, _EXECUTORS_SECONDS),
         }
+    savepoints = SavepointTargets(
+        name, catalog.store.uri, config.savepoints.place, str(spark.sparkContext.master), config.shared
+    )
+    if (every := config.savepoints.every) is not None:
+        schedule = _savepoint_schedule(every, config.savepoints.keep, driver, pipeline, executor, savepoints)
+        looks["take a scheduled savepoint"] = Look(schedule.look, LOOK_SECONDS)
     made.callback(Looks.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
@@ -189,9 +200,6 @@ def assemble(
         storage=catalog.store.uri,
         generation=pipeline.generation.generation,
         restores=pipeline.point.manifest.id if pipeline.point else None,
-    )
-    savepoints = SavepointTargets(
-        name, catalog.store.uri, config.savepoints, str(spark.sparkContext.master), config.shared
     )
     return Assembly(
         pipeline=pipeline,
@@ -412,6 +420,30 @@ def _adopter(
         operators.of_query,
         ticks.mode,
         driver.config.allow_non_restored,
+    )
+
+
+def _savepoint_schedule(
+    every: Duration,
+    keep: int,
+    driver: Driver,
+    pipeline: TakenPipeline,
+    executor: CheckpointExecutor,
+    targets: SavepointTargets,
+) -> SavepointSchedule:
+    def take() -> Future[Checkpoint]:
+        return executor.request(CheckpointKind.SAVEPOINT, target=targets.scheduled(driver.clock()))
+
+    return SavepointSchedule(
+        every=seconds(every),
+        keep=keep,
+        store=pipeline.catalog.store,
+        open_store=open_store,
+        is_ready=lambda: executor.protocol.read(lambda state: state.checkpoints.are_queries_there),
+        take=take,
+        clock=driver.clock,
+        proof=pipeline.watch.proof,
+        in_use=() if pipeline.point is None else (pipeline.point.root,),
     )
 
 

@@ -86,7 +86,7 @@ def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str
         ("tolerable_failures", True),
         ("max_queued", 0),
         ("retained", 0),
-        ("savepoints", ""),
+        ("savepoints", 7),
         ("restart", "never"),
         ("restart", NoRestart),
         ("host_memory", 1024),

@@ -20,13 +20,16 @@ from chandy.coordinator import (
     CheckpointError,
     FixedDelay,
     Reason,
+    Savepoints,
 )
 from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.monitor import activity
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints import locate
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.scheduled import scheduled
 
 from .. import insides
 from ..waiting import DEADLINE, eventually
@@ -220,6 +223,32 @@ def test_a_savepoint_is_self_contained_and_restores_from_where_it_was_moved_to(
     events.add(1)
     query.processAllAvailable()
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
+def test_savepoints_by_schedule_are_taken_across_restarts_and_expire(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    archive = Savepoints(str(tmp_path / "archive"), every="1 ms", keep=2)
+    store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
+    events.add(2)
+    first = make(savepoints=archive)
+    totals_query(first, spark, events, tmp_path / "out").processAllAvailable()
+    named = first.savepoint("named").result(DEADLINE)
+    eventually(lambda: max(locate.savepoints(store)) > named.id + 2)
+    first.stop()
+    newest = max(locate.savepoints(store))
+    second = make(savepoints=archive)
+    totals_query(second, spark, events, tmp_path / "out").processAllAvailable()
+    eventually(lambda: max(locate.savepoints(store)) > newest + 2)
+    second.stop()
+    kept = scheduled(store, open_store)
+    assert 2 <= len(kept) <= 3, "the newest two, and one that was completed by the last look"
+    folders = [path.parent for path in (tmp_path / "archive").rglob("manifest.json")]
+    assert sorted(path.as_uri() for path in folders) == sorted([named.uri, *(one.uri for one in kept)])
+    third = make(restore=kept[-1].uri)
+    totals_query(third, spark, events, tmp_path / "out").processAllAvailable()
+    assert third.restored is not None
+    assert third.restored.id == kept[-1].id
 
 
 def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
