@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import attrs
 
+from ...storage import runtime
 from ...storage.checkpoints.layout import JOURNAL, trends_key, trends_of
 from ...storage.codec import from_json_of_any_version, to_json
 from ...storage.errors import ChandyError, CodecError
@@ -36,8 +36,8 @@ class TrendKeeper:
     _own: Trends = attrs.field(factory=Trends, init=False)
     _earlier: Trends | None = attrs.field(default=None, init=False)
     _stored_at: float = attrs.field(init=False)
-    _adding: threading.Lock = attrs.field(factory=threading.Lock, init=False)
-    _loading: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _adding: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
+    _loading: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._store = self._store.within(_STORE_SECONDS)
