@@ -119,6 +119,7 @@ NOT_SIMULATED = {
 }
 """What takes time, chance and threads from the interpreter all the same, and why."""
 READ_ONCE = {
+    "coordinator.monitor.trend_keeper": "it is for people, and a newer generation deletes it",
     "coordinator.channels.observer": "the next look finds what this one has missed",
     "storage.checkpoints.collect": "what is missing is not deleted",
     "storage.checkpoints.journal": "it is for people, and a newer generation deletes it",

@@ -15,8 +15,10 @@ from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
+from ..error_texts import without_secrets
 from ..execution.looks import Look
 from ..state_progress import has_run, newest_batch
+from .trends import Measured
 
 log = logger(__name__)
 
@@ -26,10 +28,23 @@ _OPERATORS_SECONDS: Final = 10.0
 """How often operators are looked at, which asks every state host."""
 _MAX_BEHIND: Final = "maxOffsetsBehindLatest"
 """What Spark's Kafka source reports of the partition that is furthest behind."""
+_LONGEST_NAME: Final = 120
+"""Characters of the name of a source or a sink that are kept."""
 
 T = TypeVar("T")
 Place = tuple[str, str]
 """Where an operator is measured: Spark's id of its query, and the state host. In each place it counts from zero."""
+
+
+@attrs.frozen
+class SourceActivity:
+    """What a source of a query has given to its latest batch."""
+
+    name: str
+    """What Spark calls it."""
+    rows_per_second: float | None = None
+    behind: float | None = None
+    """By how many offsets its furthest partition was behind; None if it does not say."""
 
 
 @attrs.frozen
@@ -47,6 +62,12 @@ class QueryActivity:
     """By how many offsets the furthest partition of a source was behind at the latest batch; None if no source says."""
     watermark: float | None = None
     """In seconds since 1970; None if there is none yet."""
+    sources: tuple[SourceActivity, ...] = ()
+    """Its sources at the latest batch, in Spark's order."""
+    sink: str = ""
+    """What Spark calls its sink; empty if no batch has run."""
+    last_seconds: float | None = None
+    """What the latest batch took; None if none has run."""
 
 
 class Watched(Protocol):
@@ -77,20 +98,33 @@ def counted(before: QueryActivity, progress: Mapping[str, Any]) -> QueryActivity
     if not has_run(progress):
         return before
     watermark = progress.get("eventTime", {}).get("watermark")
+    took = progress["durationMs"].get("triggerExecution", 0) / 1000
+    sources = tuple(map(_source, progress["sources"]))
     return QueryActivity(
         batches=before.batches + 1,
         rows=before.rows + progress["numInputRows"],
-        seconds=before.seconds + progress["durationMs"].get("triggerExecution", 0) / 1000,
+        seconds=before.seconds + took,
         rows_per_second=progress.get("processedRowsPerSecond"),
-        behind=_furthest_behind(progress["sources"]),
+        behind=max((one.behind for one in sources if one.behind is not None), default=None),
         watermark=_seconds(watermark) if watermark else before.watermark,
+        sources=sources,
+        sink=_brief(progress.get("sink", {}).get("description")),
+        last_seconds=took,
     )
 
 
-def _furthest_behind(sources: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the largest distance that the sources of a query report; None if none does."""
-    reported = [(source.get("metrics") or {}).get(_MAX_BEHIND) for source in sources]
-    return max((float(one) for one in reported if one is not None), default=None)
+def _source(told: Mapping[str, Any]) -> SourceActivity:
+    behind = (told.get("metrics") or {}).get(_MAX_BEHIND)
+    return SourceActivity(
+        _brief(told.get("description")),
+        told.get("processedRowsPerSecond"),
+        None if behind is None else float(behind),
+    )
+
+
+def _brief(description: object) -> str:
+    """Return what Spark calls a source or a sink, without the secrets that an address may have."""
+    return without_secrets(str(description or ""), {})[:_LONGEST_NAME]
 
 
 def _seconds(watermark: str) -> float | None:
@@ -112,15 +146,18 @@ class Activity:
     Args:
         queries: returns the queries.
         read: returns the metrics of an operator by place.
+        ran: is told the measures of each batch, once.
     """
 
     def __init__(
         self,
         queries: Callable[[], Iterable[Watched]],
         read: Callable[[OperatorRecord], Mapping[Place, OperatorMetrics]],
+        ran: Callable[[Measured], None],
     ) -> None:
         self._queries = queries
         self._read = read
+        self._ran = ran
         self._seen: dict[str, tuple[str, int]] = {}
         """The run of each query, and its newest batch that was counted."""
         self._readings: dict[str, Mapping[Place, OperatorMetrics]] = {}
@@ -146,12 +183,17 @@ class Activity:
 
     def _look_at_query(self, query: Watched) -> None:
         activity = self.of_queries.get(query.name, QueryActivity())
-        seen = self._seen.get(query.name, ("", -1))
+        seen, ran = self._seen.get(query.name, ("", -1)), list[Measured]()
         for progress in query.progress_after(*seen):
-            activity, seen = counted(activity, progress), (progress["runId"], newest_batch(progress))
-        # Both, or none if it has raised.
+            before, activity = activity, counted(activity, progress)
+            seen = progress["runId"], newest_batch(progress)
+            if activity.batches > before.batches:
+                ran.append(Measured.batch(progress, activity.behind))
+        # All of it, or none if it has raised.
         self._seen[query.name] = seen
         self.of_queries = {**self.of_queries, query.name: activity}
+        for measured in ran:
+            self._ran(measured)
 
     def _look_at_operator(self, operator: OperatorRecord) -> None:
         try:

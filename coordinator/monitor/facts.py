@@ -29,6 +29,8 @@ from ..replica_status import ReplicaStatus
 from .activity import Activity, QueryActivity
 from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
+from .trend_keeper import TrendKeeper
+from .trends import Trends
 
 
 class DriverState(enum.StrEnum):
@@ -42,6 +44,21 @@ class DriverState(enum.StrEnum):
     STOPPED = "stopped"
     STORED = "is not asked"
     """The storage alone was looked at, whether there is a driver or not."""
+
+
+@attrs.frozen(kw_only=True)
+class Home:
+    """Where a pipeline lives: its storage, and the driver that leads it."""
+
+    storage: str
+    """URI of the pipeline's folder."""
+    machine: str = ""
+    """The machine of the driver; empty if no driver leads."""
+    pid: int | None = None
+    application: str = ""
+    """Spark's id of the application; empty if that is not known."""
+    spark_ui: str = ""
+    """Address of Spark's own pages; empty if there are none."""
 
 
 @attrs.frozen
@@ -132,6 +149,7 @@ class Facts:
     """What each operator has done since this driver leads, by uid."""
     channels: tuple[ChannelRecord, ...] = ()
     """What was between its queries at the checkpoint that ``operators`` is of."""
+    home: Home = Home(storage="")
     store: StoreRequests | None = None
     """What the driver has asked of the store with the checkpoints; None: that is a disk of its machine."""
 
@@ -181,7 +199,7 @@ class Orders(Protocol):
 class ObservedPipeline(Protocol):
     """A pipeline as the server in its driver knows it.
 
-    All but ``orders`` comes from memory, at once; only the first call of ``history`` reads the store.
+    All but ``orders`` comes from memory, at once; only the first calls of ``history`` and ``trends`` read the store.
     """
 
     @property
@@ -209,6 +227,10 @@ class ObservedPipeline(Protocol):
         """Return what has failed in this life of the driver and in earlier ones, oldest first."""
         ...
 
+    def trends(self) -> Trends:
+        """Return what was measured in the last hour and day, also by the driver before."""
+        ...
+
 
 @attrs.frozen
 class Observed:
@@ -218,6 +240,8 @@ class Observed:
     executor: CheckpointExecutor
     supervisor: Supervisor
     journal: JournalWriter
+    kept: TrendKeeper
+    home: Home
     clock: Callable[[], float]
     began: float
     activity: Activity
@@ -240,6 +264,7 @@ class Observed:
             facts,
             replicas={status.name: status for status in statuses},
             channels=base.channels if base else (),
+            home=self.home,
         )
 
     def statistics(self) -> Statistics:
@@ -257,6 +282,10 @@ class Observed:
     def history(self) -> tuple[JournalEntry, ...]:
         """Return what has failed in this life of the driver and in earlier ones, oldest first."""
         return self.journal.known()
+
+    def trends(self) -> Trends:
+        """Return what was measured in the last hour and day, also by the driver before."""
+        return self.kept.known()
 
     def _read(self, state: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, state.checkpoints.history.latest_completed

@@ -28,8 +28,9 @@ from .connections import CONNECTIONS, Connection
 from .facts import Facts, ObservedPipeline
 from .health import troubles
 from .metrics import CONTENT_TYPE, exposition
-from .page import view
+from .page.checkpoints import CheckpointPage, checkpoint
 from .page.render import headers, html
+from .page.view import OverviewPage, overview, stands_by
 
 log = logger(__name__)
 
@@ -159,7 +160,7 @@ class Monitor:
 
     def _page(
         self,
-        answer: Callable[[Request, ObservedPipeline | None], view.OverviewPage | view.CheckpointPage | None],
+        answer: Callable[[Request, ObservedPipeline | None], OverviewPage | CheckpointPage | None],
     ) -> Callable[[Request], Response]:
         def checked(request: Request) -> Response:
             if self._refusal(request) is not None:
@@ -170,25 +171,28 @@ class Monitor:
             page = answer(request, self._source)
             if page is None:
                 return PlainTextResponse("this driver does not know that checkpoint, or does no more\n", 404)
-            return HTMLResponse(html(page), headers=headers())
+            return HTMLResponse(html(page, request.scope.get("root_path", "")), headers=headers())
 
         return checked
 
-    def _overview(self, request: Request, source: ObservedPipeline | None) -> view.OverviewPage:
+    def _overview(self, request: Request, source: ObservedPipeline | None) -> OverviewPage:
         if source is None:
-            return view.stands_by(self._pipeline)
-        return view.overview(
+            return stands_by(self._pipeline)
+        return overview(
             self._pipeline,
             source.facts(),
             source.statistics(),
             source.assignment(),
             source.recoveries(),
             source.history(),
+            source.trends(),
+            span=request.query_params.get("span", "hour"),
+            may_order=self._token is not None and source.orders is not None,
         )
 
-    def _checkpoint(self, request: Request, source: ObservedPipeline | None) -> view.CheckpointPage | None:
+    def _checkpoint(self, request: Request, source: ObservedPipeline | None) -> CheckpointPage | None:
         known = source.statistics().checkpoint(request.path_params["id"]) if source else None
-        return None if known is None else view.checkpoint(self._pipeline, known)
+        return None if known is None else checkpoint(self._pipeline, known)
 
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")

@@ -16,8 +16,10 @@ from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
-from .facts import DriverState, Facts, QueryFacts
+from .facts import DriverState, Facts, Home, QueryFacts
 from .state_sizes import StateSizes
+from .trend_keeper import read_trends
+from .trends import Measured, Trends
 
 
 @attrs.define
@@ -77,6 +79,7 @@ class StoredPipeline:
             recoveries={},
             recovery_seconds=None,
             channels=newest.channels if newest else (),
+            home=Home(storage=self.catalog.store.uri),
         )
 
     def statistics(self) -> Statistics:
@@ -103,6 +106,17 @@ class StoredPipeline:
         except (ChandyError, OSError):
             # ``facts`` says so.
             return ()
+
+    def trends(self) -> Trends:
+        """Return what the newest driver has stored; at least the checkpoints that are kept."""
+        try:
+            found = read_trends(self.catalog.store)
+        except (ChandyError, OSError):
+            found = Trends()
+        if found == Trends():
+            for one in _history(self._read()).snapshot().checkpoints:
+                found = found.plus(one.completed_at or one.triggered_at, Measured.checkpoint(one))
+        return found
 
     def _read(self) -> list[Manifest]:
         with self._reading:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ...state.local.machine import machine_name
 from ...state.operators.partitioning import by_id
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
@@ -43,8 +44,9 @@ from ..leadership.waiting_driver import WaitingDriver
 from ..lookup import Lookup
 from ..monitor.activity import Activity
 from ..monitor.announcer import Announcer
-from ..monitor.facts import Observed, Orders
+from ..monitor.facts import Home, Observed, Orders
 from ..monitor.journaling import JournalWriter
+from ..monitor.trend_keeper import TrendKeeper
 from ..operators import Operators
 from ..protocol.balance import wanted_owners
 from ..protocol.events import PipelineRestored
@@ -145,7 +147,8 @@ def assemble(
     made.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     journal = JournalWriter.of(catalog.store, pipeline.generation.generation)
-    journaling = Announcer(journal.take, "the journal")
+    trends = TrendKeeper(catalog.store, pipeline.generation.generation, driver.clock)
+    journaling = Announcer(both(journal.take, trends.take), "the journal")
     made.callback(journaling.close)
     tell = both(driver.tell, journaling.tell)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
@@ -211,7 +214,7 @@ def assemble(
         channels=channels,
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
-        observe=_observing(driver, executor, supervisor, journal, lookup, catalog.store, made),
+        observe=_observing(driver, executor, supervisor, journal, trends, lookup, catalog.store, made),
         interrupt=partial(_interrupt, supervisor, anchors),
         abandon=abandon,
     )
@@ -228,6 +231,7 @@ def _observing(
     executor: CheckpointExecutor,
     supervisor: Supervisor,
     journal: JournalWriter,
+    trends: TrendKeeper,
     lookup: Lookup,
     store: Store,
     made: ExitStack,
@@ -235,11 +239,22 @@ def _observing(
     """Return what lets the driver answer for the pipeline; nothing is read if it does not answer."""
     if (monitor := driver.monitor) is None:
         return lambda orders: None
-    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host)
+    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host, trends.add)
     made.callback(Looks.begin(activity.looks()).close)
-    began = driver.clock()
+    began, home = driver.clock(), _home(driver.spark, store)
     return lambda orders: monitor.tell(
-        Observed(orders, executor, supervisor, journal, driver.clock, began, activity, store)
+        Observed(orders, executor, supervisor, journal, trends, home, driver.clock, began, activity, store)
+    )
+
+
+def _home(spark: SparkSession, store: Store) -> Home:
+    context = spark.sparkContext
+    return Home(
+        storage=store.uri,
+        machine=machine_name(),
+        pid=os.getpid(),
+        application=context.applicationId,
+        spark_ui=context.uiWebUrl or "",
     )
 
 

@@ -77,6 +77,17 @@ def journal_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def trends_key(generation: int) -> str:
+    """Key of what a generation has measured in the last hour and day, for people to see."""
+    return f"{JOURNAL}{generation}.trends.jsonl"
+
+
+def trends_of(key: str) -> int | None:
+    """Return the generation whose trends have this key; None if it is another object."""
+    match = _TRENDS.fullmatch(key)
+    return int(match[1]) if match else None
+
+
 def lost_key(query: str, source: int) -> str:
     """Key of the record which files a source of a query has lost, by the number of the source."""
     return f"{LOST}{query}/{source}.json"
@@ -232,6 +243,7 @@ _FILE = re.compile(
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
+_TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")

@@ -10,17 +10,25 @@ from typing import Final
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from ....storage.times import to_the_second, utc
 from ...version import __version__
-from .view import CheckpointPage, OverviewPage
+from .checkpoints import CheckpointPage
+from .view import OverviewPage
+from .words import WORDS, look
 
 REFRESH_SECONDS: Final = 5
 """How often a page that is open is loaded again."""
+_TEMPLATES: Final = {OverviewPage: "overview.html", CheckpointPage: "checkpoint.html"}
 
 
-def html(page: OverviewPage | CheckpointPage) -> str:
-    """Return a page as HTML."""
-    name = "overview.html" if isinstance(page, OverviewPage) else "checkpoint.html"
-    return _environment().get_template(name).render(page=page)
+def html(page: OverviewPage | CheckpointPage, base: str = "") -> str:
+    """Return a page as HTML.
+
+    Args:
+        page: what it says.
+        base: path of the pipeline's pages on its server, without a slash at its end.
+    """
+    return _environment().get_template(_TEMPLATES[type(page)]).render(page=page, base=base)
 
 
 @cache
@@ -28,7 +36,7 @@ def headers() -> dict[str, str]:
     """Return the headers with which pages are sent."""
     policy = (
         "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        f"style-src '{_digest('style.css')}'; script-src '{_digest('refresh.js')}'"
+        f"style-src '{_digest('style.css')}'; script-src '{_digest('page.js')}'"
     )
     return {
         "Content-Security-Policy": policy,
@@ -47,11 +55,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"utc": to_the_second, "iso": lambda at: f"{utc(at):%Y-%m-%dT%H:%M:%SZ}"}
     environment.globals |= {
         "style": _source("style.css"),
-        "script": _source("refresh.js"),
+        "script": _source("page.js"),
         "version": __version__,
         "seconds": REFRESH_SECONDS,
+        "words": WORDS,
+        "look": look,
     }
     return environment
 

@@ -11,6 +11,7 @@ import attrs
 from chandy.coordinator.assigned_shard import AssignedShard
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.monitor.facts import Facts
+from chandy.coordinator.monitor.trends import Measured, Trends
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
@@ -64,6 +65,9 @@ class KnownPipeline:
 
     def history(self) -> tuple[JournalEntry, ...]:
         return (JournalEntry(at=4.0, what="goes back", says="<i>bang</i>", generation=2),)
+
+    def trends(self) -> Trends:
+        return Trends().plus(990.0, Measured(batches=2, rows_in=1200, batch_seconds=1.0, behind=30.0))
 
     @property
     def orders(self) -> Self:

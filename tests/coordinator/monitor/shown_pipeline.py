@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Final
@@ -9,9 +10,10 @@ from typing import Final
 import attrs
 
 from chandy.coordinator.assigned_shard import AssignedShard
-from chandy.coordinator.monitor.activity import QueryActivity
-from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
+from chandy.coordinator.monitor.activity import QueryActivity, SourceActivity
+from chandy.coordinator.monitor.facts import DriverState, Facts, Home, QueryFacts, Unpublished
 from chandy.coordinator.monitor.state_sizes import OperatorSize
+from chandy.coordinator.monitor.trends import Measured, Trends
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
@@ -19,7 +21,7 @@ from chandy.coordinator.recovery.metrics import RecoveryMetrics
 from chandy.state.rpc.messages import DiskSpace
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
-from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, UnreadFiles
 
 from .known_facts import FACTS
 from .known_pipeline import KnownPipeline
@@ -48,13 +50,39 @@ BUSY: Final = attrs.evolve(
             True,
             9_313,
             "exactly once: the transactional sink publishes with a checkpoint",
-            activity=QueryActivity(9_300, 20_000_000, 8_000.0, 24_513.0, 1_830.0, NOW - 12),
+            operators=("by-customer",),
+            activity=QueryActivity(
+                9_300,
+                20_000_000,
+                8_000.0,
+                24_513.0,
+                1_830.0,
+                NOW - 12,
+                (
+                    SourceActivity("KafkaV2[Subscribe[orders]]", 21_013.0, 1_830.0),
+                    SourceActivity("FileStreamSource[hdfs://store/returns]", 3_500.0),
+                ),
+                "TransactionalSink[postgres]",
+                0.83,
+            ),
         ),
         "sessions": QueryFacts(
             True,
             9_310,
-            "exactly once: the transactional sink publishes with a checkpoint",
-            activity=QueryActivity(9_300, 20_000_000, 8_000.0, 24_101.0, 2_212.0, NOW - 12),
+            "at least once: the sink does not know which batches it has",
+            operators=("sessions",),
+            reads=("totals",),
+            activity=QueryActivity(
+                9_300,
+                20_000_000,
+                8_000.0,
+                24_101.0,
+                2_212.0,
+                NOW - 12,
+                (SourceActivity("KafkaV2[Subscribe[totals]]", 24_101.0, 2_212.0),),
+                "KafkaTable[sessions]",
+                0.79,
+            ),
         ),
     },
     hosts={"node-1": 2, "node-2": 2, "node-3": 2},
@@ -64,6 +92,14 @@ BUSY: Final = attrs.evolve(
     moving=0,
     standbys=32,
     unpublished={},
+    home=Home(
+        storage="s3://warehouse/chandy/orders",
+        machine="node-1",
+        pid=41_713,
+        application="application_1795693500000_0042",
+        spark_ui="http://node-1:4040",
+    ),
+    channels=(ChannelRecord("totals", "files", "sessions", "totals", 39, 120, UnreadFiles(2, 300, 12)),),
     work={
         "by-customer": OperatorMetrics(
             tasks=1,
@@ -84,6 +120,39 @@ BUSY: Final = attrs.evolve(
         ),
     },
 )
+
+
+def trends(*, behind: float = 2_000.0, grows: float = 0.0, rows_until: float = NOW) -> Trends:
+    """A day of batches and checkpoints, the first of which took long.
+
+    Args:
+        behind: by how many offsets the pipeline was behind an hour ago.
+        grows: by how many more offsets it is each minute since.
+        rows_until: when the last batch was.
+    """
+    drawn, found = random.Random(3), Trends()
+    for minute in range(24 * 60, 1, -1):
+        at = NOW - 60 * minute + 30
+        batches = Measured(
+            batches=60,
+            rows_in=round(24_500 * 60 * (1 + 0.2 * math.sin(minute / 90)) * drawn.uniform(0.95, 1.05)),
+            rows_out=round(9_500 * 60 * drawn.uniform(0.95, 1.05)),
+            batch_seconds=60 * drawn.uniform(0.7, 0.95),
+            behind=behind * drawn.uniform(0.7, 1.3) + grows * max(0, 60 - minute),
+        )
+        parts = PhaseSeconds(0.06, 3 * drawn.uniform(0.8, 1.4), 0.2)
+        if minute == 55:
+            parts = PhaseSeconds(0.1, 90.0, 0.5)
+        taken = Measured(
+            checkpoints=6,
+            checkpoint_seconds=sum(attrs.astuple(parts)),
+            phases=parts,
+            size=482_000_000 - 90_000 * minute,
+            new_bytes=round(54_000_000 * drawn.uniform(0.8, 1.2)),
+        )
+        if at <= rows_until:
+            found = found.plus(at, batches + taken)
+    return found
 
 
 def shards(count: int) -> tuple[AssignedShard, ...]:
@@ -140,7 +209,7 @@ IN_PLACE: Final = RecoveryMetrics(
     LOST,
     None,
     True,
-    NOW - 4_000,
+    NOW - 1_500,
     0.4,
     0.2,
     0.1,
@@ -159,9 +228,10 @@ class ShownPipeline(KnownPipeline):
     taken: Statistics = attrs.field(factory=checkpoints)
     owned: tuple[AssignedShard, ...] = shards(16)
     begun: tuple[RecoveryMetrics, ...] = (STARTED, IN_PLACE)
+    measured: Trends = attrs.field(factory=trends)
     past: tuple[JournalEntry, ...] = (
-        JournalEntry(at=NOW - 4_001, what="restarts in place", says=LOST, generation=4),
-        JournalEntry(at=NOW - 3_998, what="has recovered", says="query totals, in 1.9 s", generation=4),
+        JournalEntry(at=NOW - 1_501, what="restarts in place", says=LOST, generation=4),
+        JournalEntry(at=NOW - 1_498, what="has recovered", says="query totals, in 1.9 s", generation=4),
     )
 
     def assignment(self) -> tuple[AssignedShard, ...]:
@@ -169,6 +239,9 @@ class ShownPipeline(KnownPipeline):
 
     def statistics(self) -> Statistics:
         return self.taken
+
+    def trends(self) -> Trends:
+        return self.measured
 
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         return self.begun
@@ -200,13 +273,31 @@ def _failed() -> ShownPipeline:
         JournalEntry(at=NOW - 2, what="failed for good", says=trouble, generation=4),
     )
     return ShownPipeline(
-        read=lambda: facts, taken=checkpoints(failed=3), begun=(STARTED, *goes_back), past=past
+        read=lambda: facts,
+        taken=checkpoints(failed=3),
+        begun=(STARTED, *goes_back),
+        past=past,
+        measured=trends(rows_until=NOW - 300),
     )
 
 
 def _target_away() -> ShownPipeline:
     facts = attrs.evolve(BUSY, unpublished={"totals": Unpublished(73, NOW - 734)})
     return ShownPipeline(read=lambda: facts)
+
+
+def _behind() -> ShownPipeline:
+    queries = {
+        name: attrs.evolve(
+            query,
+            activity=attrs.evolve(
+                query.activity, behind=4_812_000.0, rows_per_second=9_100.0, last_seconds=38.0
+            ),
+        )
+        for name, query in BUSY.queries.items()
+    }
+    facts = attrs.evolve(BUSY, queries=queries)
+    return ShownPipeline(read=lambda: facts, measured=trends(grows=80_000.0))
 
 
 def _large() -> ShownPipeline:
@@ -230,6 +321,7 @@ def _hostile() -> ShownPipeline:
 
 SITUATIONS: Final[dict[str, Callable[[], ShownPipeline | None]]] = {
     "well": ShownPipeline,
+    "behind": _behind,
     "large": _large,
     "target-away": _target_away,
     "failed": _failed,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import StateUnreachableError
 from chandy.coordinator.monitor.activity import Activity, Place, QueryActivity, advance, counted
+from chandy.coordinator.monitor.trends import Measured
 from chandy.coordinator.state_progress import newest_batch
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.manifest import OperatorRecord
@@ -50,15 +51,20 @@ class Query:
         return found[::-1]
 
 
+def ignore(measured: Measured) -> None:
+    """Of what is measured these tests look at the sums alone."""
+
+
 def watch(query: Query, *readings: dict[Place, OperatorMetrics]) -> Activity:
     left = list(readings)
-    return Activity(lambda: [query], lambda operator: left.pop(0))
+    return Activity(lambda: [query], lambda operator: left.pop(0), ignore)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["restart", "idle", "batch", "look"]), st.integers(0, 100))))
 def test_every_batch_of_every_run_counts_once(steps: list[tuple[str, int]]) -> None:
     query, run, batch = Query(), 0, 0
-    activity, expected = watch(query), QueryActivity()
+    measured: list[Measured] = []
+    activity, expected = Activity(lambda: [query], lambda operator: {}, measured.append), QueryActivity()
     for step, rows in steps:
         if step == "restart":
             # Spark knows nothing of a run that has ended: it is looked at before, as a batch takes longer than a look.
@@ -73,6 +79,10 @@ def test_every_batch_of_every_run_counts_once(steps: list[tuple[str, int]]) -> N
     activity.look_at_queries()
     assert activity.of_queries == {"q": expected}
     assert expected.rows == sum(rows for step, rows in steps if step == "batch")
+    assert (sum(one.batches for one in measured), sum(one.rows_in for one in measured)) == (
+        expected.batches,
+        expected.rows,
+    )
 
 
 def test_a_query_whose_progress_cannot_be_read_hides_no_other_and_is_counted_later() -> None:
@@ -85,7 +95,7 @@ def test_a_query_whose_progress_cannot_be_read_hides_no_other_and_is_counted_lat
             return super().progress_after(run, batch)
 
     broken, sound = Broken([progress("r", 0)], name="broken"), Query([progress("r", 0)])
-    activity = Activity(lambda: [broken, sound], lambda operator: {})
+    activity = Activity(lambda: [broken, sound], lambda operator: {}, ignore)
     with pytest.raises(KeyError):
         activity.look_at_queries()
     assert {name: one.batches for name, one in activity.of_queries.items()} == {"q": 1}
@@ -134,7 +144,7 @@ def test_an_operator_that_cannot_be_read_hides_no_other_and_is_counted_later() -
             raise StateUnreachableError("a host", "it has ended")
         return {("1", "a"): OperatorMetrics(rows=3)}
 
-    activity = Activity(lambda: [query], read)
+    activity = Activity(lambda: [query], read, ignore)
     activity.look_at_operators()
     assert activity.of_operators == {"sizes": OperatorMetrics(rows=3)}
     broken.clear()

@@ -12,18 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.assigned_shard import AssignedShard
-from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
-from chandy.coordinator.monitor.page import view
+from chandy.coordinator.monitor.activity import SourceActivity
+from chandy.coordinator.monitor.facts import DriverState, Facts, Home, QueryFacts, Unpublished
+from chandy.coordinator.monitor.page import bars, checkpoints, view, words
+from chandy.coordinator.monitor.page.graph import Badge, lanes
 from chandy.coordinator.monitor.page.render import headers, html
+from chandy.coordinator.monitor.page.texts import ordinal
 from chandy.coordinator.monitor.state_sizes import OperatorSize
+from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
+from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.journal import JournalEntry
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from tests.effort import trying
 
-from .known_facts import FACTS
+from .known_facts import ACTIVITY, FACTS
 from .known_pipeline import KnownPipeline, statistics
 from .parsed_page import Parsed
 
@@ -55,8 +60,9 @@ def test_it_says_in_a_sentence_whether_all_is_well() -> None:
     text = page_of(failed).text
     assert "✗ Not well: the pipeline has failed for good: out of luck" in text
     assert "query 'a' does not run" in text
-    assert "a has ended 3 nothing" in text
-    assert "b runs none yet 1 checkpoint, the oldest 1 min 40 s ago" in text
+    assert "query a has ended batch 3" in text
+    assert "query b runs no batch yet" in text
+    assert "still to be published: 1 checkpoint, the oldest 1 min 40 s ago" in text
     waiting = Parsed(html(view.stands_by("flights")))
     assert "✗ Not well: the driver stands by, or takes the pipeline over" in waiting.text
     assert "Checkpoints" not in waiting.text
@@ -77,7 +83,8 @@ def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     assert "shard 0: 100 bytes, near" in page.text
     assert "shard 1: 0 bytes, no machine yet" in page.text
     assert "near 1 3" in page.text
-    assert "totals runs 7 1,234 30 exactly once 2 checkpoints" in page.text
+    assert "query totals runs batch 7 1,234 rows/s 30 offsets behind" in page.text
+    assert "exactly once" in page.text
     assert "warehouse totals, total postgres table runs 39" in page.text
     ended = attrs.evolve(
         FACTS.replicas["warehouse"], is_active=False, error="<b>refused</b>\nmore", checkpoint=None
@@ -107,11 +114,11 @@ def test_a_bar_has_the_parts_of_a_recovery_in_hundredths_of_the_longest() -> Non
         view.overview("p", FACTS, statistics(), (), (slow, quick)),
     )
     assert "waiting: 1.0 s" in first
-    assert [(part.name, part.start, part.width) for part in second.recoveries[0].parts] == [
+    assert [(part.name, part.start, part.width) for part in second.recoveries[0].bar.parts] == [
         ("waiting", 0, 10),
         ("first batch", 10, 15),
     ]
-    assert [(part.name, part.start, part.width) for part in second.recoveries[1].parts] == [
+    assert [(part.name, part.start, part.width) for part in second.recoveries[1].bar.parts] == [
         ("stopping", 0, 10),
         ("restoring", 10, 20),
         ("starting", 30, 30),
@@ -121,7 +128,7 @@ def test_a_bar_has_the_parts_of_a_recovery_in_hundredths_of_the_longest() -> Non
 
 def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
     (known,) = (one for one in statistics().checkpoints if one.id == 1)
-    page = Parsed(html(view.checkpoint("flights", known)))
+    page = Parsed(html(checkpoints.checkpoint("flights", known)))
     assert "Checkpoint 1 of flights ✓ completed" in page.text
     assert "planning: 250 ms collecting: 1.5 s finalizing: 250 ms" in page.text
     assert "totals 2 shards, 200 bytes, 14 bytes of it new." in page.text
@@ -129,7 +136,7 @@ def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
     many = attrs.evolve(
         known, shards=[ShardStatistics("t", at, 0, at, 0, 0, at, 1, 1, 1) for at in range(10_000)]
     )
-    page = Parsed(html(view.checkpoint("flights", many)))
+    page = Parsed(html(checkpoints.checkpoint("flights", many)))
     assert "10000 shards, 10.0 kB, 10.0 kB of it new. The slowest 20:" in page.text
     assert page.text.index("9999") < page.text.index("9980")
     assert "9979" not in page.text
@@ -178,7 +185,7 @@ def test_a_page_is_as_large_with_ten_thousand_shards_as_with_some(shards: int) -
     assert operator.cells[0].level in (0, 1)
     assert operator.cells[-1].level == 4
     assert operator.largest[0].startswith(f"shard {shards - 1}: ")
-    assert len(html(made)) < 60_000
+    assert len(html(made)) < 100_000
 
 
 @trying(50)
@@ -214,34 +221,137 @@ def test_no_drawing_leaves_its_place(
     known = [RecoveryMetrics("x", 1, True, 5.0, *parts) for parts in recoveries]
     past = [JournalEntry(at=begun, what="goes back", says="") for begun, *_ in checkpoints]
     made = view.overview("p", FACTS, history.snapshot(), (), known, past)
-    rows = [*made.recoveries, *made.checkpoints, *(made.timeline.lanes if made.timeline else ())]
-    for row in rows:
-        assert all(part.start >= 0 and part.start + part.width <= 100.1 for part in row.parts)
+    rows = [each for row in made.checkpoints for each in getattr(row, "rows", [row])]
+    for row in (*made.recoveries, *rows):
+        assert all(part.start >= 0 and part.start + part.width <= 100.1 for part in row.bar.parts)
     html(made)
 
 
-def test_the_time_line_has_each_thing_where_it_was() -> None:
-    past = (
-        JournalEntry(at=505.0, what="goes back", says="x"),
-        JournalEntry(at=1.0, what="goes back", says="y"),
+@trying(100)
+@given(st.lists(st.floats(0, 1e9), max_size=50))
+def test_no_long_bar_flattens_all_others(values: list[float]) -> None:
+    top = bars.scale(values)
+    shown = [value for value in values if value > 0]
+    assert top <= max(shown, default=0.0)
+    assert sum(value >= top / 4.01 for value in shown) >= len(shown) / 2
+
+
+def test_what_is_longer_than_the_scale_says_so() -> None:
+    made = bars.bar([("planning", 1.0), ("collecting", 30.0), ("finalizing", 1.0)], 4.0)
+    assert [(part.name, part.start, part.width) for part in made.parts] == [
+        ("planning", 0.0, 25.0),
+        ("collecting", 25.0, 75.0),
+    ]
+    assert made.is_cut
+    assert not bars.bar([("planning", 1.0), ("collecting", 3.0)], 4.0).is_cut
+
+
+def test_equal_checkpoints_are_one_line_and_what_failed_stays() -> None:
+    history = History()
+    for number in range(1, 11):
+        history.started(number, CheckpointKind.PERIODIC, 10.0 * number)
+        if number == 5:
+            history.failed(number, 10.0 * number + 1, Reason.EXPIRED, phases=PhaseSeconds(1.0))
+        else:
+            history.completed(number, 10.0 * number + number, size=number, new_bytes=1, phases=PhaseSeconds())
+    newest, failed, oldest = checkpoints.folded(history.snapshot().checkpoints)
+    assert isinstance(newest, checkpoints.FoldedRow)
+    assert isinstance(failed, checkpoints.CheckpointRow)
+    assert isinstance(oldest, checkpoints.FoldedRow)
+    assert [one.id for one in newest.rows] == [10, 9, 8, 7, 6]
+    assert (newest.took, newest.size, newest.new_bytes) == ("8.0 s, at most 10.0 s", "10 bytes", "5 bytes")
+    assert (failed.id, failed.reason) == (5, "EXPIRED")
+    # Their manifests do not have their phases.
+    assert {part.name for row in oldest.rows for part in row.bar.parts} == {"all phases"}
+
+
+def test_a_colour_has_one_meaning_and_no_two_drawings_beside_each_other_the_same() -> None:
+    for beside in (
+        ("planning", "collecting", "finalizing", "failure", "recovery"),
+        ("start delay", "sync", "async"),
+        ("input", "own", "state", "output"),
+        ("waiting", "stopping", "restoring", "starting", "first batch"),
+    ):
+        assert len({words.look(name) for name in beside}) == len(beside)
+    assert words.look("all phases") != words.look("planning")
+
+
+def test_every_word_that_is_explained_is_on_a_page() -> None:
+    # What is explained that the known pipeline does not have.
+    rare = {"all phases", "channel", "source", "start delay", "sync", "async"}
+    shown = {one.get("aria-description") for one in page_of().of("span")}
+    assert {word for word, says in words.WORDS.items() if says not in shown} <= rare
+
+
+def test_the_graph_leads_from_sources_to_sinks_and_says_what_holds_others_up() -> None:
+    facts = attrs.evolve(
+        FACTS,
+        queries={
+            "alerts": QueryFacts(True, 3, "at least once: of its sink", reads=("totals",)),
+            "totals": QueryFacts(
+                True,
+                7,
+                operators=("delays", "sizes"),
+                activity=attrs.evolve(
+                    ACTIVITY,
+                    sources=(SourceActivity("Kafka", 12.4, 30.0), SourceActivity("files")),
+                    sink="table",
+                ),
+            ),
+        },
+        work={
+            "delays": FACTS.work["delays"],
+            "sizes": OperatorMetrics(tasks=1, seconds=4.0, input_seconds=3.5),
+        },
     )
-    recoveries = (
-        RecoveryMetrics("boom", 1, True, 510.0, 4.0, 6.0),
-        RecoveryMetrics("start", None, False, 2.0),
+    writer, reader = lanes(facts, {"delays": 1.5, "sizes": 3.25})
+    assert (writer.query, writer.doing, reader.query) == ("totals", "runs", "alerts")
+    assert [[(box.kind, box.name) for box in step] for step in writer.steps] == [
+        [("source", "Kafka"), ("source", "files")],
+        [("operator", "delays"), ("operator", "sizes")],
+        [("query", "totals")],
+        [("sink", "table")],
+    ]
+    assert writer.steps[0][0].facts == ("12 rows/s", "30 offsets behind")
+    delays, sizes = writer.steps[1]
+    assert delays.facts == ("1,100 rows taken", "works 69 % of its tasks' time", "4.0 kB")
+    assert delays.stands_out == ("the busiest operator",)
+    assert sizes.stands_out == ("the largest shard: 3.2 times the average",)
+    (channel,), _, (sink,) = reader.steps
+    assert (channel.name, channel.facts) == (
+        "from totals",
+        ("5 rows to be published", "2 files unread, 12 rows"),
     )
-    made = view.overview("p", FACTS, statistics(), (), recoveries, past).timeline
-    assert made is not None
-    assert (made.begins, made.ends) == ("1970-01-01 00:00:10 UTC", "1970-01-01 00:16:40 UTC")
-    lanes = {lane.name: [(part.name, part.start, part.width) for part in lane.parts] for lane in made.lanes}
-    # It has 990 seconds, and what was before them is not on it.
-    assert lanes == {
-        "checkpoints": [
-            ("checkpoint", 0.0, view.NARROWEST),
-            ("failed", 1.01, view.NARROWEST),
-            ("in progress", 2.02, 97.98),
-        ],
-        "recoveries": [("recovery", 50.1, 49.49)],
-        "history": [("event", 50.0, view.NARROWEST)],
-    }
-    assert made.lanes[0].parts[0].says == "1970-01-01 00:00:10 UTC: checkpoint 1, 2.0 s"
-    assert view.overview("p", FACTS, History().snapshot(), (), ()).timeline is None
+    assert sink.badge == Badge("at least once", "of its sink")
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(1, "1st"), (2, "2nd"), (11, "11th"), (23, "23rd"), (112, "112th")]
+)
+def test_a_generation_is_the_nth_driver(number: int, expected: str) -> None:
+    assert ordinal(number) == expected
+
+
+def test_the_head_says_where_the_pipeline_lives() -> None:
+    home = Home(
+        storage="s3://b/p", machine="node-1", pid=7, application="app-1", spark_ui="http://node-1:4040"
+    )
+    page = page_of(attrs.evolve(FACTS, home=home))
+    assert (
+        "3rd driver of this pipeline on node-1, pid 7 Spark application app-1 storage s3://b/p" in page.text
+    )
+    assert "http://node-1:4040" in {one["href"] for one in page.of("a")}
+    unsafe = page_of(attrs.evolve(FACTS, home=attrs.evolve(home, spark_ui="javascript:alert(1)")))
+    assert "javascript:alert(1)" not in {one["href"] for one in unsafe.of("a")}
+
+
+def test_times_are_told_to_a_browser_which_shows_its_own() -> None:
+    shown = {one["datetime"]: one["title"] for one in page_of().of("time")}
+    assert shown["1970-01-01T00:00:10Z"] == "1970-01-01 00:00:10 UTC"
+
+
+def test_only_who_has_a_token_is_offered_actions() -> None:
+    assert not page_of().of("form")
+    offered = {one["data-path"]: one["data-asks"] for one in page_of(may_order=True).of("form")}
+    assert set(offered) == {"checkpoints", "savepoints", "drain", "rescale", "stop"}
+    assert all(offered.values())

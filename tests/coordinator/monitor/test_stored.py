@@ -77,8 +77,8 @@ def test_it_shows_what_the_store_has_and_follows_it() -> None:
     text = page_of(pipeline)
     assert "Stored: no driver was asked: this is what the storage has" in text
     assert "1, 1 min 28 s ago" in text
-    assert "1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.0 s checkpoint: 2.0 s" in text
-    assert "delays stored 41 not known" in text
+    assert "1 ✓ completed periodic 1970-01-01 00:00:10 UTC 2.0 s all phases: 2.0 s" in text
+    assert "query delays is stored batch 41" in text
     assert "totals of query delays 0 bytes in 4 shards" in text
     assert "goes back a disk was full" in text
     assert pipeline.facts().life is DriverState.STORED
