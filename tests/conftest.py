@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
 from . import java
-from .effort import SEED, description, examples, skip_all_but, take_turns
+from .effort import SEED, description, examples, leave_out, skip_all_but
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
 # decides about the examples, so none is remembered from an earlier run.
@@ -45,12 +45,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, (marker, places) in itertools.product(items, PLACES.items()):
         if item.get_closest_marker(marker) and not item.nodeid.startswith(places):
             raise pytest.UsageError(f"no target runs {item.nodeid}: `{marker}` is for {', '.join(places)}")
+    leave_out(items)
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.
-        found = [item for item in items if item.get_closest_marker("compat")]
-        skip_all_but(len(found) // 4, found, "compat")
-    else:
-        take_turns(items)
+        found = [
+            item
+            for item in items
+            if item.get_closest_marker("compat") and not item.get_closest_marker("skip")
+        ]
+        skip_all_but(len(found) // 6, found, "compat")
 
 
 def pytest_collection_finish() -> None:

@@ -95,14 +95,12 @@ def skip_all_but(usual: int, items: Sequence[pytest.Item], *of: object) -> None:
             item.add_marker(_SKIPPED)
 
 
-def take_turns(items: Iterable[pytest.Item]) -> None:
-    """Skip, of the tests of a file that are marked with ``in_turn(usual)``, all but so many."""
-    files: dict[tuple[str, int], list[pytest.Item]] = {}
+def leave_out(items: Iterable[pytest.Item]) -> None:
+    """Skip the tests that the full run alone tries: their marker names the test that keeps their promise meanwhile."""
     for item in items:
-        if (marker := item.get_closest_marker("in_turn")) and not item.get_closest_marker("skip"):
-            files.setdefault((item.nodeid.partition("::")[0], *marker.args), []).append(item)
-    for (file, usual), group in files.items():
-        skip_all_but(usual, group, file)
+        if (marker := item.get_closest_marker("full")) and not IS_FULL:
+            (guard,) = marker.args
+            item.add_marker(pytest.mark.skip(reason=f"CHANDY_FULL=1 tries it; meanwhile: {guard}"))
 
 
 def _parameters(case: Any) -> Any:

@@ -1,7 +1,10 @@
-"""What an ordinary run leaves out has its turn with another seed, and the full run leaves out nothing."""
+"""What an ordinary run leaves out, and what keeps its promise meanwhile."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,38 +25,60 @@ class Item:
         self._marks.append(mark.mark)
 
 
-def tried() -> list[str]:
-    """Have two files take turns; return the tests that run."""
-    marks = [pytest.mark.in_turn(2), pytest.mark.kills]
-    items: list[Any] = [Item(f"tests/a.py::test_{number}", *marks) for number in range(5)]
-    items += [Item("tests/b.py::test_alone", *marks), Item("tests/b.py::test_always", pytest.mark.kills)]
-    items += [Item("tests/b.py::test_skipped", *marks, pytest.mark.skip)]
-    effort.take_turns(items)
-    return [item.nodeid for item in items if item.get_closest_marker("skip") is None]
-
-
-def test_tests_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort, "IS_FULL", False)
-    seen = set[str]()
-    for seed in range(60):
-        monkeypatch.setattr(effort, "SEED", seed)
-        ran = tried()
-        assert ran == tried(), "the processes of one run would not agree"
-        assert len([name for name in ran if name.startswith("tests/a.py")]) == 2
-        assert ran[2:] == ["tests/b.py::test_alone", "tests/b.py::test_always"]
-        seen.update(ran)
-    assert len(seen) == 7, "a test has no turn"
-
-
-def test_the_full_run_tries_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effort, "IS_FULL", True)
-    assert len(tried()) == 7
-    assert effort.some("abc", 1) == ["a", "b", "c"]
-
-
 def test_a_loop_tries_as_many_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "IS_FULL", True)
+    assert effort.some("abc", 1) == ["a", "b", "c"]
     monkeypatch.setattr(effort, "IS_FULL", False)
     found = effort.some(range(10), 4, "loop")
     assert len(set(found)) == 4
     assert found == sorted(found)
     assert effort.some("ab", 4) == ["a", "b"]
+
+
+def test_what_is_left_out_is_skipped_with_the_name_of_its_guard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effort, "IS_FULL", False)
+    items: list[Any] = [
+        Item("tests/a.py::test_one", pytest.mark.full("b.py::test_two")),
+        Item("tests/b.py::test_two"),
+    ]
+    effort.leave_out(items)
+    skips = [item.get_closest_marker("skip") for item in items]
+    assert skips[1] is None
+    assert "b.py::test_two" in skips[0].kwargs["reason"]
+    monkeypatch.setattr(effort, "IS_FULL", True)
+    alone: list[Any] = [Item("tests/a.py::test_one", pytest.mark.full("b.py::test_two"))]
+    effort.leave_out(alone)
+    assert alone[0].get_closest_marker("skip") is None
+
+
+TESTS = Path(__file__).parent
+
+
+def guards(file: Path) -> Iterator[str]:
+    """Yield the guards that the tests of a file name."""
+    for call in ast.walk(ast.parse(file.read_text())):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.full":
+            yield ast.literal_eval(call.args[0])
+
+
+def runs_always(file: Path, name: str) -> bool:
+    """Whether the ordinary run tries a test, or the tests of a class; it may leave out some of its parameters."""
+    found = [
+        one
+        for one in ast.parse(file.read_text()).body
+        if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name
+    ]
+    marks = [ast.unparse(mark) for one in found for mark in one.decorator_list]
+    return bool(found) and not any(mark.startswith("pytest.mark.full") for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("file", "guard"),
+    [(file, guard) for file in TESTS.rglob("test_*.py") if file != Path(__file__) for guard in guards(file)],
+    ids=lambda value: value.name if isinstance(value, Path) else value.rpartition("::")[2],
+)
+def test_what_the_full_run_alone_tries_has_a_guard_that_every_run_tries(file: Path, guard: str) -> None:
+    where, _, name = guard.partition("::")
+    assert runs_always(TESTS / where, name)

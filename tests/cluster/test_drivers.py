@@ -23,7 +23,7 @@ from ..waiting import eventually
 from .conftest import Cluster
 from .stream import rows_in
 
-pytestmark = [pytest.mark.cluster, pytest.mark.in_turn(2)]
+pytestmark = pytest.mark.cluster
 
 _DRIVER = "tests.cluster.takeover_driver"
 _HOST = "chandy.state.host.process"
@@ -195,6 +195,9 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
     assert not standby.told(f"{EVENT}ended")
 
 
+@pytest.mark.full(
+    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
+)
 def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both, pipeline: Pipeline) -> None:
     first, second = both.machines
     if not isinstance(first, NamespaceMachine):
@@ -220,6 +223,9 @@ def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both,
     assert not other.told(f"{EVENT}ended")
 
 
+@pytest.mark.full(
+    "cluster/test_drivers.py::test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when_its_machine_is_frozen"
+)
 def test_a_standby_goes_on_when_the_drivers_machine_loses_its_power(both: Both, pipeline: Pipeline) -> None:
     first, second = both.machines
     pipeline.start(first, standby=True).event("leads")

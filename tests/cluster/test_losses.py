@@ -64,6 +64,7 @@ def test_a_machine_that_is_cut_off_and_comes_back_changes_nothing(cluster: Clust
     stream.coordinator.checkpoint().result(DEADLINE)
 
 
+@pytest.mark.full("cluster/test_losses.py::test_a_machine_that_is_cut_off_and_comes_back_changes_nothing")
 def test_a_machine_that_hears_and_is_not_heard_is_given_up(cluster: Cluster, stream: Stream) -> None:
     machine = isolated(cluster, stream)
     machine.block(cluster.machines.address)
@@ -105,6 +106,7 @@ def test_a_disk_that_is_full_on_one_machine_fails_checkpoints_with_its_name_and_
     stream.await_all()
 
 
+@pytest.mark.full("cluster/test_losses.py::test_what_is_lost_is_lost_once")
 def test_a_stream_that_loses_something_again_and_again_is_exact(cluster: Cluster, stream: Stream) -> None:
     lose_again_and_again(cluster, stream)
 
@@ -154,6 +156,9 @@ def test_a_machine_is_drained_and_another_gets_its_part_while_the_query_runs(
     assert [one.cause for one in coordinator.recoveries] == ["start"]
 
 
+@pytest.mark.full(
+    "kubernetes/test_kubernetes.py::test_a_pod_that_is_deleted_in_order_ends_when_its_shards_have_moved"
+)
 def test_an_executor_that_is_decommissioned_leaves_its_shards_to_others(
     cluster: Cluster, stream: Stream
 ) -> None:

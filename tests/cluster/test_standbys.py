@@ -114,6 +114,9 @@ def test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_l
     assert batches == sorted(set(batches)), "a batch that has committed has run again"
 
 
+@pytest.mark.full(
+    "cluster/test_standbys.py::test_no_query_restarts_and_no_batch_runs_again_when_hosts_and_machines_are_lost"
+)
 def test_a_stream_with_standbys_that_loses_something_again_and_again_is_exact(
     cluster: Cluster, stream: Stream
 ) -> None:
@@ -122,6 +125,9 @@ def test_a_stream_with_standbys_that_loses_something_again_and_again_is_exact(
     lose_again_and_again(cluster, stream)
 
 
+@pytest.mark.full(
+    "coordinator/execution/test_promotion.py::test_the_loss_of_a_shard_and_its_standby_in_one_batch_goes_back"
+)
 def test_the_loss_of_a_shard_and_its_standby_in_one_batch_needs_nobody(
     cluster: Cluster, stream: Stream
 ) -> None:

@@ -232,7 +232,6 @@ def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
     check_untouched(case.old, before)
 
 
-@pytest.mark.in_turn(2)
 def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, make: Make) -> None:
     newest = stopped.interrupt()
     planned = (stopped.old / "offsets" / str(newest)).read_text()
@@ -247,7 +246,7 @@ def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, mak
     stopped.check()
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.full("integration/test_adopt.py::test_a_batch_that_was_planned_runs_again_with_its_offsets")
 def test_a_query_that_never_committed_begins_with_the_batch_that_was_planned(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:
@@ -266,7 +265,7 @@ def test_a_query_that_never_committed_begins_with_the_batch_that_was_planned(
     case.check()
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
     stopped: Case, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,7 +285,6 @@ def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
     stopped.check()
 
 
-@pytest.mark.in_turn(2)
 def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make: Make) -> None:
     stopped.add(2)
     coordinator = make()
@@ -303,6 +301,7 @@ def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make:
 
 
 @pytest.mark.kills
+@pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_a_query_that_was_killed_goes_on(spark: SparkSession, make: Make, tmp_path: Path) -> None:
     case = Case(spark, tmp_path, windows)
     case.add(5)
@@ -373,6 +372,9 @@ def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_i
         stopped.check()
 
 
+@pytest.mark.full(
+    "integration/test_adopt.py::test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_is_told_so"
+)
 def test_a_query_that_another_one_has_adopted_is_refused_until_that_is_given_up(
     stopped: Case, make: Make, tmp_path: Path
 ) -> None:
@@ -394,7 +396,6 @@ def test_a_query_that_another_one_has_adopted_is_refused_until_that_is_given_up(
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
-@pytest.mark.in_turn(2)
 def test_a_query_that_plain_spark_goes_on_with_after_its_adoption_is_noticed_at_the_next_start(
     has_checkpoint: bool, stopped: Case, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -116,7 +116,9 @@ def test_an_adopted_processor_gives_out_what_an_uninterrupted_one_does(
     check_untouched(tmp_path / "old", before)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.full(
+    "integration/test_adopt_keyed_state.py::test_an_adopted_processor_gives_out_what_an_uninterrupted_one_does"
+)
 def test_a_log_of_offsets_by_name_goes_on_with_ticks(
     spark: SparkSession, settings: dict[str, str], make: Make, tmp_path: Path
 ) -> None:
@@ -146,7 +148,6 @@ def adopted(coordinator: CheckpointCoordinator, query: str) -> str:
 
 
 @pytest.mark.compat
-@pytest.mark.in_turn(2)
 def test_expiries_and_timers_are_those_that_spark_has_stored(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:
@@ -232,7 +233,6 @@ def pair(spark: SparkSession, events: Events, tmp_path: Path) -> Into:
 
 
 @pytest.mark.compat
-@pytest.mark.in_turn(2)
 def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     pair: Into, spark: SparkSession, make: Make, events: Events, tmp_path: Path
 ) -> None:
@@ -252,7 +252,9 @@ def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     pair.check()
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.full(
+    "integration/test_going_on.py::test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted"
+)
 def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted_once(
     pair: Into, make: Make, events: Events
 ) -> None:
@@ -265,7 +267,7 @@ def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted_once(
     pair.check()
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_a_killed_driver_resumes_its_shards_behind_what_they_have_adopted(
     pair: Into, make: Make, events: Events
 ) -> None:

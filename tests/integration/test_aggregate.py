@@ -160,7 +160,9 @@ def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Event
     assert {key[0]: (row.n, row.total) for key, row in found.items()} == events.totals(spark)
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_aggregate.py::test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them"
+)
 def test_keys_with_a_time_to_live_begin_anew_after_it(
     spark: SparkSession, make: Make, events: Events, tmp_path: Path
 ) -> None:
@@ -201,7 +203,6 @@ def test_keys_with_a_time_to_live_begin_anew_after_it(
     }
 
 
-@pytest.mark.in_turn(1)
 def test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:

@@ -176,7 +176,9 @@ def test_a_sum_that_is_too_large_fails_the_query(
 
 
 @pytest.mark.compat
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_aggregate_batches.py::test_a_batch_is_combined_as_the_one_before_asks_for"
+)
 def test_a_query_changes_the_way_from_one_start_to_the_next(
     spark: SparkSession, make: Make, events: Events
 ) -> None:
@@ -300,7 +302,9 @@ class Killed:
 
 
 @pytest.mark.parametrize("combine", TRIED)
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_a_task_that_fails_after_it_has_applied_its_batch_counts_once"
+)
 def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
     spark: SparkSession,
     make: Make,

@@ -23,6 +23,9 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full(
+    "coordinator/protocol/test_schedule.py::test_while_the_pipeline_is_behind_ticks_come_at_the_other_interval"
+)
 def test_a_pipeline_that_is_behind_takes_fewer_checkpoints_and_one_at_once_when_it_has_caught_up(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -123,6 +123,9 @@ def test_going_back_comes_to_the_same_totals(
     assert (table.position()[1] or 0) > 1
 
 
+@pytest.mark.full(
+    "coordinator/sinks/two_phase/test_batches.py::test_a_batch_waits_for_its_target_and_goes_on_by_itself"
+)
 def test_a_batch_waits_for_its_target_and_a_stop_does_not(
     make: Make, spark: SparkSession, events: Events, table: Table
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails
 
 @pytest.mark.kills
 @pytest.mark.parametrize("changelog", sampled([RESUMES, GOES_BACK], 1))
+@pytest.mark.full("integration/test_batches_at_once.py::test_going_back_comes_to_the_same_totals")
 def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
     make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path, changelog: bool
 ) -> None:

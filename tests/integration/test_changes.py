@@ -61,6 +61,7 @@ def test_the_changes_between_two_checkpoints_lead_from_one_state_to_the_other(
     assert back.count() == len(rows)
 
 
+@pytest.mark.full("integration/test_changes.py::test_a_replica_follows_a_pipeline_over_its_lives")
 def test_plain_spark_follows_a_pipeline(
     spark: SparkSession, counts: CheckpointCoordinator, events: Events, tmp_path: Path
 ) -> None:

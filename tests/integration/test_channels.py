@@ -301,6 +301,9 @@ def older(folder: Path, numbers: random.Random) -> int | str:
     "transactional",
     sampled([pytest.param(True, id="transactional"), pytest.param(False, id="spark's own")], 1),
 )
+@pytest.mark.full(
+    "integration/test_channels.py::test_a_query_that_is_stopped_between_the_sinks_log_and_the_commit_log_gives_no_row_twice"
+)
 def test_every_row_comes_through_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, transactional: bool
 ) -> None:

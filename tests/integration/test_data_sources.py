@@ -79,7 +79,18 @@ def ids(out: Path) -> list[int]:
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("source", [FileSource, ArrowFileSource])
+@pytest.mark.parametrize(
+    "source",
+    [
+        FileSource,
+        pytest.param(
+            ArrowFileSource,
+            marks=pytest.mark.full(
+                "integration/test_data_sources.py::test_a_writer_does_under_chandy_what_it_does_under_spark"
+            ),
+        ),
+    ],
+)
 def test_a_writer_does_under_chandy_what_it_does_under_spark(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path, out: Path, source: type[DataSource]
 ) -> None:
@@ -307,6 +318,9 @@ def test_what_cannot_be_a_sink_is_refused_before_it_starts(
 
 
 @pytest.mark.kills
+@pytest.mark.full(
+    "integration/test_data_sources.py::test_what_commit_raises_ends_the_pipeline_and_is_committed_by_the_next_start"
+)
 def test_every_row_is_there_once_although_drivers_are_killed_within_commits_and_tasks_fail(
     tmp_path: Path, runtime: Path, out: Path
 ) -> None:

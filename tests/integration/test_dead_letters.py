@@ -187,6 +187,9 @@ def test_letters_are_kept_once_read_and_fed_back_to_the_mended_code(
     assert last_totals(spark.read.parquet(str(tmp_path / "out"))) == wanted
 
 
+@pytest.mark.full(
+    "state/operators/test_dead_letters.py::test_too_many_in_a_batch_fail_it_and_nothing_is_kept"
+)
 def test_too_many_letters_end_the_pipeline_with_the_last_of_them(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:

@@ -104,7 +104,6 @@ def moments() -> list[Moment]:
 
 
 @pytest.mark.kills
-@pytest.mark.in_turn(2)
 def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
@@ -161,6 +160,9 @@ def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a
 
 @pytest.mark.kills
 @pytest.mark.compat
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job"
+)
 def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
@@ -196,7 +198,9 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
 
 
 @pytest.mark.kills
-@pytest.mark.in_turn(2)
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job"
+)
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
     tmp_path: Path, runtime: Path
 ) -> None:
@@ -304,7 +308,6 @@ def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_n
 
 
 @pytest.mark.kills
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
 def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
@@ -341,6 +344,9 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     assert rows(spark, out) == answer(range(feed.files))
 
 
+@pytest.mark.full(
+    "coordinator/recovery/test_supervisor.py::test_a_store_that_fails_in_passing_while_going_back_is_asked_again"
+)
 def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
     spark: SparkSession, tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +400,7 @@ def test_a_driver_that_was_overtaken_completes_nothing_more_and_the_next_one_goe
 
     try:
         start()
-        for _ in range(3):
+        for _ in range(rounds(1, full=3)):
             coordinator, query = lives[-1]
             query.processAllAvailable()
             completed.append(coordinator.checkpoint().result(DEADLINE).id)

@@ -198,6 +198,7 @@ def test_a_query_goes_on_as_if_nothing_had_happened(
     assert rows_in(spark, out) == expected
 
 
+@pytest.mark.full("integration/test_export.py::test_a_query_goes_on_as_if_nothing_had_happened")
 def test_logs_that_were_compacted_go_on(
     make: Make, spark: SparkSession, given: Input, tmp_path: Path
 ) -> None:
@@ -336,7 +337,6 @@ def kept(rows: DataFrame, state: DataFrame | None = None) -> DataFrame:
 
 
 @pytest.mark.compat
-@pytest.mark.in_turn(1)
 def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     make: Make, spark: SparkSession, settings: dict[str, str], given: Input, tmp_path: Path
 ) -> None:
@@ -377,7 +377,7 @@ def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     assert last_told(spark, tmp_path / "new") == last_told(spark, tmp_path / "expected")
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.full("integration/test_export.py::test_a_query_goes_on_as_if_nothing_had_happened")
 def test_a_source_with_a_long_log_reads_on_from_the_checkpoint(
     make: Make, spark: SparkSession, given: Input, tmp_path: Path
 ) -> None:

@@ -68,6 +68,9 @@ def test_a_frozen_host_is_killed_when_its_time_is_up_and_the_pipeline_goes_on(
     assert coordinator.checkpoint().result(DEADLINE).id > 1
 
 
+@pytest.mark.full(
+    "coordinator/recovery/test_supervisor.py::test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go_back_then"
+)
 def test_a_host_that_dies_in_a_stop_ends_its_savepoint_and_the_pipeline_goes_on(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,9 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
     pipeline.check()
 
 
+@pytest.mark.full(
+    "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
+)
 def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
     make: Make, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +188,9 @@ def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
     pipeline.check()
 
 
+@pytest.mark.full(
+    "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
+)
 def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: Pipeline) -> None:
     """Killed again and again, and never a checkpoint."""
     coordinator = make()
@@ -239,6 +245,9 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
     pipeline.check()
 
 
+@pytest.mark.full(
+    "integration/test_going_on.py::test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoint"
+)
 def test_a_changelog_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
@@ -306,6 +315,9 @@ def test_a_query_whose_working_directory_a_cleaner_has_emptied_loses_and_repeats
     )
 
 
+@pytest.mark.full(
+    "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
+)
 def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first)
@@ -327,6 +339,7 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
     pipeline.check()
 
 
+@pytest.mark.full("integration/test_pipeline.py::test_a_checkpoint_is_restored_by_its_id")
 def test_whoever_wants_the_checkpoint_gets_it(make: Make, pipeline: Pipeline) -> None:
     first = make()
     pipeline.live(first, 1)

@@ -143,7 +143,6 @@ def flow(kafka: Broker, jars: list[str], tmp_path: Path) -> Iterator[Flow]:
     yield Flow(kafka, tmp_path, jars, new_topic(kafka, 2), new_topic(kafka, 2))
 
 
-@pytest.mark.in_turn(1)
 def test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_what_comes_next(
     flow: Flow,
 ) -> None:
@@ -252,7 +251,9 @@ def run(code: str, kafka: Broker, jars: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_kafka.py::test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_what_comes_next"
+)
 def test_the_example_counts_each_order_once_in_every_run(
     kafka: Broker, jars: list[str], tmp_path: Path
 ) -> None:
@@ -278,7 +279,6 @@ def test_the_code_of_the_page_runs(kafka: Broker, jars: list[str], tmp_path: Pat
                 assert shown.exit_code == command.exit_code, (command, shown.output)
 
 
-@pytest.mark.in_turn(1)
 def test_a_real_time_query_goes_on_from_the_end_of_a_batch_after_its_driver_was_killed(flow: Flow) -> None:
     flow.real_time = True
 

@@ -29,6 +29,9 @@ from .support import TOTALS, Events, Totals, last_totals
 pytestmark = [pytest.mark.cluster, pytest.mark.compat]
 
 
+@pytest.mark.full(
+    "cluster/test_operators.py::test_operators_of_each_kind_are_exact_and_go_on_from_a_checkpoint"
+)
 def test_shards_on_two_executors_are_checkpointed_and_restored(tmp_path: Path) -> None:
     # Spark allows one session a process, and this one needs executors of its own.
     with tempfile.TemporaryDirectory(prefix="chandy-") as runtime:

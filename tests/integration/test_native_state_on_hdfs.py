@@ -161,6 +161,9 @@ def test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer
     assert found == {"lives": 1, "left": [], "restored": True}
 
 
+@pytest.mark.full(
+    "integration/test_native_state_on_hdfs.py::test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer"
+)
 def test_the_newer_of_two_coordinators_goes_on_and_the_older_deletes_nothing_of_it(
     pipeline: Pipeline, folder: HadoopFolder
 ) -> None:

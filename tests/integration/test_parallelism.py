@@ -42,7 +42,9 @@ def totals(coordinator: CheckpointCoordinator, rows: DataFrame, parallelism: int
     )
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_parallelism.py::test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled"
+)
 def test_a_checkpoint_restores_with_any_other_number_of_tasks(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -63,7 +65,6 @@ def test_a_checkpoint_restores_with_any_other_number_of_tasks(
 # --- while the query runs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(1)
 def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -128,6 +129,9 @@ def two_operators(coordinator: CheckpointCoordinator, rows: DataFrame) -> DataFr
 
 
 @pytest.mark.kills
+@pytest.mark.full(
+    "integration/test_parallelism.py::test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled"
+)
 def test_a_rescaled_pipeline_survives_its_hosts_and_its_driver(spark: SparkSession, tmp_path: Path) -> None:
     with PipelineTester(spark, tmp_path / "tested", "k string, v long", two_operators) as pipeline:
         assert [(row.n, row.most) for row in pipeline.batch([("a", 1)])] == [(1, 41)]

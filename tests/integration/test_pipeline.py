@@ -254,7 +254,7 @@ def test_savepoints_by_schedule_are_taken_across_restarts_and_expire(
 def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
-    events.add(30)
+    events.add(12)
     first = make()
     query = totals_query(first, spark, events, tmp_path / "out")
     eventually(lambda: batches(query) >= 2, "the third batch")
@@ -269,7 +269,7 @@ def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
     second = make(restore=savepoint.uri)
     query = totals_query(second, spark, events, tmp_path / "out")
     query.processAllAvailable()
-    assert parquet(spark, tmp_path / "out").count() == 7 * 30
+    assert parquet(spark, tmp_path / "out").count() == 7 * 12
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
 
 
@@ -453,7 +453,12 @@ def test_any_sink_and_source_goes_on_where_its_checkpoint_was(
 @pytest.mark.parametrize(
     "provider",
     [
-        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+        pytest.param(
+            "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+            marks=pytest.mark.full(
+                "integration/test_pipeline.py::test_a_query_with_state_of_sparks_own_goes_back_to_its_checkpoint"
+            ),
+        ),
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     ],
 )
@@ -509,6 +514,9 @@ class Chained(StatefulProcessor):
         yield Row(parity=key[0], n=n, largest=largest)
 
 
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_no_other"
+)
 def test_several_operators_in_one_query_and_several_states_in_one_processor(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -603,7 +611,18 @@ LocalStore.write = gated
 """
 
 
-@pytest.mark.parametrize("where", ["in the processor", "in foreachBatch"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "in the processor",
+        pytest.param(
+            "in foreachBatch",
+            marks=pytest.mark.full(
+                "integration/test_pipeline.py::test_what_a_users_code_says_is_never_taken_for_a_failure_of_chandys_own"
+            ),
+        ),
+    ],
+)
 def test_what_a_users_code_says_is_never_taken_for_a_failure_of_chandys_own(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path, where: str
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_new_version_goes_on_or_is_refused(pipeline: PipelineTester) -> None:
     assert pipeline.batch([("a", 1)]) == [Row(k="a", n=3, total=8, most=6)]
 
 
+@pytest.mark.full("integration/test_windows.py::test_windows_of_unit_tests_are_those_of_spark")
 def test_windows_close_with_the_watermark_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     def build(coordinator: CheckpointCoordinator, rows: DataFrame) -> DataFrame:
         stamped = rows.withWatermark("at", "0 seconds")

@@ -148,6 +148,9 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
     assert counted.coordinator.replicas == ()
 
 
+@pytest.mark.full(
+    "integration/test_replica_targets.py::test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back"
+)
 def test_targets_that_were_away_get_what_has_come_meanwhile_in_one_step(
     counted: Counted, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -71,7 +71,7 @@ def run_to_the_end(folder: Path, runtime: Path, options: Mapping[str, Any]) -> D
     return last
 
 
-@pytest.mark.in_turn(1)
+@pytest.mark.full("integration/test_changes.py::test_a_replica_follows_a_pipeline_over_its_lives")
 def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_log_of_changes_has_each_change_once_whenever_the_driver_is_killed(
 
 
 @pytest.mark.server
-@pytest.mark.in_turn(1)
+@pytest.mark.full("integration/test_changes.py::test_a_replica_follows_a_pipeline_over_its_lives")
 def test_a_first_copy_that_is_killed_goes_on_in_the_middle(
     tmp_path: Path, runtime: Path, postgres: PostgresServer
 ) -> None:

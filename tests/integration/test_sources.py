@@ -87,6 +87,7 @@ def test_sources_with_names_come_and_go_and_the_state_stays(
 
 
 @pytest.mark.usefixtures("evolving")
+@pytest.mark.full("integration/test_changes.py::test_a_replica_follows_a_pipeline_over_its_lives")
 def test_a_replica_stands_where_its_source_stands_that_has_a_name(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:

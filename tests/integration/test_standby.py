@@ -22,7 +22,7 @@ from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
 from .support import GOES_BACK, RESUMES
 from .whole_output import check_rows, check_whole, wait_for_all_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(1)]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 STANDING_BY = "standing by"
 TAKES_OVER = "a standby takes over"
@@ -86,6 +86,9 @@ def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_tak
 
 
 @pytest.mark.parametrize("drivers", [None], indirect=True, ids=["no checkpoints"])
+@pytest.mark.full(
+    "integration/test_standby.py::test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over"
+)
 def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
     spark: SparkSession, tmp_path: Path, drivers: list[Driver]
 ) -> None:
@@ -109,6 +112,9 @@ def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
     assert found == answer_of_batches(batches_in(found, feed.files))
 
 
+@pytest.mark.full(
+    "coordinator/leadership/test_waiting_driver.py::test_a_stop_on_purpose_lasts_until_the_next_driver"
+)
 def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
     spark: SparkSession, tmp_path: Path, runtime: Path, drivers: list[Driver]
 ) -> None:
@@ -140,6 +146,9 @@ def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
 
 
 @pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
+@pytest.mark.full(
+    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
+)
 def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothing(
     tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:

@@ -15,10 +15,21 @@ from ..storage.conftest import hdfs, hdfs_uri, moto, s3_keys, s3_uri  # noqa: F4
 from ..storage.servers import Server
 from ..waiting import DEADLINE
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("backend", ["moto", "hdfs"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "moto",
+        pytest.param(
+            "hdfs",
+            marks=pytest.mark.full(
+                "integration/test_native_state_on_hdfs.py::test_state_is_restored_from_the_checkpoint_into_a_fresh_directory"
+            ),
+        ),
+    ],
+)
 def test_a_pipeline_runs_stops_and_is_restored_on_a_real_server(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -28,6 +39,7 @@ def test_a_pipeline_runs_stops_and_is_restored_on_a_real_server(
 
 
 @pytest.mark.server
+@pytest.mark.full("integration/test_write_state.py::test_a_new_pipeline_starts_from_state_of_a_table")
 def test_savepoints_are_written_from_rows_to_real_s3_and_back(moto: Server, tmp_path: Path) -> None:  # noqa: F811
     check_driver("write_state", s3_uri(moto, uuid.uuid4().hex), tmp_path)
 

@@ -68,7 +68,9 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
 
 
 @pytest.mark.kills
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_taking_over.py::test_a_cell_that_runs_again_and_again_leaves_a_whole_sink"
+)
 def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
@@ -105,7 +107,9 @@ def listing(out: Path) -> Counter[str]:
 
 
 @pytest.mark.kills
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
+)
 def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
 # --- what others wrote --------------------------------------------------------------------------------------
 
 
+@pytest.mark.full("integration/test_taking_over.py::test_a_managed_table_is_begun_and_gone_on_with")
 def test_the_table_of_a_plain_query_is_refused_at_every_start(
     spark: SparkSession, make: Make, events: Events, tmp_path: Path
 ) -> None:

@@ -125,6 +125,9 @@ def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due
 
 
 @pytest.mark.compat
+@pytest.mark.full(
+    "integration/test_time.py::test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_a_restore"
+)
 def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_runs_again(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:

@@ -27,7 +27,7 @@ from .outputs_driver import sinks
 from .support import GOES_BACK, RESUMES
 from .whole_output import check_rows, wait_for_all_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kills, pytest.mark.in_turn(1)]
+pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 KILLS = rounds(2, full=20)
 FILES = 12
@@ -83,6 +83,9 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
 
 
 @pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_state_hosts_killed_at_random_batches_take_nothing_with_them"
+)
 def test_every_row_is_published_once_whenever_a_state_host_is_killed(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
@@ -126,6 +129,9 @@ def test_every_row_is_published_once_whenever_a_state_host_is_killed(
     check_rows(tmp_path, files)
 
 
+@pytest.mark.full(
+    "coordinator/test_supervised_run.py::test_a_signal_stops_the_pipeline_with_a_last_checkpoint"
+)
 def test_a_program_under_a_scheduler_ends_well_at_a_signal_and_the_next_goes_on(
     tmp_path: Path, runtime: Path
 ) -> None:

@@ -399,7 +399,19 @@ def test_a_row_that_one_of_several_targets_cannot_have_fails_its_batch_and_is_st
     assert DeltaTable(table).to_pyarrow_table().to_pylist() == [{"k": "k1", "v": 1}]
 
 
-@pytest.mark.parametrize("restart", [NoRestart(), ExponentialBackoff()], ids=["no restart", "default"])
+@pytest.mark.parametrize(
+    "restart",
+    [
+        pytest.param(
+            NoRestart(),
+            marks=pytest.mark.full(
+                "integration/test_transactional_sinks.py::test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has"
+            ),
+            id="no restart",
+        ),
+        pytest.param(ExponentialBackoff(), id="default"),
+    ],
+)
 def test_a_target_that_refuses_a_row_ends_the_pipeline_and_keeps_what_it_has(
     make: Make, spark: SparkSession, events: Events, sink: SqliteSink, restart: RestartStrategy
 ) -> None:

@@ -110,7 +110,7 @@ plans = st.recursive(
 )
 
 
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans)
 @example(plan=("join", ("source", 0), ("source", 0), "leftSemi", -2, 1))
 @example(plan=("join", ("source", 7), ("source", 0), "leftSemi", -1, 2))

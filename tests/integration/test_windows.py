@@ -157,7 +157,6 @@ class Twins:
 
 
 @pytest.mark.parametrize(("kind", "mode"), sampled([*product(KINDS, ["append", "update"])], 1))
-@pytest.mark.in_turn(1)
 def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str, mode: str
 ) -> None:
@@ -170,7 +169,7 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
 
 
 @pytest.mark.parametrize("kind", sampled([*SESSIONS], 1))
-@pytest.mark.in_turn(1)
+@pytest.mark.full("integration/test_windows.py::test_windows_of_unit_tests_are_those_of_spark")
 def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
@@ -185,6 +184,9 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
 
 @pytest.mark.kills
 @pytest.mark.parametrize("kind", sampled([*UNDISTURBED], 1))
+@pytest.mark.full(
+    "integration/test_exactly_once.py::test_state_hosts_killed_at_random_batches_take_nothing_with_them"
+)
 def test_killed_hosts_and_restarts_change_no_window(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     moments = chance("windows under kills", kind)
     aggregates: dict[str, Any] = {"n": ("*", "count"), "total": ("v", "sum")}
@@ -223,7 +225,9 @@ def plain(row: Row) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kind", sampled(["sliding", "sessions"], 1))
-@pytest.mark.in_turn(1)
+@pytest.mark.full(
+    "integration/test_windows.py::test_windows_are_output_as_by_sparks_own_group_by_through_restores"
+)
 def test_windows_that_are_written_anew_are_closed(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
@@ -257,7 +261,7 @@ def open_windows(spark: SparkSession, rows: Rows, window: Column) -> set[tuple[A
 
 def test_windows_of_unit_tests_are_those_of_spark(spark: SparkSession) -> None:
     moments = chance("windows of unit tests")
-    for _ in range(20):
+    for _ in range(rounds(6, full=20)):
         slide = moments.randrange(1, 20_000)
         window = TimeWindow("t", moments.randrange(slide, 60_000), slide, moments.randrange(0, slide))
         times = [datetime.fromtimestamp(moments.uniform(-1e5, 1e9), UTC) for _ in range(50)]
@@ -324,6 +328,9 @@ def test_windows_that_nothing_has_closed_are_no_state_of_windows(
 
 
 @pytest.mark.compat
+@pytest.mark.full(
+    "integration/test_windows.py::test_windows_are_output_as_by_sparks_own_group_by_through_restores"
+)
 def test_a_window_may_be_all_there_is_to_group_by(spark: SparkSession, make: Make, tmp_path: Path) -> None:
     source = Rows(tmp_path / "in", chance("windows alone"))
     source.add(6)

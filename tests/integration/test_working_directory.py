@@ -177,7 +177,7 @@ CASES: dict[str, Case] = {
             ("transformWithState", "rocksdb"),
             pytest.param(*("transformWithState", "rocksdb-changelog-v2"), marks=pytest.mark.compat),
         ],
-        2,
+        1,
     ),
 )
 def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
@@ -213,6 +213,9 @@ def test_a_query_goes_on_from_files_that_were_taken_two_batches_ago(
     assert collect(batches_to_cut | batches) == expected()
 
 
+@pytest.mark.full(
+    "integration/test_working_directory.py::test_a_query_goes_on_from_files_that_were_taken_two_batches_ago"
+)
 def test_a_query_that_went_on_from_a_seed_can_be_taken_and_gone_on_from_again(
     spark: SparkSession, settings: dict[str, str], inputs: Path, tmp_path: Path
 ) -> None:
@@ -427,6 +430,7 @@ def test_spark_derives_the_interval_of_a_log_as_we_do(spark: SparkSession) -> No
                 assert first == found.getAllValidBatches(newest, interval).head()
 
 
+@pytest.mark.full("integration/test_working_directory.py::test_a_parquet_sink_goes_back_with_its_query")
 def test_logs_are_read_after_any_number_of_restores(
     spark: SparkSession, settings: dict[str, str], tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from chandy.state.errors import DefinitionError, NoSuchStateError, StateTypeErro
 from chandy.storage import ChandyError
 from chandy.storage.backends.open import pipeline_uri
 
+from ..effort import sampled
 from ..waiting import DEADLINE
 from .support import TOTALS, Events, Make, Totals
 
@@ -158,7 +159,7 @@ def start_everything(coordinator: CheckpointCoordinator, stream: DataFrame) -> C
 
 
 @pytest.mark.compat
-@pytest.mark.in_turn(1)
+@pytest.mark.full("integration/test_write_state.py::test_a_repaired_key_is_what_the_pipeline_goes_on_with")
 def test_all_that_is_read_and_written_again_is_the_same(
     everything: str, make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -200,8 +201,7 @@ def test_all_that_is_read_and_written_again_is_the_same(
         assert sum(row.k == key for row in contents(spark, uri, "all", "$timers")) < timers[key]
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "merge"])
-@pytest.mark.in_turn(1)
+@pytest.mark.parametrize("mode", sampled(["overwrite", "merge"], 1))
 def test_a_repaired_key_is_what_the_pipeline_goes_on_with(
     everything: str, make: Make, spark: SparkSession, events: Events, tmp_path: Path, mode: Any
 ) -> None:

@@ -111,10 +111,12 @@ def test_both_kinds_of_state_are_restored(ask: Ask) -> None:
     }
 
 
+@pytest.mark.full("cluster/test_losses.py::test_what_is_lost_is_lost_once")
 def test_an_executor_that_is_killed_takes_no_state_along(ask: Ask) -> None:
     assert ask("kill_executor")["batches"] == {"totals": 6, "counts": 6}
 
 
+@pytest.mark.full("cluster/test_losses.py::test_what_is_lost_is_lost_once")
 def test_a_state_host_that_is_killed_takes_no_state_along(ask: Ask) -> None:
     found = ask("kill_host")
     assert found["batches"] == {"totals": 9, "counts": 9}

@@ -98,6 +98,7 @@ class TestBatches(BatchConformance):
 
 
 @pytest.mark.server
+@pytest.mark.full("coordinator/connectors/test_delta.py::TestOnS3")
 class TestBatchesOnS3(BatchConformance):
     @pytest.fixture
     def target(self, moto: Server) -> Target:

@@ -116,6 +116,7 @@ class TestStepsOnS3(StepsConformance):
         return Stepped(lambda: Directory(s3_uri(moto.port)), boundary, before=TO_THE_NEXT_COMPACT)
 
 
+@pytest.mark.full("coordinator/connectors/test_files.py::TestStepsOnS3")
 class TestStepsOnHdfs(StepsConformance):
     @pytest.fixture
     def stepped(self, hdfs: Server) -> Stepped:
@@ -699,12 +700,16 @@ def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, 
 # --- HDFS ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full("coordinator/connectors/test_files.py::test_spark_reads_what_is_published_on_hdfs")
 class TestOnHdfs(RaceConformance):
     @pytest.fixture
     def target(self, hdfs: Server) -> Target:
         return Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
 
 
+@pytest.mark.full(
+    "coordinator/connectors/test_files.py::test_an_s3_that_is_killed_at_any_moment_has_every_row_once"
+)
 def test_an_hdfs_that_is_killed_at_any_moment_has_every_row_once(hdfs: Server, tmp_path: Path) -> None:
     directory = Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
     pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
@@ -755,6 +760,7 @@ def test_spark_reads_whole_epochs_and_nothing_else(
 
 
 @pytest.mark.spark
+@pytest.mark.full("coordinator/connectors/test_files.py::test_spark_reads_whole_epochs_and_nothing_else")
 def test_a_session_that_compacts_its_logs_otherwise_reads_the_directory_at_any_moment(
     directory: Directory, pipeline: Pipeline, spark: SparkSession
 ) -> None:

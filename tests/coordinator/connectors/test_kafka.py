@@ -297,6 +297,9 @@ def test_of_two_lives_that_start_at_once_the_later_one_publishes(
     assert values(kafka, topic) == ["epoch 1", "epoch 2"]
 
 
+@pytest.mark.full(
+    "coordinator/connectors/test_kafka.py::test_of_two_lives_that_start_at_once_the_later_one_publishes"
+)
 def test_a_writer_that_publishes_much_does_not_keep_others_from_recovering(
     kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

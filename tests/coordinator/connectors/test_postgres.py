@@ -244,6 +244,9 @@ def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_tha
 
 
 @pytest.mark.parametrize("is_answer_lost", [False, True])
+@pytest.mark.full(
+    "coordinator/connectors/test_postgres.py::test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_no_row"
+)
 def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_nothing(
     postgres: PostgresServer, proxy: Proxy, store: str, is_answer_lost: bool
 ) -> None:
@@ -271,6 +274,9 @@ def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_
     assert_nothing_is_open(postgres)
 
 
+@pytest.mark.full(
+    "coordinator/connectors/test_postgres.py::test_an_earlier_life_that_freezes_at_any_step_of_its_commit_neither_blocks_its_successor_nor_publishes"
+)
 def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_its_successor_nor_publishes(
     postgres: PostgresServer, proxy: Proxy, store: str
 ) -> None:
