@@ -29,6 +29,7 @@ from .graceful_stop import GracefulStop
 from .keyed_operators import KeyedOperators
 from .operators import taken
 from .protocol.events import DrainRequested
+from .protocol.life import Life
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
 from .query_starter import QueryRequest, QueryStarter
@@ -106,7 +107,6 @@ class CheckpointCoordinator(KeyedOperators):
         self._storage = storage
         self._config = config or CheckpointConfig()
         self._replicas: dict[str, Replica] = {}
-        self._stopped = False
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = runtime.rlock()
@@ -360,6 +360,11 @@ class CheckpointCoordinator(KeyedOperators):
         return self._monitor_url
 
     @property
+    def life(self) -> Life:
+        """Whether the pipeline runs, and why it does not: ``phase`` and ``because``."""
+        return self._supervisor.life
+
+    @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
         """The pipeline's queries, in the order in which they were started."""
         return self._supervisor.queries
@@ -521,7 +526,7 @@ class CheckpointCoordinator(KeyedOperators):
                     # Again: what that thread waits for may have begun since.
                     self._interrupt()
             held.callback(self._changing.release)
-            if self._stopped:
+            if self._executor.is_closed:
                 if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
@@ -532,7 +537,6 @@ class CheckpointCoordinator(KeyedOperators):
             if replicas := self.replicas:
                 with runtime.pool(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
-            self._stopped = True
             if not hand_over and self._executor.protocol.closed() is None:
                 self._taken.leadership.stop()
             self._made.close()
@@ -540,15 +544,11 @@ class CheckpointCoordinator(KeyedOperators):
             return taken
 
     def __repr__(self) -> str:
-        status = "stopped" if self._stopped else "running"
-        storage = self._taken.catalog.store.uri
+        storage, status = self._taken.catalog.store.uri, self.life.phase.value
         return f"CheckpointCoordinator(pipeline={self._pipeline!r}, storage={storage!r}, status={status})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (query.name, "runs" if query.isActive else "has ended", query.guarantee.level)
-            for query in self.queries
-        ]
+        rows = [(query.name, query.life.phase.value, query.guarantee.level) for query in self.queries]
         return html.table(repr(self), ("query", "status", "guarantee"), rows)
 
     def __enter__(self) -> Self:
@@ -568,5 +568,5 @@ class CheckpointCoordinator(KeyedOperators):
             yield
 
     def _check_running(self) -> None:
-        if self._stopped:
+        if self._executor.is_closed:
             raise CoordinatorStoppedError(self._pipeline)

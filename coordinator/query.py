@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from ..storage import runtime
 from ..storage.checkpoints.manifest import OperatorRecord
+from .protocol.life import QueryLife
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
@@ -54,7 +55,21 @@ class CheckpointedQuery:
     query describe the current run.
     """
 
-    def __init__(self, definition: Definition, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        stop: Callable[[str], None],
+        life: Callable[[], QueryLife],
+        changed: runtime.Condition,
+    ) -> None:
+        """Make a query that has not run.
+
+        Args:
+            definition: what it consists of.
+            stop: stops a query, by its name.
+            life: returns what it does.
+            changed: notified when that is another one.
+        """
         self.definition = definition
         self.guarantee: Guarantee = definition.sink.guarantee
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
@@ -64,30 +79,28 @@ class CheckpointedQuery:
         self._stop = stop
         self._run: StreamingQuery | None = None
         self._ids = ("", "")
-        self._done = runtime.flag()
-        self._error: Exception | None = None
+        self._life = life
+        self._changed = changed
 
     def __repr__(self) -> str:
-        is_failed = "failed" if self._error is not None else "stopped"
-        status = "running" if self.isActive else is_failed
+        status = self.life.phase.value
         return f"CheckpointedQuery(name={self.name!r}, status={status}, guarantee={self.guarantee.level})"
 
     # --- called by the supervisor ---------------------------------------------------------------------------
 
     def runs_as(self, query: StreamingQuery) -> None:
         """Record that a run has started; also of a query that had ended."""
-        self._run, self._error = query, None
+        self._run = query
         self._ids = str(query.id), str(query.runId)
-        self._done.clear()
-
-    def ended(self, error: Exception | None = None) -> None:
-        """Record that there will be no further run."""
-        self._error = error
-        self._done.set()
 
     def measured_by(self, batches: Callable[[OperatorRecord], Batches]) -> None:
         """Say who knows what the query's operators did in the latest batches."""
         self._state = attrs.evolve(self._state, batches=batches)
+
+    @property
+    def life(self) -> QueryLife:
+        """Whether it runs, restarts or has ended, and why."""
+        return self._life()
 
     # --- StreamingQuery -------------------------------------------------------------------------------------
 
@@ -109,7 +122,7 @@ class CheckpointedQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802
         """Whether the query is running or about to restart."""
-        return not self._done.is_set()
+        return self.life.is_active
 
     @property
     def status(self) -> dict[str, Any]:
@@ -164,7 +177,7 @@ class CheckpointedQuery:
 
     def exception(self) -> Exception | None:
         """Return the error that ended the query; None if it is running or was stopped."""
-        return self._error
+        return self.life.error
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait until the query ends; a restart is not an end.
@@ -178,9 +191,11 @@ class CheckpointedQuery:
         Raises:
             ChandyError: the query failed and does not restart.
         """
-        ended = self._done.wait(timeout)
-        if self._error is not None:
-            raise self._error
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self.isActive, timeout)
+            error = self.life.error
+        if error is not None:
+            raise error
         return ended if timeout is not None else None
 
     def processAllAvailable(self) -> None:  # noqa: N802

@@ -8,11 +8,11 @@ import signal
 import threading
 from typing import Final, Protocol
 
-from ..storage.errors import FencedError
 from ..storage.logs import logger
 from ..storage.signals import EndSignal
 from .durations import Duration
 from .errors import ArgumentError
+from .protocol.life import Life, LifePhase
 from .query import CheckpointedQuery
 
 log = logger(__name__)
@@ -31,8 +31,20 @@ class Exit(enum.IntEnum):
     """Another driver has taken the pipeline over: starting this one again would take it back."""
 
 
+_EXITS: Final = {
+    LifePhase.STOPPED: Exit.DONE,
+    LifePhase.FAILED: Exit.FAILED,
+    LifePhase.FENCED: Exit.FENCED,
+}
+
+
 class Pipeline(Protocol):
     """What is run: a ``CheckpointCoordinator``."""
+
+    @property
+    def life(self) -> Life:
+        """Whether it runs."""
+        ...
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -60,11 +72,9 @@ def run(coordinator: Pipeline, timeout: Duration, *, hand_over: bool) -> Exit:
     with EndSignal(signal.SIGTERM, signal.SIGINT, once=True) as asked:
         while any(query.isActive for query in coordinator.queries) and not asked.wait(_POLL_SECONDS):
             pass
-        errors = [error for query in coordinator.queries if (error := query.exception()) is not None]
-        is_fenced = any(isinstance(error, FencedError) for error in errors)
-        ending = Exit.FENCED if is_fenced else Exit.FAILED if errors else Exit.DONE
         coordinator.stop(timeout=timeout, hand_over=hand_over)
-        why = str(errors[0]).partition("\n")[0] if errors else "all queries have ended"
-        because = why if asked.number is None else asked.number.name
-    log.info("the run is over", because=because, exit_code=int(ending))
+        life = coordinator.life
+        why = "all queries have ended" if asked.number is None else asked.number.name
+    ending = _EXITS[life.phase]
+    log.info("the run is over", because=life.because or why, exit_code=int(ending))
     return ending

@@ -7,8 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from chandy.coordinator.protocol import user_requests
+from chandy.coordinator.protocol import life, user_requests
 from chandy.coordinator.protocol.copies import NEXT, CopyPhase
+from chandy.coordinator.protocol.life import QUERY_NEXT, LifePhase, QueryPhase
 from chandy.coordinator.protocol.pending import PHASES, CheckpointPhase
 from chandy.coordinator.protocol.user_requests import RequestPhase
 
@@ -25,10 +26,12 @@ def page() -> str:
     """Return the page with the tables as they have to be."""
     text = PAGE.read_text()
     before, after = text[: text.index(BEGIN)], text[text.index(END) :]
+    pipelines = _table("pipeline", LifePhase, life.NEXT)
+    queries = _table("query", QueryPhase, QUERY_NEXT)
     checkpoints = _table("checkpoint", CheckpointPhase, {phase: PHASES[phase].next for phase in PHASES})
     copies = _table("copy", CopyPhase, NEXT)
     requests = _table("user's request", RequestPhase, user_requests.NEXT)
-    tables = ("\n".join(table) for table in (checkpoints, copies, requests))
+    tables = ("\n".join(table) for table in (pipelines, queries, checkpoints, copies, requests))
     return before + "\n\n".join([BEGIN, *tables, after])
 
 

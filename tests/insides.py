@@ -43,7 +43,6 @@ def run(coordinator: CheckpointCoordinator, query: str) -> Run:
 
 def crash(coordinator: CheckpointCoordinator) -> None:
     """Leave what a driver leaves that is killed; its state host lives on for its lease."""
-    coordinator._stopped = True
     supervisor(coordinator)._decide(StopRequested())
     for run in runs(coordinator):
         run.ended = True

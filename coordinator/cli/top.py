@@ -137,7 +137,7 @@ def _shown(driver: _Driver) -> Iterator[RenderableType]:
         [
             (
                 name,
-                "runs" if query["is_active"] else "has ended",
+                query["life"] or "stored",
                 str(query["committed"]),
                 _rounded(query["activity"]["rows_per_second"]),
                 _rounded(query["activity"]["behind"]),

@@ -243,6 +243,11 @@ class CheckpointExecutor:
         self.protocol.instructions.put(settled)
         return settled.wait(_STOP_SECONDS)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it carries nothing out any more."""
+        return self._closed.is_set()
+
     def abandon(self) -> None:
         """Tell the hosts to stop and leave all else as it is, because the interpreter is about to end."""
         self._closed.set()

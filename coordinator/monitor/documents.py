@@ -14,6 +14,7 @@ from ...state.rpc.messages import DiskSpace
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind
 from ..checkpoint import Checkpoint
+from ..protocol.life import LifePhase
 from ..protocol.reasons import Reason
 from ..protocol.statistics import (
     CheckpointStatistics,
@@ -27,7 +28,7 @@ from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
 from ..version import __version__
-from .facts import DriverState, Facts, QueryFacts, Unpublished
+from .facts import Facts, QueryFacts, Unpublished
 from .health import troubles
 from .state_sizes import OperatorSize
 
@@ -48,7 +49,10 @@ class Overview:
     pipeline: str
     version: str
     """Of Chandy."""
-    life: DriverState
+    life: LifePhase | None
+    """What it does under this driver; None: the storage alone was looked at."""
+    because: str
+    """Why it goes back, ends or has ended, in one line; empty if no error is the reason."""
     is_ready: bool
     troubles: tuple[str, ...]
     """Why it is not ready."""
@@ -88,6 +92,7 @@ class Overview:
             pipeline=pipeline,
             version=__version__,
             life=facts.life,
+            because=facts.because,
             is_ready=not found,
             troubles=found,
             now=facts.now,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from ..assigned_shard import AssignedShard, assigned_shards
 from ..checkpoint import Checkpoint
 from ..durations import Duration
 from ..execution.executor import CheckpointExecutor
+from ..protocol.life import LifePhase, QueryPhase
 from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
@@ -31,19 +31,6 @@ from .journaling import JournalWriter
 from .state_sizes import OperatorSize, StateSizes
 from .trend_keeper import TrendKeeper
 from .trends import Trends
-
-
-class DriverState(enum.StrEnum):
-    """What a driver does."""
-
-    STANDS_BY = "stands by"
-    """It waits while another one leads, or it begins."""
-    RUNS = "runs"
-    FAILED = "failed"
-    """It has given up, or has a successor."""
-    STOPPED = "stopped"
-    STORED = "is not asked"
-    """The storage alone was looked at, whether there is a driver or not."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,8 +52,8 @@ class Home:
 class QueryFacts:
     """One query of the pipeline."""
 
-    is_active: bool
-    """Whether it runs or is about to restart."""
+    life: QueryPhase | None
+    """What it does; None: the storage alone was looked at."""
     committed: int
     """The newest batch that is known to have committed; -1: none."""
     guarantee: str = ""
@@ -79,6 +66,12 @@ class QueryFacts:
     """The queries whose output it reads."""
     activity: QueryActivity = attrs.field(factory=QueryActivity)
     """What it has done."""
+    because: str = ""
+    """Why it restarts or has ended, in one line; empty if no error is the reason."""
+    attempts: int = 0
+    """How often it has been started again since it last committed, the next attempt included."""
+    next_attempt_at: float | None = None
+    """When it is started again, in seconds since 1970; None: it does not wait for that."""
 
 
 @attrs.frozen
@@ -95,9 +88,11 @@ class Facts:
     """A pipeline at one moment."""
 
     generation: int
-    life: DriverState
-    trouble: str = ""
-    """Why it has failed, or empty."""
+    life: LifePhase | None
+    """What the pipeline does under this driver; None: the storage alone was looked at."""
+    because: str = ""
+    """Why it goes back, ends or has ended, in one line, or why the storage cannot be read; empty if no error is the
+    reason."""
     now: float
     """Seconds since 1970, by the driver's clock, as all times here."""
     began: float
@@ -289,17 +284,13 @@ class Observed:
 
     def _read(self, state: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.supervisor, state.checkpoints.history.latest_completed
-        failed, recoveries = supervisor.failed, supervisor.recoveries
+        life, recoveries = supervisor.life, supervisor.recoveries
         owners, known = _owners(state), self.activity.of_queries
         shards = sum(len(query.assignment.shards) for query in state.queries.values())
         return Facts(
             generation=state.generation,
-            life=DriverState.FAILED
-            if failed
-            else DriverState.STOPPED
-            if supervisor.is_stopping
-            else DriverState.RUNS,
-            trouble=str(failed).partition("\n")[0] if failed else "",
+            life=life.phase,
+            because=life.because,
             now=self.clock(),
             began=self.began,
             interval=state.admission.schedule.current,
@@ -332,9 +323,12 @@ class Observed:
 def _query(
     state: CheckpointStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
 ) -> QueryFacts:
-    known, definition = state.queries.get(query.name), query.definition
+    known, definition, life = state.queries.get(query.name), query.definition, query.life
     return QueryFacts(
-        is_active=query.isActive,
+        life=life.phase,
+        because=life.because,
+        attempts=life.attempts,
+        next_attempt_at=life.next_attempt_at,
         committed=known.committed if known else -1,
         guarantee=str(query.guarantee),
         sinks=tuple(definition.sink.uids),

@@ -25,13 +25,16 @@ from prometheus_client.registry import Collector
 
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.store import StoreRequests
+from ..protocol.life import LifePhase, QueryPhase
 from ..protocol.totals import SECONDS, Totals
 from ..version import __version__
 from .activity import QueryActivity
-from .facts import DriverState, Facts
+from .facts import Facts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The type of what ``exposition`` returns."""
+_STANDS_BY: Final = "stands by"
+"""What a driver does that waits while another one leads, or that begins."""
 
 _OF_QUERY: Final[tuple[tuple[str, str, Callable[[QueryActivity], float]], ...]] = (
     ("batches", "Batches that a query has run.", lambda one: one.batches),
@@ -88,11 +91,11 @@ def families(pipeline: str, facts: Facts | None) -> Iterator[Metric]:
     """Yield the metrics of a pipeline; the arguments are those of ``exposition``."""
     make = _Families(pipeline)
     yield InfoMetricFamily("chandy_build", "The version of Chandy.", value={"version": __version__})
-    life = facts.life if facts else DriverState.STANDS_BY
+    life = facts.life if facts else None
     yield make.gauge(
         "chandy_driver_state",
         "1 for what the driver does, 0 for all else.",
-        {(one.value,): float(one is life) for one in DriverState},
+        {(_STANDS_BY,): float(facts is None), **{(one.value,): float(one is life) for one in LifePhase}},
         ["state"],
     )
     if facts is None:
@@ -201,8 +204,8 @@ def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
 def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
     yield make.gauge(
         "chandy_query_active",
-        "Whether a query runs or is about to restart.",
-        {(name,): float(query.is_active) for name, query in facts.queries.items()},
+        "Whether a query runs, and has committed since it last failed or has found no data.",
+        {(name,): float(query.life is QueryPhase.RUNNING) for name, query in facts.queries.items()},
         ["query"],
     )
     yield make.gauge(

@@ -16,7 +16,7 @@ from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
-from .facts import DriverState, Facts, Home, QueryFacts
+from .facts import Facts, Home, QueryFacts
 from .state_sizes import StateSizes
 from .trend_keeper import read_trends
 from .trends import Measured, Trends
@@ -47,8 +47,8 @@ class StoredPipeline:
         sizes = self._sizes.of(newest, None)
         return Facts(
             generation=newest.generation if newest else 0,
-            life=DriverState.STORED,
-            trouble=self._trouble,
+            life=None,
+            because=self._trouble,
             now=self.clock(),
             began=0.0,
             interval=None,
@@ -63,7 +63,7 @@ class StoredPipeline:
             queued=0,
             queries={
                 query.name: QueryFacts(
-                    is_active=False,
+                    life=None,
                     committed=query.batch,
                     operators=tuple(uid for uid, one in sizes.items() if one.query == query.name),
                 )

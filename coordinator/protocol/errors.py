@@ -64,6 +64,18 @@ class RequestPhaseError(ChandyError):
 
 
 @attrs.define(eq=False)
+class LifePhaseError(ChandyError):
+    """A pipeline or a query cannot go to the phase that it was told to go to."""
+
+    whose: str
+    phase: str
+    to: str
+
+    def __str__(self) -> str:
+        return f"the life of {self.whose} cannot go from '{self.phase}' to '{self.to}'"
+
+
+@attrs.define(eq=False)
 class StateLostError(ChandyError):
     """The state of a shard since the latest checkpoint is lost. Only a restore brings it back."""
 

@@ -32,6 +32,7 @@ from ..sinks.owner import SinkOwner
 from ..sinks.sink import StartPoint
 from ..spark import progress
 from ..spark.logs.compatibility import check_sources
+from ..spark.query_progress import waits_for_data
 from ..spark.seeding import seed
 from ..spark.starting import start as start_spark
 from ..spark.ticks import Ticks
@@ -64,6 +65,14 @@ class Watcher(Protocol):
         """A run is the current one of its query; it has not started yet."""
         ...
 
+    def run_begun(self, run: Run) -> None:
+        """A run has begun under Spark."""
+        ...
+
+    def nothing_to_do(self, run: Run) -> None:
+        """A run has found no data, so it may be long before it commits a batch."""
+        ...
+
     def run_stopped(self, run: Run) -> None:
         """A run is about to be stopped on purpose."""
         ...
@@ -94,7 +103,7 @@ class Launcher:
         local_recovery: LocalRecovery,
         open_ahead: OpenAhead,
         find_damage: FindDamage,
-        interrupted: runtime.Flag,
+        ending: runtime.Flag,
         owner: SinkOwner,
         may_begin_anew: bool,
         allow_new_output: bool,
@@ -111,7 +120,7 @@ class Launcher:
             local_recovery: what can be resumed, and records of what runs.
             open_ahead: opens shards before their query runs.
             find_damage: looks at a checkpoint that could not be restored.
-            interrupted: ends a restore once it is set.
+            ending: ends a restore once it is set.
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
             allow_new_output: whether a query's output may be another one than the checkpoint's.
@@ -125,7 +134,7 @@ class Launcher:
         self._local_recovery = local_recovery
         self._open_ahead = open_ahead
         self._find_damage = find_damage
-        self._interrupted = interrupted
+        self._ending = ending
         self._owner = owner
         self._may_begin_anew = may_begin_anew
         self._allow_new_output = allow_new_output
@@ -280,6 +289,7 @@ class Launcher:
                 # Spark has made it just now; it is long before the first batch.
                 definition.sink.mark(definition.name, self._owner, self._proof)
             query.runs_as(run.spark)
+            self._watcher.run_begun(run)
             metrics.starting += runtime.monotonic() - began
             run.follower = runtime.thread(
                 target=carried(self._follow),
@@ -356,7 +366,7 @@ class Launcher:
             definition.name,
             directory,
             self._cache,
-            self._interrupted,
+            self._ending,
             compact_interval=definition.facts.source_compact_interval,
             location=location,
         )
@@ -445,6 +455,7 @@ class Launcher:
         self, run: Run, spark: StreamingQuery, first: BatchId, metrics: RecoveryMetrics
     ) -> None:
         began, pause, reminder = runtime.monotonic(), _POLL_SECONDS, Reminder()
+        has_shown_it = metrics.kind == START
         try:
             # The longer it takes, the more seldom: each question costs the driver time that the first batch needs.
             # PySpark takes parts of a second, other than its annotation says.
@@ -454,6 +465,9 @@ class Launcher:
                 # An idle query waits for data, and that is no news.
                 if reminder.is_due(waited) and progress.newest_planned(run.logs_as_known()) >= first:
                     self._tell_of_first_batch(run, first, waited)
+                if not has_shown_it and pause == _LONGEST_POLL_SECONDS and _is_idle(run, spark, first):
+                    has_shown_it = True
+                    self._watcher.nothing_to_do(run)
         finally:
             # Also of a run that has ended by now, and of one that has failed in a later batch.
             if run.is_known_committed(first):
@@ -468,6 +482,11 @@ def _check_sources(definition: Definition, directory: Path, replaced: Iterable[P
     """Check that a query has the sources that it had, and that these have what it goes on with."""
     check_sources(definition.name, directory, [source.name for source in definition.facts.sources])
     definition.sources.check(directory, replaced)
+
+
+def _is_idle(run: Run, spark: StreamingQuery, first: BatchId) -> bool:
+    """Whether a run has no batch to commit, because its sources have no data for one."""
+    return progress.newest_planned(run.logs_as_known()) < first and waits_for_data(spark)
 
 
 def _each(runs: Iterable[Run], stop: Callable[[Run], None]) -> None:

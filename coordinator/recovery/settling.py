@@ -13,9 +13,9 @@ from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..query import CheckpointedQuery
 from ..spark import progress
-from .decisions import RecoveryStateMachine
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
+from .recovery_state import RecoveryStateMachine
 from .runs import Run
 
 log = logger(__name__)

@@ -1,6 +1,6 @@
 """Keeps the queries of a pipeline running: receives reports of failures, and carries out the decisions about them.
 
-One thread takes one event after the other. ``decisions.RecoveryStateMachine`` decides what to do, ``rollback.go_back``
+One thread takes one event after the other. ``RecoveryStateMachine`` decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -30,6 +31,7 @@ from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, RescaledError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
+from ..protocol.life import Life
 from ..protocol.reasons import Reason
 from ..protocol.user_requests import UserRequest
 from ..query import CheckpointedQuery, Definition
@@ -45,6 +47,7 @@ from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd, Unreadable
 from .pipeline_rollback import PipelineRollback
+from .recovery_state import RecoveryStateMachine
 from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
@@ -70,12 +73,12 @@ class Supervisor:
     def __init__(
         self,
         *,
-        state: on.RecoveryStateMachine,
+        state: RecoveryStateMachine,
         launcher: Launcher,
         runs: Runs,
         local_recovery: LocalRecovery,
         find_damage: FindDamage,
-        interrupted: runtime.Flag,
+        ending: runtime.Flag,
         clock: Callable[[], float],
         restored: RestorePoint | None,
         token: str,
@@ -91,7 +94,7 @@ class Supervisor:
             runs: the current runs; from now on changed here alone.
             local_recovery: what queries can resume.
             find_damage: looks at a checkpoint that could not be restored.
-            interrupted: ends what reads long from a store; from now on set here alone.
+            ending: set while the pipeline ends, for what reads long from a store; from now on set here alone.
             clock: seconds since 1970, never going back.
             restored: the checkpoint to begin from; None: from the beginning.
             token: the secret that the pipeline's processes share.
@@ -104,7 +107,7 @@ class Supervisor:
         self._runs = runs
         self._local_recovery = local_recovery
         self._find_damage = find_damage
-        self._interrupted = interrupted
+        self._ending = ending
         self._clock = clock
         self._initial = self._point = restored
         self._check_session = check_session
@@ -121,7 +124,6 @@ class Supervisor:
         self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
         self._restart_at: float | None = None
         self._diagnosis = Diagnosis(token, self._damage)
-        self._leaves_runs = False
         self._round = 0
         """How often the pipeline has gone back."""
         self._superseded: list[Run] = []
@@ -154,7 +156,6 @@ class Supervisor:
     def fenced(self, error: FencedError) -> None:
         """Report that there is a successor, which waits for nothing that this driver is in the middle of."""
         self._events.put(self._decide(on.FatalError(error)))
-        self._interrupted.set()
         # On a thread of its own: Spark waits for a batch, which may be what has reported it.
         stopping = runtime.thread(target=carried(self._stop_at_once), name="chandy-fenced")
         try:
@@ -164,12 +165,11 @@ class Supervisor:
 
     def is_interrupted(self) -> bool:
         """Return whether nothing that takes long is to begin: the pipeline is to be stopped, or has failed."""
-        return self._interrupted.is_set()
+        return self.life.is_ending
 
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
-        self._interrupted.set()
-        self._decide(on.StopAnnounced())
+        self._decide(on.StopRequested())
 
     def _stop_at_once(self) -> None:
         """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
@@ -189,6 +189,14 @@ class Supervisor:
         """Note that a run is the current one of its query."""
         needs_changelogs = run.resumed is not None and run.resumed.point.needs_changelogs
         self._decide(on.RunStarted(run.definition.name, run.number, run.query_id, needs_changelogs))
+
+    def run_begun(self, run: Run) -> None:
+        """Note that a run has begun under Spark."""
+        self._decide(on.RunBegun(run.definition.name, run.number))
+
+    def nothing_to_do(self, run: Run) -> None:
+        """Note that a run has found no data."""
+        self._decide(on.NothingToDo(run.definition.name, run.number))
 
     def run_stopped(self, run: Run) -> None:
         """Note that a run is stopped on purpose."""
@@ -217,14 +225,9 @@ class Supervisor:
     # --- starting and stopping ------------------------------------------------------------------------------
 
     @property
-    def failed(self) -> Exception | None:
-        """The error that has ended the pipeline for good; None if none has."""
-        return self._state.failed
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the pipeline is being stopped."""
-        return self._state.is_stopping
+    def life(self) -> Life:
+        """Whether the pipeline runs."""
+        return self._state.life
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -239,7 +242,9 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
-            query = CheckpointedQuery(definition, self.stop_query)
+            query = CheckpointedQuery(
+                definition, self.stop_query, partial(self._state.queries.of, definition.name), self._deciding
+            )
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
@@ -271,7 +276,6 @@ class Supervisor:
                     self._launcher.stop(run)
                     run = settled(run, query, self._launcher, self._state, self._clock)
             finally:
-                query.ended()
                 self._decide(on.QueryOver(name))
         self._report_stop(run)
 
@@ -310,7 +314,6 @@ class Supervisor:
                 then counts for nothing and runs again after a restore.
         """
         self._decide(on.StopRequested())
-        self._interrupted.set()
         deadline = runtime.monotonic() + timeout
         stopped: list[Run] = []
         with self._once_settled():
@@ -323,7 +326,7 @@ class Supervisor:
                 try:
                     run.await_running_batch(deadline)
                     self._launcher.stop(run)
-                    self._queries[name].ended()
+                    self._decide(on.QueryOver(name))
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
                     break
@@ -345,8 +348,7 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
-            self._interrupted.clear()
-            self._leaves_runs = False
+            withdrawn = self._decide(on.StopWithdrawn())
             try:
                 for run in stopped if not self._state.must_go_back else ():
                     self._restart_in_place(run, "a stop that could not be carried through", self._clock())
@@ -355,16 +357,15 @@ class Supervisor:
                 self._fail_for_good(failed)
                 raise failed from error
             # Failures from before or during the stop have not been handled yet.
-            self._events.put(self._decide(on.StopWithdrawn()))
+            self._events.put(withdrawn)
 
     def leave_runs(self) -> None:
-        """Let ``close`` leave the runs to the next coordinator as a killed driver does, which may resume them."""
-        self._leaves_runs = True
+        """Have ``close`` leave the runs to the next coordinator as a killed driver does, which may resume them."""
+        self._decide(on.RunsLeft())
 
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
         self._decide(on.StopRequested())
-        self._interrupted.set()
         with self._once_settled():
             self._end(None)
         self._events.put(None)
@@ -379,10 +380,11 @@ class Supervisor:
             query.definition.sources.close()
         for run in self._runs.all():
             self._launcher.remove_resumed(run)
-            if not self._leaves_runs:
+            if not self.life.leaves_runs:
                 self._local_recovery.delete_changelogs([run.query_id])
-        if self._leaves_runs and self._local_recovery.enabled:
+        if self.life.leaves_runs and self._local_recovery.enabled:
             self._launcher.leave()
+        self._decide(on.Stopped())
 
     @contextmanager
     def _once_settled(self) -> Iterator[None]:
@@ -398,7 +400,7 @@ class Supervisor:
         self._executor.protocol.handle(events.QueryStopped(name, current_batch))
 
     def _check_not_failed(self) -> None:
-        if (failed := self._state.failed) is not None:
+        if (failed := self.life.error) is not None:
             raise PipelineFailedError(f"it has failed for good: {failed}") from failed
 
     def _leftover(self, definition: Definition) -> ResumableRun | None:
@@ -422,6 +424,10 @@ class Supervisor:
     def _decide(self, event: on.Event) -> on.Decision:
         with self._deciding:
             decision = self._state.handle(event, self._clock())
+            if self.life.is_ending:
+                self._ending.set()
+            else:
+                self._ending.clear()
             self._deciding.notify_all()
             return decision
 
@@ -475,7 +481,7 @@ class Supervisor:
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return the damage of the checkpoint whose state could not be read; None if none can be found now."""
         restored = self._point
-        if restored is None or self._state.failed is not None:
+        if restored is None or self.life.error is not None:
             return None
         point = self._executor.protocol.read(lambda state: suspect(state, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
@@ -487,7 +493,7 @@ class Supervisor:
                 run = self._runs.get(name)
                 if run is not None and run.number == number and not run.ended:
                     run.ended = True
-                    self._queries[name].ended()
+                    self._decide(on.QueryOver(name))
             case on.StopForPlan(name, number):
                 self._replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
@@ -565,7 +571,6 @@ class Supervisor:
         """End every query with the cause of what was noticed, and return it; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(noticed))
-        self._interrupted.set()
         error = cause_of_end(noticed, self._executor.watch.proof)
         self._decide(on.EndExplained(error))
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
@@ -581,5 +586,5 @@ class Supervisor:
         self._launcher.stop_all([run for run in self._runs.all() if error is not None or not run.ended])
         for query in self._queries.values():
             if query.isActive:
-                query.ended(error)
-        self.news.ended(error or self.failed)
+                self._decide(on.QueryOver(query.name, error))
+        self.news.ended(error or self.life.error)

@@ -17,6 +17,11 @@ def latest_progress(query: StreamingQuery) -> dict[str, Any] | None:
     return None if latest is None else json.loads(latest.json())
 
 
+def waits_for_data(query: StreamingQuery) -> bool:
+    """Return whether a query has looked at its sources, and found nothing new there."""
+    return str(query.status["message"]).startswith("Waiting for")
+
+
 def progress_after(query: StreamingQuery, run: str, batch: int) -> list[dict[str, Any]]:
     """Return the progress of a query that says more than is known, as Spark's JSON has it, oldest first.
 

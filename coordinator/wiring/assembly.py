@@ -53,8 +53,8 @@ from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
 from ..recovery.announcements import Tell, both
-from ..recovery.decisions import RecoveryStateMachine
 from ..recovery.launcher import Launcher
+from ..recovery.recovery_state import RecoveryStateMachine
 from ..recovery.runs import Runs
 from ..recovery.supervisor import Supervisor
 from ..restore import restore_point
@@ -328,8 +328,8 @@ def _supervisor(
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     config = driver.config
-    interrupted = runtime.flag()
-    find_damage = partial(restore_point.find_damage, pipeline.catalog, interrupted)
+    ending = runtime.flag()
+    find_damage = partial(restore_point.find_damage, pipeline.catalog, ending)
     return Supervisor(
         state=RecoveryStateMachine(config.restart.tracker(), runtime.random),
         launcher=Launcher(
@@ -340,7 +340,7 @@ def _supervisor(
             local_recovery=local_recovery,
             open_ahead=host.open if host else leave_to_tasks,
             find_damage=find_damage,
-            interrupted=interrupted,
+            ending=ending,
             owner=SinkOwner(pipeline.catalog.store.uri, pipeline.name),
             may_begin_anew=pipeline.may_resume,
             allow_new_output=config.allow_new_output,
@@ -350,7 +350,7 @@ def _supervisor(
         runs=runs,
         local_recovery=local_recovery,
         find_damage=find_damage,
-        interrupted=interrupted,
+        ending=ending,
         clock=driver.clock,
         restored=pipeline.point,
         token=driver.server.token,

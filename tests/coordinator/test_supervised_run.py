@@ -34,7 +34,7 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
 
 
 def is_stopped(pipeline: Pipeline) -> bool:
-    return "status=stopped" in repr(pipeline.coordinator)
+    return pipeline.coordinator.life.is_over
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

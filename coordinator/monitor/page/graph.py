@@ -10,7 +10,9 @@ from rich.filesize import decimal
 
 from ....state.rpc.metrics import OperatorMetrics
 from ....storage.checkpoints.manifest import ChannelRecord
-from ..facts import DriverState, Facts, QueryFacts
+from ...protocol.life import QueryPhase
+from ..facts import Facts, QueryFacts
+from ..health import said
 from .texts import ago, many, rounded, seconds
 from .words import look
 
@@ -95,9 +97,11 @@ def _lane(name: str, facts: Facts, skews: Mapping[str, float]) -> Lane:
 
 def doing_of(query: QueryFacts, facts: Facts) -> tuple[str, str]:
     """Return in a word what a query does, and why; the reason is empty if there is none."""
-    if query.is_active:
-        return "runs", ""
-    return ("is stored", "") if facts.life is DriverState.STORED else ("has ended", facts.trouble)
+    if query.life is None:
+        return "is stored", ""
+    if query.life in (QueryPhase.WAITING, QueryPhase.RESTARTING):
+        return QueryPhase.RESTARTING.value, f"{said(query, facts.now)}: {query.because}"
+    return query.life.value, query.because
 
 
 def _channels(name: str, query: QueryFacts, facts: Facts) -> Iterator[Box]:

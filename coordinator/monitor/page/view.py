@@ -18,7 +18,7 @@ from ...assigned_shard import AssignedShard
 from ...durations import text
 from ...protocol.statistics import Statistics
 from ...recovery.metrics import RecoveryMetrics
-from ..facts import DriverState, Facts
+from ..facts import Facts
 from ..health import troubles
 from ..state_sizes import OperatorSize
 from ..trends import Trends
@@ -190,7 +190,7 @@ def overview(
         may_order: whether who looks at it may order something.
     """
     found = tuple(troubles(facts))
-    is_stored = facts.life is DriverState.STORED and not facts.trouble
+    is_stored = facts.life is None and not facts.because
     operators, rows = tuple(_operators(facts, assignment)), folded(statistics.checkpoints)
     return OverviewPage(
         pipeline=pipeline,
@@ -244,9 +244,9 @@ def _head(facts: Facts) -> Iterator[Told]:
 
 
 def _facts(facts: Facts, statistics: Statistics) -> Iterator[Told]:
-    is_stored = facts.life is DriverState.STORED
-    if is_stored:
-        yield Told("driver", facts.life.value)
+    is_stored = facts.life is None
+    if facts.life is None:
+        yield Told("driver", "is not asked")
     else:
         led = text(max(0, round(facts.now - facts.began)))
         yield Told("driver", f"{facts.life.value}; leads for {led}, since", facts.began)

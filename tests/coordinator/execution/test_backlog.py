@@ -10,9 +10,11 @@ import attrs
 import pytest
 
 from chandy.coordinator.execution.backlog import Backlog
+from chandy.coordinator.protocol.life import QueryLife
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.storage import runtime
 
 from .one_life import Setup
 
@@ -44,11 +46,12 @@ def test_a_query_that_runs_is_behind_if_its_source_has_more_unless_it_takes_what
         SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
     )
     definition = Definition("q", None, None, facts, FileSink(tmp_path, "parquet"), (), ())  # type: ignore[arg-type]
-    query = CheckpointedQuery(definition, lambda name: None)
+    life = [QueryLife()]
+    query = CheckpointedQuery(definition, lambda name: None, lambda: life[0], runtime.condition())
     assert not query.is_behind(), "it has not started"
     query.runs_as(SparkQuery())  # type: ignore[arg-type]
     assert query.is_behind() is (real_time_seconds is None)
-    query.ended()
+    life[0] = life[0].ended(None)
     assert not query.is_behind()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from chandy.coordinator.monitor.activity import QueryActivity
-from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import Facts, QueryFacts, Unpublished
 from chandy.coordinator.monitor.state_sizes import OperatorSize
+from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.totals import PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
 from chandy.state.rpc.messages import DiskSpace
@@ -15,7 +16,7 @@ from chandy.storage.store import StoreRequests
 ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
 FACTS = Facts(
     generation=3,
-    life=DriverState.RUNS,
+    life=LifePhase.RUNNING,
     now=1000.0,
     began=100.0,
     interval=10.0,
@@ -28,7 +29,9 @@ FACTS = Facts(
     operators={"delays": OperatorSize("totals", 4000, 900, 70)},
     in_progress=1,
     queued=2,
-    queries={"totals": QueryFacts(True, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)},
+    queries={
+        "totals": QueryFacts(QueryPhase.RUNNING, 7, "exactly once", ("files",), ("totals",), (), ACTIVITY)
+    },
     hosts={"near": 1, "far": 2},
     disks={"far": DiskSpace(5_000, 20_000)},
     shards={"near": 3, "far": 5},

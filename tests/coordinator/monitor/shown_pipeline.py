@@ -11,9 +11,10 @@ import attrs
 
 from chandy.coordinator.assigned_shard import AssignedShard
 from chandy.coordinator.monitor.activity import QueryActivity, SourceActivity
-from chandy.coordinator.monitor.facts import DriverState, Facts, Home, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import Facts, Home, QueryFacts, Unpublished
 from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.monitor.trends import Measured, Trends
+from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics, Statistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
@@ -47,7 +48,7 @@ BUSY: Final = attrs.evolve(
     },
     queries={
         "totals": QueryFacts(
-            True,
+            QueryPhase.RUNNING,
             9_313,
             "exactly once: the transactional sink publishes with a checkpoint",
             operators=("by-customer",),
@@ -67,7 +68,7 @@ BUSY: Final = attrs.evolve(
             ),
         ),
         "sessions": QueryFacts(
-            True,
+            QueryPhase.RUNNING,
             9_310,
             "at least once: the sink does not know which batches it has",
             operators=("sessions",),
@@ -252,9 +253,12 @@ class ShownPipeline(KnownPipeline):
 
 def _failed() -> ShownPipeline:
     trouble = f"query totals has failed 10 times in a row: {REFUSED}"
-    queries = {name: attrs.evolve(query, is_active=False) for name, query in BUSY.queries.items()}
+    queries = {
+        name: attrs.evolve(query, life=QueryPhase.ENDED, because=REFUSED)
+        for name, query in BUSY.queries.items()
+    }
     facts = attrs.evolve(
-        BUSY, life=DriverState.FAILED, trouble=trouble, queries=queries, completed_at=NOW - 310
+        BUSY, life=LifePhase.FAILED, because=trouble, queries=queries, completed_at=NOW - 310
     )
     goes_back = [
         RecoveryMetrics(f"query totals: {REFUSED}", 8_609, False, NOW - 30 * at, 8.0, 0.5, 0.3, 0.4, None)
@@ -309,7 +313,9 @@ def _large() -> ShownPipeline:
 
 
 def _hostile() -> ShownPipeline:
-    facts = attrs.evolve(BUSY, queries={EVIL: QueryFacts(True, 3, EVIL)}, hosts={EVIL: 1}, shards={EVIL: 1})
+    facts = attrs.evolve(
+        BUSY, queries={EVIL: QueryFacts(QueryPhase.RUNNING, 3, EVIL)}, hosts={EVIL: 1}, shards={EVIL: 1}
+    )
     cause = RecoveryMetrics(EVIL, 1, True, NOW)
     return ShownPipeline(
         read=lambda: facts,

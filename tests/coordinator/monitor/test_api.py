@@ -67,7 +67,7 @@ def test_every_answer_is_as_described(begin: Begin) -> None:
     assert (files["writer"], files["reader"], files["rows_to_publish"]) == ("totals", "alerts", 5)
     assert (files["files"]["files"], topic["partitions"][0]["read"]) == (2, 70)
     query = overview["queries"]["totals"]
-    assert (query["is_active"], query["committed"], query["sinks"]) == (True, 7, ["files"])
+    assert (query["life"], query["committed"], query["sinks"]) == ("runs", 7, ["files"])
     checkpoints = answers["/api/v1/checkpoints"]
     assert checkpoints["counts"] == {
         "triggered": 3,

@@ -18,6 +18,7 @@ from PIL import Image
 from chandy.coordinator.monitor.facts import QueryFacts
 from chandy.coordinator.monitor.page import render
 from chandy.coordinator.monitor.server import Monitor
+from chandy.coordinator.protocol.life import QueryPhase
 
 from ...pages import ROOT
 from .served import begin as begin
@@ -165,7 +166,7 @@ def test_an_open_page_follows_the_pipeline_and_says_when_the_driver_is_gone(
     page = opened(ShownPipeline(read=lambda: facts[0]))
     render._environment.cache_clear()
     page.locator("summary").first.click()
-    facts[0] = attrs.evolve(BUSY, queries={"totals": QueryFacts(True, 12345)})
+    facts[0] = attrs.evolve(BUSY, queries={"totals": QueryFacts(QueryPhase.RUNNING, 12345)})
     page.get_by_text("12345").wait_for()
     assert page.locator("details").first.get_attribute("open") is not None
     assert page.locator("#gone").is_hidden()

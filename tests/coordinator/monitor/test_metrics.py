@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from chandy.coordinator.monitor.facts import DriverState, Facts, QueryFacts
+from chandy.coordinator.monitor.facts import Facts, QueryFacts
 from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.metrics import exposition
+from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.totals import SECONDS, PhaseSeconds, Totals
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -89,7 +90,7 @@ def test_the_figures_are_those_of_the_facts() -> None:
 
 
 def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None:
-    idle = {"totals": QueryFacts(True, -1)}
+    idle = {"totals": QueryFacts(QueryPhase.RUNNING, -1)}
     none = attrs.evolve(FACTS, completed_at=None, size=None, recovery_seconds=None, queries=idle, store=None)
     names = {name for name, *_ in read(none)}
     assert "chandy_checkpoint_size_bytes" not in names
@@ -150,7 +151,7 @@ def test_counters_and_classes_of_durations_say_what_has_ended(
 
 @pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "line\nbreak", "<b>é</b>"])
 def test_names_are_only_names(name: str) -> None:
-    found = read(attrs.evolve(FACTS, queries={name: QueryFacts(is_active=False, committed=-1)}))
+    found = read(attrs.evolve(FACTS, queries={name: QueryFacts(life=QueryPhase.ENDED, committed=-1)}))
     assert found["chandy_query_committed_batch", name] == -1.0
 
 
@@ -158,10 +159,10 @@ def test_names_are_only_names(name: str) -> None:
     ("change", "words"),
     [
         ({}, []),
-        ({"life": DriverState.FAILED, "trouble": "no more"}, ["the pipeline has failed for good: no more"]),
-        ({"life": DriverState.STOPPED}, ["the pipeline is being stopped"]),
+        ({"life": LifePhase.FAILED, "because": "no more"}, ["the pipeline has failed for good: no more"]),
+        ({"life": LifePhase.STOPPING}, ["the pipeline is being stopped"]),
         ({"queries": {}}, ["no query has been started"]),
-        ({"queries": {"q": QueryFacts(is_active=False, committed=3)}}, ["query 'q' does not run"]),
+        ({"queries": {"q": QueryFacts(life=QueryPhase.ENDED, committed=3)}}, ["query 'q' has ended"]),
         ({"completed_at": 901.0}, []),
         ({"completed_at": 899.0}, ["no checkpoint has completed for 101 s, more than 100 s"]),
         ({"completed_at": None, "began": 950.0}, []),

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.assigned_shard import AssignedShard
 from chandy.coordinator.monitor.activity import SourceActivity
-from chandy.coordinator.monitor.facts import DriverState, Facts, Home, QueryFacts, Unpublished
+from chandy.coordinator.monitor.facts import Facts, Home, QueryFacts, Unpublished
+from chandy.coordinator.monitor.health import troubles
 from chandy.coordinator.monitor.page import bars, checkpoints, view, words
-from chandy.coordinator.monitor.page.graph import Badge, lanes
+from chandy.coordinator.monitor.page.graph import Badge, doing_of, lanes
 from chandy.coordinator.monitor.page.render import headers, html
 from chandy.coordinator.monitor.page.texts import ordinal
 from chandy.coordinator.monitor.state_sizes import OperatorSize
+from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.statistics import History, ShardStatistics
 from chandy.coordinator.protocol.totals import PhaseSeconds
@@ -52,14 +54,14 @@ def test_it_says_in_a_sentence_whether_all_is_well() -> None:
     assert "✓ Well: the query runs; no checkpoint has completed yet" in page_of(fresh).text
     failed = attrs.evolve(
         FACTS,
-        life=DriverState.FAILED,
-        trouble="out of luck",
-        queries={"a": QueryFacts(False, 3), "b": QueryFacts(True, -1)},
+        life=LifePhase.FAILED,
+        because="out of luck",
+        queries={"a": QueryFacts(QueryPhase.ENDED, 3), "b": QueryFacts(QueryPhase.RUNNING, -1)},
         unpublished={"b": Unpublished(1, 900.0)},
     )
     text = page_of(failed).text
     assert "✗ Not well: the pipeline has failed for good: out of luck" in text
-    assert "query 'a' does not run" in text
+    assert "query 'a' has ended" in text
     assert "query a has ended batch 3" in text
     assert "query b runs no batch yet" in text
     assert "still to be published: 1 checkpoint, the oldest 1 min 40 s ago" in text
@@ -145,9 +147,9 @@ def test_a_checkpoint_has_the_phases_of_its_slowest_shards() -> None:
 def test_all_text_is_text() -> None:
     facts = attrs.evolve(
         FACTS,
-        life=DriverState.FAILED,
-        trouble=EVIL,
-        queries={EVIL: QueryFacts(False, 1)},
+        life=LifePhase.FAILED,
+        because=EVIL,
+        queries={EVIL: QueryFacts(QueryPhase.ENDED, 1)},
         hosts={EVIL: 1},
         operators={EVIL: OperatorSize(EVIL, 1, 1)},
     )
@@ -287,9 +289,9 @@ def test_the_graph_leads_from_sources_to_sinks_and_says_what_holds_others_up() -
     facts = attrs.evolve(
         FACTS,
         queries={
-            "alerts": QueryFacts(True, 3, "at least once: of its sink", reads=("totals",)),
+            "alerts": QueryFacts(QueryPhase.RUNNING, 3, "at least once: of its sink", reads=("totals",)),
             "totals": QueryFacts(
-                True,
+                QueryPhase.RUNNING,
                 7,
                 operators=("delays", "sizes"),
                 activity=attrs.evolve(
@@ -355,3 +357,12 @@ def test_only_who_has_a_token_is_offered_actions() -> None:
     offered = {one["data-path"]: one["data-asks"] for one in page_of(may_order=True).of("form")}
     assert set(offered) == {"checkpoints", "savepoints", "drain", "rescale", "stop"}
     assert all(offered.values())
+
+
+def test_a_query_that_restarts_is_not_well_and_says_why_how_often_and_when() -> None:
+    waiting = QueryFacts(QueryPhase.WAITING, 3, because="boom", attempts=3, next_attempt_at=1012.0)
+    facts = attrs.evolve(FACTS, queries={"q": waiting})
+    assert list(troubles(facts)) == ["query 'q' restarts, attempt 3, in 12 s: boom"]
+    assert doing_of(waiting, facts) == ("restarts", "restarts, attempt 3, in 12 s: boom")
+    begun = attrs.evolve(waiting, life=QueryPhase.RESTARTING, attempts=1, next_attempt_at=None)
+    assert list(troubles(attrs.evolve(FACTS, queries={"q": begun}))) == ["query 'q' restarts: boom"]

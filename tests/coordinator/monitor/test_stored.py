@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from chandy.coordinator.cli import main
-from chandy.coordinator.monitor.facts import DriverState
 from chandy.coordinator.monitor.page import view
 from chandy.coordinator.monitor.page.render import html
 from chandy.coordinator.monitor.stored import StoredPipeline
@@ -81,7 +80,7 @@ def test_it_shows_what_the_store_has_and_follows_it() -> None:
     assert "query delays is stored batch 41" in text
     assert "totals of query delays 0 bytes in 4 shards" in text
     assert "goes back a disk was full" in text
-    assert pipeline.facts().life is DriverState.STORED
+    assert pipeline.facts().life is None
     fill(store, 2)
     assert "2, 1 min 18 s ago" in page_of(pipeline)
 

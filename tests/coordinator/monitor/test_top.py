@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
 from chandy.coordinator.cli import top as module
-from chandy.coordinator.monitor.facts import DriverState, QueryFacts
+from chandy.coordinator.monitor.facts import QueryFacts
 from chandy.coordinator.monitor.server import Monitor
+from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 
 from .known_facts import FACTS
 from .known_pipeline import KnownPipeline
@@ -48,22 +49,25 @@ def test_it_shows_what_the_driver_tells(begin: Begin) -> None:
 def test_it_says_what_is_wrong_and_takes_nothing_for_markup(begin: Begin) -> None:
     monitor = begin()
     facts = attrs.evolve(
-        FACTS, life=DriverState.FAILED, trouble="[red]out of luck[/]", queries={"[b]": QueryFacts(False, 1)}
+        FACTS,
+        life=LifePhase.FAILED,
+        because="[red]out of luck[/]",
+        queries={"[b]": QueryFacts(QueryPhase.ENDED, 1)},
     )
     monitor.tell(KnownPipeline(read=lambda: facts))
     found = top(monitor.url, "--once").output
     assert "✗ not well" in found
     assert "the pipeline has failed for good: [red]out of luck[/]" in found
-    assert "query '[b]' does not run" in found
+    assert "query '[b]' has ended" in found
 
 
 def test_a_terminal_gets_nothing_that_it_would_obey(begin: Begin) -> None:
     monitor = begin()
     facts = attrs.evolve(
         FACTS,
-        life=DriverState.FAILED,
-        trouble="\x1b]0;t\x07 \x9b2J",
-        queries={"\u202eq\r": QueryFacts(False, 1)},
+        life=LifePhase.FAILED,
+        because="\x1b]0;t\x07 \x9b2J",
+        queries={"\u202eq\r": QueryFacts(QueryPhase.ENDED, 1)},
     )
     monitor.tell(KnownPipeline(read=lambda: facts))
     found = top(monitor.url, "--once").output

@@ -38,7 +38,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.state_machine import Outcome
 from chandy.coordinator.recovery import decisions, rollback
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore import resume
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point
@@ -1112,9 +1112,7 @@ class Life(SteppedExecutor):
     @property
     def lost(self) -> bool:
         """Whether the pipeline must go back."""
-        return self.recovery.loss is not None or (
-            self.recovery.outage is not None and self.recovery.outage.is_whole
-        )
+        return self.recovery.must_go_back
 
     def task_failed(self, run: Run, error: ChandyError) -> None:
         """A task has failed so often that its query fails."""
@@ -1641,7 +1639,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         """Between two attempts to go back, or while a host dies, or undisturbed."""
         life = self.world.life
-        if chance > 2 or life.recovery.failed is not None:
+        if chance > 2 or life.recovery.life.error is not None:
             return
         if between:
             self.lose_hosts()
@@ -1986,7 +1984,7 @@ class Machine(RuleBasedStateMachine):
                 if life.runs[query].planned > life.runs[query].committed:
                     life.quiet()
                     life.batch(query, 3, 0)
-        assert not life.lost, f"{life.recovery.loss or life.recovery.outage}"
+        assert not life.lost, f"{life.recovery.life}"
         outcome = self.outcome(life)
         while isinstance(outcome, CheckpointError) and outcome.reason is Reason.IO_EXCEPTION:
             # A zombie had used the id already; it does nothing more.

@@ -29,7 +29,7 @@ from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery import decisions
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.restore import resume
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches

@@ -24,9 +24,11 @@ from chandy.coordinator.errors import (
     QueryFailedError,
     RescaledError,
 )
+from chandy.coordinator.protocol.life import NEXT
 from chandy.coordinator.protocol.user_requests import RequestPhase, UserRequest
 from chandy.coordinator.recovery import decisions as on
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.query_lives import QueryLives
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.repetition import SAME, FailurePoint, Repetition
 from chandy.coordinator.recovery.rescaling import BatchOver, NotStopped, RescaleRequested, Rescalings
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
@@ -162,7 +164,7 @@ def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> No
     made = machine()
     made.handle(failed(), 0.0)
     made.handle(on.RunStopped("q", 0), 0.5)
-    assert made.outage is None
+    assert made.life.setback is None and not made.queries.waiting
     made.handle(on.RunStarted("q", 1), 10.0)
     other = on.RunEnded("q", 1, on.Failure(QueryFailedError("q", "another")), 90_000.0)
     decision = made.handle(other, 90_000.0)
@@ -219,7 +221,7 @@ def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failur
         assert request.phase is RequestPhase.UNDER_WAY
         decisions(made, on.RunStarted("q", run + 1), on.RestartedInPlace("q"))
         assert request.phase is RequestPhase.DONE
-        assert made.outage is None
+        assert made.life.setback is None and not made.queries.waiting
     assert isinstance(made.handle(failed(run=3), 9.0), on.WaitToRestart)
 
 
@@ -298,13 +300,12 @@ def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
 @pytest.mark.parametrize(
     ("event", "phase"),
     [
-        (on.StopAnnounced(), RequestPhase.CANCELLED),
         (on.StopRequested(), RequestPhase.CANCELLED),
         (on.FatalError(FENCED), RequestPhase.CANCELLED),
         (on.FatalError(BOOM), RequestPhase.FAILED),
         (on.QueryOver("q"), RequestPhase.FAILED),
     ],
-    ids=["a stop is near", "stop", "fenced", "failed", "the query is stopped"],
+    ids=["stop", "fenced", "failed", "the query is stopped"],
 )
 def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
     event: on.Event, phase: RequestPhase, is_told: bool
@@ -316,9 +317,7 @@ def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
     made.handle(event, 6.0)
     assert request.phase is phase
     assert made.handle(BatchOver("q"), 6.0) == on.DoNothing()
-    if isinstance(event, on.StopAnnounced) and is_told:
-        assert made.handle(ended(), 7.0) == IN_PLACE, "nobody stops it for nothing"
-    if not isinstance(event, on.StopAnnounced | on.QueryOver):
+    if not isinstance(event, on.QueryOver):
         assert asked(made).phase is RequestPhase.REFUSED
 
 
@@ -413,7 +412,7 @@ def hits(
     for number in range(times):
         at = made.log[-1][0] + 10.0
         made.handle(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, point=point)), at)
-        found.append(made.log[-1][2] if made.failed else made.handle(on.DelayOver(), at + 5.0))
+        found.append(made.log[-1][2] if made.life.error else made.handle(on.DelayOver(), at + 5.0))
         made.handle(on.RunStarted("q", number + 1), at + 6.0)
         done = on.WentBack() if isinstance(found[-1], on.RollBack) else on.RestartedInPlace("q")
         made.handle(done, at + 6.0)
@@ -467,7 +466,7 @@ def test_a_wall_does_not_fail_a_pipeline_that_stops() -> None:
     made = machine(FixedDelay("5 s", attempts=100))
     hits(WALL, 2, made)
     made.handle(on.StopRequested(), 100.0)
-    assert hits(WALL, 1, made) == [on.DoNothing()] or made.failed is None
+    assert hits(WALL, 1, made) == [on.DoNothing()] or made.life.error is None
 
 
 # --- first commits ------------------------------------------------------------------------------------------
@@ -509,7 +508,7 @@ def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> No
 def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -> None:
     made = machine()
     decisions(made, on.StopRequested(), on.HostLost("killed", 2.0), on.RestartedInPlace("q"))
-    assert made.handle(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.outage.cause)  # type: ignore[union-attr]
+    assert made.handle(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.life.setback.cause)  # type: ignore[union-attr]
     assert isinstance(made.handle(on.DelayOver(), 10.0), on.RollBack)
 
 
@@ -552,7 +551,7 @@ def test_a_restart_strategy_that_gives_up_fails_the_pipeline_with_the_last_failu
     again = [on.DelayOver(), on.RestartFailed(last, final=False)]
     found = decisions(made, failed(), *again, *again, step=10.0)
     assert found[-1] == on.FailForGood(last)
-    assert made.failed is last
+    assert made.life.error is last
 
 
 @pytest.mark.parametrize(
@@ -592,7 +591,7 @@ def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> Non
     decisions(made, failed(), on.DelayOver(), *again)
     assert isinstance(made.handle(failed(run=1), 30.0), on.WaitToRestart)
     made.handle(on.RestartFailed(BOOM, final=False), 31.0)
-    assert isinstance(made.failed, QueryFailedError)
+    assert isinstance(made.life.error, QueryFailedError)
 
 
 def test_the_log_replays_a_run() -> None:
@@ -622,6 +621,8 @@ class Failures(RuleBasedStateMachine):
         self.runs: dict[str, int] = {}
         self.lost = self.spoilt = self.half_way = False
         self.final: Exception | None = None
+        self.unwell: set[str] = set()
+        """Queries that have committed nothing since they failed."""
         self.stopping = False
         self.walled = False
         """Whether a restart in place would meet the same wall again."""
@@ -642,7 +643,15 @@ class Failures(RuleBasedStateMachine):
 
     def tell(self, event: on.Event) -> on.Decision:
         self.now += 1.0
+        before = self.machine.life
         decision = self.machine.handle(event, self.now)
+        if isinstance(event, on.QueryOver | on.FirstCommit):
+            self.unwell.discard(event.query)
+        if isinstance(event, on.RunEnded) and isinstance(decision, on.WaitToRestart):
+            self.unwell.add(event.query)
+        after = self.machine.life
+        assert after.phase is before.phase or after.phase in NEXT[before.phase]
+        assert after == before or not before.is_over, "an end does not stay"
         if self.final is not None:
             assert isinstance(decision, on.DoNothing), (
                 "something is done about a pipeline that has failed for good"
@@ -703,6 +712,7 @@ class Failures(RuleBasedStateMachine):
     @rule(query=st.sampled_from(QUERIES))
     def a_query_is_stopped(self, query: str) -> None:
         self.tell(on.RunStopped(query, self.runs.pop(query, 0)))
+        self.tell(on.QueryOver(query))
 
     @rule(query=st.sampled_from(QUERIES), seconds=st.sampled_from([0.0, 100.0]))
     def another_plan_is_asked_for(self, query: str, seconds: float) -> None:
@@ -736,8 +746,7 @@ class Failures(RuleBasedStateMachine):
         decision = self.tell(on.RunEnded(query, number, failure, self.now))
         if isinstance(decision, on.DoNothing):
             assert self.stopping or self.machine.must_go_back, "nobody restarts it"
-            assert self.machine.outage is not None
-            assert query in self.machine.outage.queries
+            assert query in self.machine.queries.waiting
             return
         assert isinstance(decision, on.RestartInPlace)
         assert decision.queries == (query,)
@@ -780,7 +789,7 @@ class Failures(RuleBasedStateMachine):
     @rule()
     def a_stop_begins_or_is_withdrawn(self) -> None:
         self.stopping = not self.stopping
-        waits = self.machine.outage is not None
+        waits = self.final is None and (self.machine.must_go_back or self.machine.queries.waiting)
         decision = self.tell(on.StopRequested() if self.stopping else on.StopWithdrawn())
         if not self.stopping and waits:
             assert isinstance(decision, on.WaitToRestart | on.FailForGood), "a failure is forgotten by a stop"
@@ -834,9 +843,13 @@ class Failures(RuleBasedStateMachine):
             assert not self.machine.loss.with_host
 
     @invariant()
-    def an_outage_is_of_queries_that_are_to_run(self) -> None:
-        if self.machine.outage is not None:
-            assert set(self.machine.outage.queries) <= self.runs.keys()
+    def a_query_that_has_failed_runs_only_once_it_has_committed(self) -> None:
+        for query in getattr(self, "unwell", ()):
+            assert self.machine.queries.of(query).restarts, "it is said to run, and has committed nothing"
+
+    @invariant()
+    def what_waits_is_to_run(self) -> None:
+        assert set(self.machine.queries.waiting) <= self.runs.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
@@ -891,7 +904,7 @@ def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
     right = RecoveryStateMachine._stop_withdrawn
 
     def withdrawn(machine: RecoveryStateMachine, now: float) -> on.Decision:
-        machine.outage = None
+        machine.queries = QueryLives()
         return right(machine, now)
 
     patch.setattr(RecoveryStateMachine, "_stop_withdrawn", withdrawn)

@@ -28,8 +28,8 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.launcher import Launcher
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -150,7 +150,7 @@ class Life:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead if ahead else lambda *_: None,
                 find_damage=find_damage,
-                interrupted=interrupted,
+                ending=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
                 allow_new_output=False,
@@ -158,7 +158,7 @@ class Life:
             runs=self.runs,
             local_recovery=recovery,
             find_damage=find_damage,
-            interrupted=interrupted,
+            ending=interrupted,
             clock=time.time,
             restored=point,
             token=TOKEN,

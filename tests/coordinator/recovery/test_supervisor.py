@@ -29,13 +29,13 @@ from chandy.coordinator.errors import (
 from chandy.coordinator.execution.questions import Questions
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
+from chandy.coordinator.protocol.life import QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.protocol.statistics import CheckpointStatistics
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
 from chandy.coordinator.recovery.diagnosis import cause_of_end
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.metrics import RecoveryMetrics
@@ -49,6 +49,7 @@ from chandy.coordinator.recovery.pipeline_events import (
     Recovered,
     Recovering,
 )
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -77,6 +78,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Operator
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError, OperationInterruptedError
+from chandy.storage.ids import NO_BATCH, BatchId
 from chandy.storage.store import Store
 
 from ...builders import make_manifest
@@ -121,8 +123,9 @@ class Spark:
 class Running(Spark):
     """A run of a query that goes on until it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: str = "Processing new data") -> None:
         self.stopped = threading.Event()
+        self.status = {"message": message}
 
     @property
     def isActive(self) -> bool:  # type: ignore[override]  # noqa: N802
@@ -232,7 +235,7 @@ class Setup:
                 local_recovery=recovery,
                 open_ahead=self.open_ahead,
                 find_damage=find_damage,
-                interrupted=interrupted,
+                ending=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
                 allow_new_output=False,
@@ -240,7 +243,7 @@ class Setup:
             runs=self.runs,
             local_recovery=recovery,
             find_damage=find_damage,
-            interrupted=interrupted,
+            ending=interrupted,
             clock=Ticking(),
             restored=self.point,
             token=TOKEN,
@@ -645,6 +648,30 @@ def test_a_restart_in_place_that_cannot_start_is_tried_again(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
+def test_a_query_that_has_failed_runs_again_only_once_it_commits_or_has_found_no_data(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [Spark("bang"), Spark("boom"), Running()]
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: runs.pop(0))
+    query = setup.supervisor.start(setup.definition)
+    eventually(lambda: len(setup.supervisor.recoveries) == 3)
+    assert (query.life.phase, query.life.attempts) == (QueryPhase.RESTARTING, 2)
+    assert "boom" in query.life.because
+    (run,) = setup.runs.all()
+    assert run.spark is not None
+    run.spark.status["message"] = "Waiting for data to arrive"
+    with monkeypatch.context() as nothing_planned:
+        nothing_planned.setattr(progress, "newest_planned", lambda logs: NO_BATCH)
+        eventually(lambda: query.life.phase is QueryPhase.RUNNING)
+    runs += [Running()]
+    setup.supervisor.run_ended(run, RuntimeError("boom"))
+    eventually(lambda: query.life.phase is QueryPhase.RESTARTING and not runs)
+    (run,) = setup.runs.all()
+    setup.supervisor.first_commit(run, BatchId(0), setup.supervisor.recoveries[-1])
+    assert (query.life.phase, query.life.because, query.life.attempts) == (QueryPhase.RUNNING, "", 0)
+
+
+@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 @pytest.mark.parametrize("lost", ["the run", "the coordinator's directory", "the whole runtime directory"])
 def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -773,7 +800,7 @@ def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_w
     SYMPTOMS[first](setup.supervisor, started[0])
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
-    assert setup.supervisor.failed is FENCED
+    assert setup.supervisor.life.error is FENCED
     assert Closed(Reason.FENCED) in setup.checkpoints.protocol.events
 
 
@@ -1073,9 +1100,9 @@ def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(NotRescaledError, match="could not be started"):
         go_on(setup, "for 4 tasks")
-    assert setup.supervisor._state.outage is not None
+    assert query.life.phase is QueryPhase.WAITING
     query.stop()
-    assert (query.isActive, setup.supervisor._state.outage) == (False, None)
+    assert (query.isActive, query.life.setback) == (False, None)
     with pytest.raises(NotRescaledError, match="a query that has ended"):
         go_on(setup, "for 5 tasks")
     assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
@@ -1096,7 +1123,7 @@ def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(
 def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, writers: list[object]) -> None:
     setup.supervisor.start(setup.definition)
     setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
-    eventually(lambda: setup.supervisor.failed is not None)
+    eventually(lambda: setup.supervisor.life.error is not None)
     with pytest.raises(NotRescaledError, match="the target is gone"):
         go_on(setup, "for 4 tasks")
     assert len(writers) == 1
@@ -1254,7 +1281,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     def settle_while_somebody_stops() -> bool:
         if stop.ident is None:
             stop.start()
-            eventually(lambda: setup.supervisor._state.is_stopping)
+            eventually(lambda: setup.supervisor.life.is_ending)
         return settle()
 
     monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
@@ -1275,7 +1302,7 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor.state_lost("it was killed")
-    eventually(lambda: setup.supervisor._state.outage is not None)
+    eventually(lambda: setup.supervisor.life.setback is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
     (suspended,) = [event for event in setup.checkpoints.protocol.events if isinstance(event, Suspended)]
     assert "it was killed" in suspended.cause
