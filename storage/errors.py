@@ -183,8 +183,8 @@ class OutcomeUnknownError(StoreFailedError):
 
     def __str__(self) -> str:
         return (
-            f"{super().__str__()}; {self.key!r} may have been created all the same, so nothing that belongs to it is "
-            "deleted; the next coordinator on this store finds out"
+            f"{super().__str__()}; {self.key!r} may have been created all the same, and nothing was concluded from "
+            "that: try again once the store answers"
         )
 
 

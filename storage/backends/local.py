@@ -46,8 +46,9 @@ class LocalStore(Store):
         with self._explained("read", key):
             try:
                 with path.open("rb") as file:
-                    file.seek(offset)
-                    return file.read(length)
+                    # Memory for what is there, and not for what a damaged record says.
+                    there = max(0, os.fstat(file.fileno()).st_size - file.seek(offset))
+                    return file.read(there if length is None else min(length, there))
             except _ABSENT:
                 raise ObjectMissingError(self.uri, key) from None
 

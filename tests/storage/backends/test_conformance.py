@@ -29,6 +29,7 @@ def test_what_was_written_is_read_whole_and_in_parts(any_store: Store) -> None:
     assert any_store.read("a/b", 3, 4) == b"3456"
     assert any_store.read("a/b", 8) == b"89"
     assert any_store.read("a/b", 8, 4) == b"89"
+    assert any_store.read("a/b", 3, 1 << 50) == b"3456789"
     assert any_store.read("a/b", 10, 4) == b""
     assert any_store.read("a/b", 20, 4) == b""
     assert any_store.read("a/b", 3, 0) == b""
