@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,9 @@ LANES = (
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
 LAST = ("test-kills", "test-migration", "test-examples", "test-yarn")
 """What is taken, one by one, by the lane that has come to its end first."""
+BROWSER = "test-browser"
+"""What is taken last, where there is a Chromium."""
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped)\b.* in [\d.]+s")
 COUNT = re.compile(r"(\d+) (passed|failed|error|skipped)")
 SECTION = re.compile(r"=+ (.*?) =+$")
@@ -152,7 +156,8 @@ def main() -> int:
     # All suites need the environment: two of them must not make it at the same time.
     results = [run(ENVIRONMENT)]
 
-    left = deque(LAST)
+    has_browser = any(map(shutil.which, CHROMIUMS))
+    left = deque((*LAST, BROWSER) if has_browser else LAST)
 
     def taken() -> str | None:
         try:
@@ -178,6 +183,8 @@ def main() -> int:
         for line in one.failures():
             print(line, flush=True)
     print(*table(results, time.monotonic() - BEGUN), sep="\n", flush=True)
+    if not has_browser:
+        print(f"{BROWSER} did not run: there is no Chromium (apt-get install chromium)", flush=True)
     for one in results:
         # Where output is kept, it may be the last lines alone.
         for line in one.failed:

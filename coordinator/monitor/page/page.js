@@ -37,9 +37,9 @@ function read(at) {
     output.textContent = found ? found.textContent : at ? "" : output.dataset.latest;
   }
 }
-page.addEventListener("pointerover", (event) => {
+document.addEventListener("pointerover", (event) => {
   const found = event.target.closest?.(".reading");
-  if (found || event.target.closest?.(".charts") === null) read(found?.dataset.at);
+  if (found || !event.target.closest?.(".charts")) read(found?.dataset.at);
 });
 page.addEventListener("focusout", () => read());
 page.addEventListener("keydown", (event) => {

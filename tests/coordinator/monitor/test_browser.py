@@ -157,14 +157,20 @@ def test_the_keyboard_reaches_everything_and_sees_where_it_is(opened: Open) -> N
     assert set(focusable) <= reached
 
 
-def test_an_open_page_follows_the_pipeline_and_says_when_the_driver_is_gone(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(render, "REFRESH_SECONDS", 0.2)
+@pytest.fixture
+def refreshed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Has open pages loaded again very soon."""
+    with monkeypatch.context() as patched:
+        patched.setattr(render, "REFRESH_SECONDS", 0.2)
+        render._environment.cache_clear()
+        yield
     render._environment.cache_clear()
+
+
+@pytest.mark.usefixtures("refreshed")
+def test_an_open_page_follows_the_pipeline_and_says_when_the_driver_is_gone(opened: Open) -> None:
     facts = [BUSY]
     page = opened(ShownPipeline(read=lambda: facts[0]))
-    render._environment.cache_clear()
     page.locator("summary").first.click()
     facts[0] = attrs.evolve(BUSY, queries={"totals": QueryFacts(QueryPhase.RUNNING, 12345)})
     page.get_by_text("12345").wait_for()
@@ -180,3 +186,98 @@ def test_a_hostile_name_runs_nothing(opened: Open) -> None:
     page = opened(SITUATIONS["hostile-names"]())
     assert page.locator("main script").count() == 0
     assert EVIL in page.locator("main").inner_text()
+
+
+def test_a_chart_is_read_by_pointer_and_by_keys(opened: Open) -> None:
+    page = opened(ShownPipeline())
+    first = page.locator("figure").first
+    latest = first.locator("output").inner_text()
+    first.locator(".reading").nth(10).hover(force=True)
+    told = page.locator("figure output").all_inner_texts()
+    assert re.match(r"[\d,]+ in, [\d,]+ out", told[0])
+    # All charts have one axis of time.
+    assert [re.search(r"\(.+\)$", one)[0] for one in told] == [re.search(r"\(.+\)$", told[0])[0]] * len(told)
+    page.mouse.move(0, 0)
+    first.focus()
+    assert first.locator("output").inner_text() == latest
+    page.keyboard.press("ArrowRight")
+    newest = first.locator("output").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert first.locator("output").inner_text() not in (newest, latest)
+    page.keyboard.press("Tab")
+    assert first.locator("output").inner_text() == latest
+
+
+def test_a_word_explains_itself_to_pointer_and_keys(opened: Open) -> None:
+    page = opened(ShownPipeline(), size=PHONE)
+    said = "(one) => getComputedStyle(one, '::after').content"
+    word = page.locator(".word").first
+    assert word.evaluate(said) == "none"
+    word.focus()
+    assert "number of the driver" in word.evaluate(said)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor]) -> None:
+    monitor = begin("orders")
+    monitor.tell(ShownPipeline())
+    context = browser.new_context(timezone_id="Asia/Kolkata")
+    page = context.new_page()
+    page.goto(monitor.url)
+    now = page.locator(".now time")
+    assert (now.inner_text(), now.get_attribute("title")) == (
+        "2026-11-27 17:16:40",
+        "2026-11-27 11:46:40 UTC",
+    )
+    context.close()
+
+
+@pytest.fixture
+def in_charge(browser: Any, begin: Callable[..., Monitor]) -> Iterator[tuple[Any, ShownPipeline]]:
+    """A page of a driver with a token, and the pipeline."""
+    monitor, pipeline = begin("orders", token="secret"), ShownPipeline()
+    monitor.tell(pipeline)
+    context = browser.new_context(viewport=PHONE, http_credentials={"username": "me", "password": "secret"})
+    page = context.new_page()
+    page.goto(monitor.url)
+    yield page, pipeline
+    context.close()
+
+
+def test_an_action_asks_once_and_says_how_it_ended(in_charge: tuple[Any, ShownPipeline]) -> None:
+    page, pipeline = in_charge
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    outcome = page.locator("#outcome")
+    page.get_by_role("button", name="Take a checkpoint").click()
+    assert page.locator("#asked").inner_text() == "Take a checkpoint?"
+    page.get_by_role("button", name="No").click()
+    assert (pipeline.targets, outcome.inner_text()) == ([], "")
+    page.get_by_role("button", name="Take a checkpoint").click()
+    page.get_by_role("button", name="Yes").click()
+    # The password of the page reads, and orders nothing: it comes by itself.
+    page.get_by_text("✗ a bearer token is needed").wait_for()
+    assert pipeline.targets == []
+    page.get_by_label("Token", exact=True).fill("secret")
+    page.get_by_role("button", name="Take a checkpoint").click()
+    page.get_by_role("button", name="Yes").click()
+    page.get_by_text("✓ manual 3 is complete: file:///s/p").wait_for()
+    for field, text, button, end in (
+        ("to", "before", "Take a savepoint", "✓ manual 3 is complete: file:///s/p"),
+        (None, "", "Drain", "✓ the machine has no shards"),
+        ("tasks", "3", "Rescale", "✓ the operator is rescaled"),
+        ("savepoint", "last", "Stop with a savepoint", "✓ the pipeline is stopped"),
+    ):
+        if field is not None:
+            page.get_by_label(field, exact=True).fill(text)
+        page.get_by_role("button", name=button).click()
+        assert text in page.locator("#asked").inner_text()
+        page.get_by_role("button", name="Yes").click()
+        # That of the action before may be the same.
+        page.locator("#orders form button:disabled").first.wait_for(state="detached")
+        page.get_by_text(end).wait_for()
+    assert pipeline.targets == ["none: a checkpoint", "before"]
+    assert pipeline.told == [
+        ("node-1", "10 min"),
+        ("by-customer", 3, "1 min"),
+        ("last", False),
+    ]
