@@ -16,7 +16,7 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-today test-spark test-kills test-migration test-examples test-servers test-cluster \
+.PHONY: demo demo-kafka demo-cluster test test-today test-spark test-kills test-migration test-examples test-servers test-cluster simulate \
   test-yarn test-compat test-browser test-all $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
@@ -84,6 +84,13 @@ unit: $(STAMP)
 	$(RUN) pytest -m "not spark and not processes and not server and not cluster and not kills and not browser" \
 	  --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )) --dist worksteal \
 	  $(foreach folder,integration cluster kubernetes yarn,--ignore tests/$(folder))
+
+# The product in a simulated world, from a seed on, until so many steps are taken or something is found: overnight, say
+# `make simulate SEED=1 STEPS=1000000000`. It uses one core.
+SEED ?= 0
+STEPS ?= 1000000
+simulate: $(STAMP)
+	$(RUN) tests.world --seed $(SEED) --steps $(STEPS)
 
 # The pages of the driver in a real browser, which no package brings: apt-get install chromium. Writes their pictures.
 test-browser: $(STAMP)

@@ -33,7 +33,7 @@ class _Claimed:
 
     tally: RestoreTally
     """Shared by all shards of one claim."""
-    found: Future[Shard | _Elsewhere] = attrs.field(factory=Future)
+    found: Future[Shard | _Elsewhere] = attrs.field(factory=runtime.future)
 
 
 @attrs.frozen

@@ -95,10 +95,7 @@ class Network:
         connection: _Connection[T] = self._connect(target, what, lost)
 
         def serve() -> None:
-            self._travel()
-            if not self._reaches(connection):
-                return
-            if loss is not None and not loss.is_answer:
+            if not self._arrives(connection) or (loss is not None and not loss.is_answer):
                 self._break(connection)
                 return
             error, found = None, []
@@ -106,10 +103,7 @@ class Network:
                 found.append(function())
             except Exception as raised:  # noqa: BLE001 (the caller gets it)
                 error = raised
-            self._travel()
-            if not self._reaches(connection):
-                return
-            if loss is not None:
+            if not self._arrives(connection) or loss is not None:
                 self._break(connection)
                 return
             connection.items, connection.error, connection.is_over = found, error, True
@@ -138,12 +132,13 @@ class Network:
         connection: _Connection[T] = self._connect(target, what, lost)
 
         def serve() -> None:
-            self._travel()
+            if not self._arrives(connection):
+                self._break(connection)
+                return
             iterator: Any = iterate()
             try:
                 for item in iterator:
-                    self._travel()
-                    if not self._reaches(connection):
+                    if not self._arrives(connection):
                         self._break(connection)
                     if connection.is_broken or not connection.caller.is_alive:
                         return
@@ -227,6 +222,14 @@ class Network:
     def _reaches(self, connection: _Connection[Any]) -> bool:
         one, other = connection.caller.machine, connection.target.machine
         return one is None or other is None or frozenset((one.name, other.name)) not in self.cut
+
+    def _arrives(self, connection: _Connection[Any]) -> bool:
+        """Have a message travel; return whether it arrives. It is sent again and again while machines are cut off."""
+        self._travel()
+        until = self._scheduler.now + SILENT_SECONDS
+        while not self._reaches(connection) and self._scheduler.now < until:
+            self._scheduler.sleep(1.0, "machines to reach each other")
+        return self._reaches(connection)
 
     def _travel(self) -> None:
         self._scheduler.sleep(self.longest * self._random.random() ** 2, "a message to arrive")

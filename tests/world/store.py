@@ -12,7 +12,7 @@ from typing_extensions import override
 from chandy.storage.errors import ObjectExistsError, ObjectMissingError, StoreFailedError
 from chandy.storage.store import ObjectStat, Store
 
-from .scheduler import EPOCH, Scheduler
+from .scheduler import EPOCH, Scheduler, SimulatedThread
 
 T = TypeVar("T")
 
@@ -33,6 +33,9 @@ class Trouble(Enum):
     STALE = "its answer is of some time ago"
 
 
+HANGS_SECONDS: Final = 600.0
+ONCE_SECONDS: Final = 60.0
+"""A store's answers about an object are wrong once in so long."""
 OF_WRITES: Final = (Trouble.LATE, Trouble.TWICE, Trouble.FULL)
 OF_READS: Final = (Trouble.SHORT, Trouble.FLIPPED, Trouble.MISSING)
 OF_ALL: Final = (Trouble.SLOW, Trouble.REFUSED, Trouble.LOST, Trouble.HANGS)
@@ -87,8 +90,14 @@ class Bucket:
     """What has happened."""
     longest: float = 0.05
     """Seconds that a call takes at most, if nothing is wrong."""
+    hanging: list[tuple[SimulatedThread, int]] = attrs.field(factory=list)
+    """Calls that hang."""
+    wrong: dict[str, float] = attrs.field(factory=dict)
+    """By object when an answer about it was wrong."""
     version: int = 0
     """Counts the changes."""
+    changing: Callable[[StoreAct], object] = lambda act: None
+    """Told of each change, just before it is made."""
 
 
 class ScriptedStore(Store):
@@ -174,8 +183,10 @@ class ScriptedStore(Store):
         self.bucket.modified[key] = self._scheduler.now
 
     def _note(self, operation: str, key: str) -> None:
+        act = StoreAct(self._scheduler.now, self._scheduler.here.name, operation, key)
+        self.bucket.changing(act)
         self.bucket.version += 1
-        self.bucket.acts.append(StoreAct(self._scheduler.now, self._scheduler.here.name, operation, key))
+        self.bucket.acts.append(act)
 
     def _call(self, operation: str, key: str, act: Callable[[], T]) -> tuple[T, Trouble | None]:
         """Carry a call out; return what it returns, and what is wrong with its answer."""
@@ -183,10 +194,10 @@ class ScriptedStore(Store):
         trouble = None if fault is None else fault.trouble
         self._travel()
         if fault is not None:
-            if trouble in (Trouble.SLOW, Trouble.HANGS):
-                self._scheduler.sleep(
-                    fault.seconds * (100 if trouble is Trouble.HANGS else 1), f"{operation} of {key}"
-                )
+            if trouble is Trouble.SLOW:
+                self._scheduler.sleep(fault.seconds, f"{operation} of {key}")
+            elif trouble is Trouble.HANGS:
+                self._scheduler.hold(self.bucket.hanging, HANGS_SECONDS, f"{operation} of {key}, which hangs")
             elif trouble is Trouble.REFUSED:
                 raise StoreFailedError(self.uri, key, operation, "503 slow down", transient=True)
             elif trouble is Trouble.FULL:
@@ -220,13 +231,24 @@ class ScriptedStore(Store):
 
     def _fault(self, operation: str, key: str) -> Fault | None:
         for fault in self.bucket.faults:
-            if fault.operation == operation and fault.part in key:
+            if fault.operation == operation and fault.part in key and not self._is_wrong_again(fault, key):
                 fault.times -= 1
                 if fault.times <= 0:
                     self.bucket.faults.remove(fault)
                 self.bucket.met.append((operation, fault.trouble))
                 return fault
         return None
+
+    def _is_wrong_again(self, fault: Fault, key: str) -> bool:
+        """Whether it would be the second wrong answer about an object, or stale listing, in a short time.
+
+        No second look helps against that: an object is damaged then.
+        """
+        if fault.trouble not in (*OF_READS, Trouble.STALE):
+            return False
+        now, last = self._scheduler.now, self.bucket.wrong.get(key, -ONCE_SECONDS)
+        self.bucket.wrong[key] = now if now - last >= ONCE_SECONDS else last
+        return now - last < ONCE_SECONDS
 
     def _travel(self) -> None:
         self._scheduler.sleep(self.bucket.longest * self._random.random() ** 2, "a store")

@@ -1,0 +1,89 @@
+"""What happens to a run from outside: what users ask, and what breaks. A run's events follow from its seed.
+
+An event says when, and numbers that mean something whatever the state of the world is then: 0.37 is the host at 37 % of
+those that live. So a run without one of its events is a run, too.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import attrs
+
+from .store import OPERATIONS
+
+
+@attrs.frozen
+class WorldEvent:
+    """Something that happens from outside."""
+
+    at: float
+    """Seconds since the run began."""
+    kind: str
+    """A method of ``Director``."""
+    which: float
+    """Of those that it could happen to, and so on."""
+    seconds: float
+    """How long it lasts."""
+    what: str = ""
+    """Of the store's calls."""
+
+    def __str__(self) -> str:
+        what = f" {self.what}" if self.what else ""
+        return f"{self.at:8.3f} s {self.kind}{what} which={self.which:.3f} for {self.seconds:.1f} s"
+
+
+KINDS: Final = {
+    "checkpoint": 6,
+    "savepoint": 2,
+    "store_fails": 8,
+    "connection_breaks": 4,
+    "host_dies": 2,
+    "host_freezes": 2,
+    "host_joins": 1,
+    "driver_dies": 1,
+    "driver_freezes": 1,
+    "successor_starts": 1,
+    "machines_are_cut_off": 1,
+    "clock_jumps": 1,
+    "store_slows_down": 1,
+}
+"""What can happen, and how often in relation."""
+PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")
+CALLS: Final = (
+    "begin",
+    "apply",
+    "AskBatch",
+    "ClaimShards",
+    "Ack",
+    "Decline",
+    "HostPulse",
+    "hand_over",
+    "forward",
+    "orders",
+)
+
+
+def events_of(seed: object, number: int, rate: float) -> list[WorldEvent]:
+    """Return the events of a run.
+
+    Args:
+        seed: of the run.
+        number: how many.
+        rate: of them a second, on average.
+    """
+    chance = random.Random(f"{seed} events")
+    found, at = [], 5.0
+    for _ in range(number):
+        at += chance.expovariate(rate)
+        [kind] = chance.choices(list(KINDS), list(KINDS.values()))
+        what = ""
+        if kind == "store_fails":
+            operation = chance.choice(list(OPERATIONS))
+            trouble = chance.choice(OPERATIONS[operation])
+            what = f"{operation} {trouble.name} {chance.choice(PARTS)}"
+        elif kind == "connection_breaks":
+            what = chance.choice(CALLS)
+        found.append(WorldEvent(at, kind, chance.random(), chance.expovariate(1 / 8.0), what))
+    return found

@@ -1,0 +1,200 @@
+"""What must hold of a world, looked at after each step that may break it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.instructions import Instruction
+from chandy.state.host.memory import Memory
+from chandy.state.host.shard import Shard
+from chandy.state.rpc.orders import SnapshotOrder
+from chandy.state.shards import ShardId
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.fencing import voided_by
+from chandy.storage.checkpoints.layout import MANIFEST, manifest_key
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
+from chandy.storage.checkpoints.savepoint import read_savepoint
+
+from ..builders import MemoryStore
+from .memory_databases import MemoryDatabases
+from .records import KEYS, SHARDS, State, records_of
+from .store import Bucket, StoreAct
+
+if TYPE_CHECKING:
+    from .driver import Driver
+    from .world import World
+
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+"""Where there are very many small files."""
+
+
+class BrokenPromiseError(AssertionError):
+    """The product has done what it must not do."""
+
+
+def seen(bucket: Bucket) -> MemoryStore:
+    """Return a store as it is now, for the world to look at: no call takes any time."""
+    store = MemoryStore(bucket.uri)
+    store.objects = bucket.objects
+    return store
+
+
+class Promises:
+    """Looks at a world.
+
+    Args:
+        world: the world.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.announced: dict[int, int] = {}
+        """By checkpoint that was announced as completed the generation that did it."""
+        self.savepoints: dict[str, Manifest] = {}
+        """By folder."""
+        self.cut_by: dict[int, int] = {}
+        """By checkpoint whose cut was chosen the generation that did it."""
+        self.cuts: dict[tuple[int, str], int] = {}
+        """By checkpoint and run of a query the cut."""
+        self.owned: dict[tuple[str, ShardId, int], str] = {}
+        """By run, shard and term its one owner."""
+        self.restored: set[tuple[str, int, int]] = set()
+        self._memory = Memory(1 << 20, MemoryDatabases)
+        self._needed: tuple[object, frozenset[str]] = (None, frozenset())
+
+    def check(self, holds: bool, what: str) -> None:
+        """Raise unless something holds."""
+        if not holds:
+            raise BrokenPromiseError(what)
+
+    # --- what a driver decides and says ---------------------------------------------------------------------
+
+    def decided(self, driver: Driver, event: on.Event[Any], instructions: tuple[Instruction, ...]) -> None:
+        """Look at a driver's state machine after an event. It is under the lock of the driver."""
+        generation = driver.state.generation
+        if isinstance(event, on.CutChosen):
+            first = self.cut_by.setdefault(event.checkpoint, generation)
+            self.check(first == generation, "two drivers take a checkpoint with the same id")
+        for instruction in instructions:
+            order = getattr(instruction, "order", None)
+            if isinstance(order, SnapshotOrder):
+                cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
+                self.check(cut == order.cut, "two shards have different cuts")
+        for query in driver.state.queries.values():
+            owners = query.assignment._owners
+            for shard, owned in owners.items():
+                first_owner = self.owned.setdefault((query.query_id, shard, owned.term), owned.host)
+                self.check(first_owner == owned.host, "a term of a shard has two owners")
+
+    def completed(self, driver: Driver, manifest: Manifest, root: str) -> None:
+        """Look at a checkpoint that a driver is about to announce."""
+        world = self.world
+        if manifest.kind is CheckpointKind.SAVEPOINT:
+            self.check(
+                read_savepoint(seen(world.buckets[root])) == manifest, "announced before it was durable"
+            )
+            self.savepoints[root] = manifest
+        else:
+            catalog = world.catalog()
+            there = manifest_key(manifest.id) in world.buckets[root].objects
+            self.check(there and catalog.read(manifest.id) == manifest, "announced before it was durable")
+            self.check(manifest.id not in self.announced, "an id was used twice")
+            void = voided_by(manifest.generation, manifest.id, catalog.generations())
+            self.check(void is None, f"checkpoint {manifest.id} completes although {void} has taken over")
+            self.announced[manifest.id] = manifest.generation
+        self.restores(manifest, root)
+
+    # --- what a store has -----------------------------------------------------------------------------------
+
+    def changing(self, root: str, act: StoreAct) -> None:
+        """Look at a change of a store that is about to be made."""
+        if act.operation == "delete":
+            self.check(act.key not in self.needed(root), f"{act.process} deletes {act.key}, which is needed")
+        elif act.key in self.world.buckets[root].objects and act.operation == "create":
+            self.check(False, f"{act.key} is created twice")
+
+    def needed(self, root: str) -> frozenset[str]:
+        """Return the objects of a store that may not be deleted."""
+        world = self.world
+        if root != world.root:
+            manifest = self.savepoints.get(root)
+            return frozenset() if manifest is None else frozenset({*manifest.keys(), MANIFEST})
+        leader = world.newest_begun()
+        retained = () if leader is None else leader.state.checkpoints.retained.manifests
+        catalog = world.catalog()
+        state = (
+            tuple(manifest.id for manifest in retained),
+            tuple(key for key in catalog.store.list("generations/")),
+            tuple(self.announced),
+        )
+        if state != self._needed[0]:
+            latest = catalog.latest()
+            manifests = {manifest.id: manifest for manifest in (*retained, *([latest] if latest else []))}
+            keys = {key for manifest in manifests.values() for key in manifest.keys()}  # noqa: SIM118
+            keys |= {manifest_key(id) for id in manifests}
+            self._needed = state, frozenset(keys)
+        return self._needed[1]
+
+    def whole(self) -> None:
+        """Look at everything that can be restored."""
+        world = self.world
+        catalog = world.catalog()
+        latest = catalog.latest()
+        newest = max(self.announced, default=0)
+        self.check((latest.id if latest else 0) >= newest, "a completed checkpoint is not the latest")
+        leader = world.newest_begun()
+        retained = () if leader is None else leader.state.checkpoints.retained.manifests
+        for manifest in (*retained, *([latest] if latest else [])):
+            self.restores(manifest, world.root)
+        for root, manifest in self.savepoints.items():
+            self.restores(manifest, root)
+
+    def restores(self, manifest: Manifest, root: str) -> None:
+        """A checkpoint restores, to exactly the effect of what lies before its cut."""
+        objects = self.world.buckets[root].objects
+        gone = [key for key in sorted(manifest.keys()) if key not in objects]
+        self.check(not gone, f"checkpoint {manifest.id} references objects that are gone: {gone}")
+        identity = root, manifest.generation, manifest.id
+        if identity in self.restored:
+            return
+        self.restored.add(identity)
+        ends = {q.name: json.loads(files_of(objects, q.files)["offsets"]) for q in manifest.queries}
+        self.check(set(ends) == set(SHARDS), "a checkpoint lacks a query")
+        self.check(ends["totals"] <= ends["orders"], "a query has read what its producer has not written")
+        for operator in manifest.operators:
+            for number, handle in enumerate(operator.shards):
+                found = self.state(files_of(objects, handle)) if handle else {}
+                expected = records_of(operator.query, number, 0, ends[operator.query])
+                self.check(
+                    found == expected,
+                    f"checkpoint {manifest.id}: {operator.uid}/{number} is {found}, and {expected} is before the cut",
+                )
+
+    def state(self, files: dict[str, bytes]) -> State:
+        """Return what a shard holds that has these files."""
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            for name, content in files.items():
+                Path(folder, name).write_bytes(content)
+            shard = Shard("looked at", Path(folder), self._memory)
+            values = shard.fetch([str(key).encode() for key in range(KEYS)])
+            shard.close()
+        return {key: json.loads(value) for key, value in enumerate(values) if value is not None}
+
+
+def files_of(objects: dict[str, bytes], handle: Handle) -> dict[str, bytes]:
+    """Return the files of a snapshot by their names."""
+    found = {file.name: objects[file.key][file.offset : file.offset + file.size] for file in handle.files}
+    for file in handle.files:
+        if hashlib.sha256(found[file.name]).hexdigest() != file.sha256:
+            raise BrokenPromiseError(f"{file.key} is not what a manifest says")
+    return found
+
+
+def catalog_of(bucket: Bucket) -> Catalog:
+    """Return the catalog of a store as it is now."""
+    return Catalog(seen(bucket))

@@ -1,0 +1,217 @@
+"""Queries as Spark runs them: planned, run by tasks that are tried again, sunk, committed; and their progress on disk.
+
+Batches of a query come one after the other. A batch that was planned is run again with the same offsets after a restart
+in place. A task that fails runs again up to three times, and then its query fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from chandy.coordinator.errors import StaleQueryError
+from chandy.state.errors import HostDismissedError, HostLostError, ShardMovingError
+from chandy.state.rpc.messages import BatchTimes, BeginTask
+from chandy.storage import runtime
+from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
+from chandy.storage.errors import ChandyError
+
+from .first_hosts import WorldHost, apply, begin
+from .records import READS, SHARDS, uid_of
+from .scheduler import Scheduler
+
+ATTEMPTS: Final = 4
+"""How often Spark tries a task."""
+PATIENCE: Final = 15.0
+"""Seconds that a task waits for another owner of its shards, as with standbys."""
+
+
+@attrs.define(eq=False)
+class Run:
+    """One life of a query under Spark, with its working directory and its sink."""
+
+    query: str
+    query_id: str
+    number: int
+    ends: dict[int, int]
+    """By batch the offset at which it ends: the offset log."""
+    committed: int
+    sunk: int
+    """The newest batch whose output can be read; it is readable before the batch has committed."""
+    is_stopped: bool = False
+    """Whether nothing of it goes on."""
+    has_ended: bool = False
+
+    @property
+    def planned(self) -> int:
+        return max(self.ends)
+
+
+@attrs.define(eq=False)
+class Queries:
+    """The queries of one driver, as ``Progress`` asks for them.
+
+    Args:
+        scheduler: of the threads.
+        folder: on the driver's disk.
+        hosts: the state hosts that tasks find on their executors.
+        ended: is told when a run has ended by an error.
+    """
+
+    scheduler: Scheduler
+    folder: Path
+    hosts: Callable[[], list[WorldHost]]
+    ended: Callable[[Run, Exception], object]
+    runs: dict[str, Run] = attrs.field(factory=dict)
+    pause: float = 1.0
+    """Seconds between two batches at most."""
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    def start(self, run: Run) -> None:
+        """Run batch after batch, on a thread of its own."""
+        runtime.thread(lambda: self._run(run), f"stream {run.query}").start()
+
+    def stop(self, run: Run) -> None:
+        """Stop a run; when this returns, nothing of it goes on in the driver."""
+        run.is_stopped = True
+        while not run.has_ended:
+            runtime.sleep(0.1)
+
+    def _run(self, run: Run) -> None:
+        random = self.scheduler.choices.stream("queries")
+        error: Exception | None = None
+        try:
+            while not run.is_stopped:
+                runtime.sleep(self.pause * random.random())
+                if run.planned == run.committed:
+                    if run.is_stopped or not self._plan(run, random.randrange(1, 5)):
+                        continue
+                    runtime.sleep(0.01)
+                if not self._batch(run):
+                    break
+        except Exception as raised:  # noqa: BLE001 (the driver hears of it)
+            error = raised
+        run.has_ended = True
+        if error is not None and not run.is_stopped:
+            self.ended(run, error)
+
+    def _plan(self, run: Run, size: int) -> bool:
+        start = run.ends[run.planned]
+        limit = [self.runs[producer].ends[self.runs[producer].sunk] for producer in READS[run.query]]
+        end = max(start, min([start + size, *limit]))
+        if end == start and READS[run.query]:
+            return False
+        run.ends[run.planned + 1] = end
+        return True
+
+    def _batch(self, run: Run) -> bool:
+        """Run the planned batch; return whether it has committed."""
+        batch, left = run.planned, list(range(SHARDS[run.query]))
+        waiting: list[BaseException | None] = []
+        done = runtime.condition()
+
+        def work(shard: int) -> None:
+            error: BaseException | None = None
+            try:
+                self._task(run, batch, shard)
+            except ChandyError as raised:
+                error = raised
+            with done:
+                waiting.append(error)
+                done.notify_all()
+
+        for shard in left:
+            runtime.thread(work, f"task {run.query} {batch} {shard}", (shard,)).start()
+        with done:
+            done.wait_for(lambda: len(waiting) == len(left))
+        if run.is_stopped:
+            return False
+        for error in waiting:
+            if error is not None:
+                raise error
+        # What is sunk can be read before the batch has committed.
+        run.sunk = batch
+        runtime.sleep(0.01)
+        if run.is_stopped:
+            return False
+        run.committed = batch
+        return True
+
+    def _task(self, run: Run, batch: int, shard: int) -> None:
+        random = self.scheduler.choices.stream("tasks")
+        task = BeginTask(run.query_id, batch, uid_of(run.query), (shard,))
+        start, end = run.ends[batch - 1], run.ends[batch]
+        for attempt in range(ATTEMPTS):
+            try:
+                parts = self._begin(run, task)
+                for host, part in parts:
+                    apply(host, part, run.query, start, end)
+                if random.random() < 0.05:
+                    # Spark has not heard of its success, or tries a speculative attempt.
+                    continue
+                return
+            except ChandyError:
+                if attempt == ATTEMPTS - 1 or run.is_stopped:
+                    raise
+                runtime.sleep(0.1)
+
+    def _begin(self, run: Run, task: BeginTask) -> list[tuple[WorldHost, BeginTask]]:
+        random = self.scheduler.choices.stream("tasks")
+        deadline = runtime.monotonic() + PATIENCE
+        while True:
+            hosts = self.hosts()
+            try:
+                if not hosts:
+                    raise HostLostError("nowhere", "no host has started")
+                return begin(hosts[random.randrange(len(hosts))], task)
+            except (HostLostError, HostDismissedError, ShardMovingError):
+                if runtime.monotonic() >= deadline or run.is_stopped:
+                    raise
+            runtime.sleep(0.5)
+
+    # --- Progress -------------------------------------------------------------------------------------------
+
+    def begun(self, query: str) -> int:
+        self.scheduler.point()
+        return self.runs[query].planned
+
+    def current_batch(self, query: str) -> int | None:
+        self.scheduler.point()
+        run = self.runs[query]
+        return run.committed if run.has_ended else None
+
+    def is_committed(self, query: str, batch: int) -> bool:
+        return self.runs[query].committed >= batch
+
+    def times(self, query_id: str, batch: int) -> BatchTimes:
+        if not any(run.query_id == query_id for run in self.runs.values()):
+            raise StaleQueryError(query_id, batch)
+        return BatchTimes(0, 0, 0)
+
+    @contextmanager
+    def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        run = self.runs[query]
+        if run.committed < batch:
+            # The query has gone back meanwhile, and with it its directory.
+            raise OSError("not in the directory")
+        path = self.folder / f"{run.query_id}-{batch}"
+        path.write_text(json.dumps(run.ends[batch]))
+        yield {"offsets": path}
+
+    def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
+        """There are no sinks."""
+
+    def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        return ()
+
+    def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
+        return ()
+
+    def commit(self, query: str, checkpoint: int) -> None:
+        """There are no sinks."""

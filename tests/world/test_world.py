@@ -1,0 +1,37 @@
+"""Worlds from fixed seeds find nothing, and what they find is said so that it can be repeated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ..effort import SEED, rounds
+from .events import WorldEvent, events_of
+from .runs import smaller
+
+STEPS = 100_000
+"""Of the ordinary run: some seconds."""
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_nothing_is_found(part: int) -> None:
+    steps = STEPS * rounds(1, 20)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.world", "--seed", str(SEED + part * 100_000), "--steps", str(steps)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_the_events_of_a_failure_are_made_fewer() -> None:
+    events = events_of(0, 40, 0.4)
+    needed = {events[3], events[17], events[18]}
+
+    def fails(some: list[WorldEvent]) -> bool:
+        return needed <= set(some)
+
+    assert smaller(events, fails) == [event for event in events if event in needed]

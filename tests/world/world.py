@@ -1,0 +1,313 @@
+"""A world: machines, stores and the drivers of one pipeline, what happens to them, and whether promises are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from chandy.storage import runtime
+from chandy.storage.backends.retrying import RetryingStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.store import Store
+
+from .choices import Choices
+from .driver import Driver
+from .events import WorldEvent
+from .first_hosts import WorldHost
+from .machines import Machine
+from .network import Loss, Network
+from .promises import Promises, catalog_of
+from .scheduler import Scheduler, SimulatedProcess
+from .store import Bucket, Fault, ScriptedStore, Trouble
+
+ROOT: Final = "memory://pipeline"
+CONFIG: Final[dict[str, Any]] = {
+    "interval": "10 s",
+    "initial_delay": "5 s",
+    "retained": 2,
+    "max_concurrent": 3,
+    "tolerable_failures": 1,
+    "timeout": "30 s",
+    "savepoint_timeout": "60 s",
+    "max_queued": 20,
+}
+BOUND: Final = 900.0
+"""Seconds in which everything that was asked for has ended once nothing is in the way any more."""
+
+
+class World:
+    """Everything there is.
+
+    Args:
+        seed: of all choices.
+        folder: for the disks of machines.
+    """
+
+    def __init__(self, seed: object, folder: Path) -> None:
+        self.scheduler = Scheduler(Choices(seed))
+        self.network = Network(self.scheduler)
+        self.folder = folder
+        self.root = ROOT
+        self.buckets: dict[str, Bucket] = {}
+        self.promises = Promises(self)
+        self.machines = {
+            name: Machine(self.scheduler, name, folder / name) for name in ("driver", "a", "b", "c")
+        }
+        for machine in self.machines.values():
+            machine.folder.mkdir()
+        self.drivers: list[Driver] = []
+        self.executors = ["a", "b"]
+        """The machines that have an executor."""
+        self.met: list[str] = []
+        """The kinds of what has happened, in their order."""
+        chance = self.scheduler.choices.stream("world")
+        self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
+        self._hosts = 0
+        self.last_error: BaseException | None = None
+        self.bucket(self.root)
+
+    # --- stores ---------------------------------------------------------------------------------------------
+
+    def bucket(self, uri: str) -> Bucket:
+        """Return what a store has."""
+        if uri not in self.buckets:
+            self.buckets[uri] = Bucket(uri)
+            self.buckets[uri].changing = lambda act: self.promises.changing(uri, act)
+        return self.buckets[uri]
+
+    def open(self, uri: str) -> Store:
+        """Open a store, as a process does."""
+        return RetryingStore(ScriptedStore(self.scheduler, self.bucket(uri)))
+
+    def catalog(self) -> Catalog:
+        """Return the pipeline's catalog as it is now, for the world to look at."""
+        return catalog_of(self.buckets[self.root])
+
+    # --- drivers and hosts ----------------------------------------------------------------------------------
+
+    @property
+    def driver(self) -> Driver:
+        """The newest driver."""
+        return self.drivers[-1]
+
+    def newest_begun(self) -> Driver | None:
+        """Return the driver of the highest generation that has begun."""
+        begun = [driver for driver in self.drivers if driver.has_begun]
+        return max(begun, key=lambda driver: driver.generation, default=None)
+
+    def start_driver(self, restore: str = "latest") -> Driver:
+        """Start a driver, whatever others do."""
+        driver = Driver(self, self.machines["driver"], len(self.drivers) + 1, restore)
+        self.drivers.append(driver)
+        self.scheduler.spawn(
+            self.scheduler.world, lambda: self._keep_hosts(driver), f"executors {driver.number}"
+        )
+        return driver
+
+    def _keep_hosts(self, driver: Driver) -> None:
+        """Have each executor start a state host for a driver, and another one in the place of one that has ended."""
+        while driver.process.is_alive:
+            runtime.sleep(0.5)
+            if not driver.has_begun or driver.process.is_frozen:
+                continue
+            for name in self.executors:
+                there = [host for host in driver.connected.values() if host.machine.name == name]
+                if any(host.process.is_alive for host in there) or not self.machines[name].is_on:
+                    continue
+                self._hosts += 1
+                WorldHost(self.network, driver, self.machines[name], f"host-{name}{self._hosts}", self.open)
+
+    @property
+    def hosts(self) -> list[WorldHost]:
+        """The hosts that live."""
+        return [
+            host for driver in self.drivers for host in driver.connected.values() if host.process.is_alive
+        ]
+
+    # --- runs -----------------------------------------------------------------------------------------------
+
+    def run(self, events: Sequence[WorldEvent]) -> None:
+        """Have events happen, and then everything come to its end.
+
+        Raises:
+            AssertionError: a promise is broken, somebody waits for ever, or a thread has ended by an error.
+        """
+        scheduler = self.scheduler
+        self.start_driver()
+        over: list[bool] = []
+        director = Director(self)
+
+        def direct() -> None:
+            for event in events:
+                runtime.sleep(max(0.0, event.at - scheduler.now))
+                self.met.append(f"{event.kind} {event.what}".strip())
+                getattr(director, event.kind)(event)
+            director.heal()
+            over.append(True)
+
+        scheduler.spawn(scheduler.world, direct, "director")
+        scheduler.run(lambda: bool(over), steps=10**9)
+        self.promises.whole()
+        scheduler.run(self._has_settled, steps=10**9, seconds=BOUND)
+        for _ in range(5):
+            if self._completes():
+                break
+        else:
+            raise AssertionError(
+                f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
+            )
+        self.promises.whole()
+
+    def _has_settled(self) -> bool:
+        """Whether a driver leads, and every request has ended."""
+        leader = self.newest_begun()
+        if leader is None or not leader.process.is_alive or leader.fenced_by is not None:
+            if not any(driver.process.is_alive for driver in self.drivers):
+                self.start_driver()
+            return False
+        return all(
+            future.done() for driver in self.drivers if driver.process.is_alive for future in driver.requests
+        )
+
+    def _completes(self) -> bool:
+        """Whether a checkpoint completes. A driver may find out only now that it has a successor."""
+        scheduler, leader = self.scheduler, self.newest_begun()
+        assert leader is not None
+        future = scheduler.call(leader.process, lambda: leader.request(CheckpointKind.MANUAL))
+        scheduler.run(lambda: future.done() or not leader.process.is_alive, steps=10**9, seconds=BOUND)
+        self.last_error = future.exception() if future.done() else None
+        if future.done() and self.last_error is None:
+            return True
+        scheduler.call(scheduler.world, lambda: runtime.sleep(20.0), steps=10**9)
+        scheduler.run(self._has_settled, steps=10**9, seconds=BOUND)
+        return False
+
+
+@attrs.define
+class Director:
+    """Has events happen."""
+
+    world: World
+    savepoints: int = 0
+
+    def _now_and_later(self, event: WorldEvent, later: Any) -> None:
+        scheduler = self.world.scheduler
+
+        def end() -> None:
+            runtime.sleep(event.seconds)
+            later()
+
+        scheduler.spawn(scheduler.world, end, f"end of {event.kind}")
+
+    def _pick(self, event: WorldEvent, some: list[Any]) -> Any:
+        return some[int(event.which * len(some))] if some else None
+
+    def _driver(self, event: WorldEvent) -> Driver | None:
+        alive = [one for one in self.world.drivers if one.process.is_alive and one.has_begun]
+        if not alive:
+            return None
+        # Mostly the newest; now and then one that has a successor.
+        return alive[-1] if event.which < 0.8 else alive[0]
+
+    def checkpoint(self, event: WorldEvent) -> None:
+        """A user asks for a checkpoint."""
+        if driver := self._driver(event):
+            self._ask(driver, CheckpointKind.MANUAL, None)
+
+    def savepoint(self, event: WorldEvent) -> None:
+        """A user asks for a savepoint."""
+        if driver := self._driver(event):
+            self.savepoints += 1
+            self._ask(driver, CheckpointKind.SAVEPOINT, f"memory://savepoint-{self.savepoints}")
+
+    def _ask(self, driver: Driver, kind: CheckpointKind, target: str | None) -> None:
+        self.world.scheduler.spawn(driver.process, lambda: driver.request(kind, target), "user")
+
+    def store_fails(self, event: WorldEvent) -> None:
+        """A store's next calls of a kind go wrong."""
+        operation, trouble, *part = event.what.split(" ")
+        bucket = (
+            self.world.buckets[self.world.root]
+            if event.which < 0.8
+            else self._pick(event, [*self.world.buckets.values()])
+        )
+        times = 1 + int(event.which * 10) % 3
+        bucket.faults.append(
+            Fault(operation, part[0] if part else "", Trouble[trouble], times, event.seconds)
+        )
+
+    def store_slows_down(self, event: WorldEvent) -> None:
+        """A store takes its time with everything."""
+        bucket = self._pick(event, [*self.world.buckets.values()])
+        bucket.longest = 2.0
+        self._now_and_later(event, lambda: setattr(bucket, "longest", 0.05))
+
+    def connection_breaks(self, event: WorldEvent) -> None:
+        """The connection of a call breaks before it arrives, or before its answer does."""
+        self.world.network.losses.append(Loss(event.what, event.which < 0.5))
+
+    def host_dies(self, event: WorldEvent) -> None:
+        """A state host is killed."""
+        if host := self._pick(event, self.world.hosts):
+            self.world.scheduler.kill(host.process)
+
+    def host_freezes(self, event: WorldEvent) -> None:
+        """A state host stands still."""
+        if host := self._pick(event, self.world.hosts):
+            self._freeze(event, host.process)
+
+    def host_joins(self, event: WorldEvent) -> None:
+        """Another executor starts."""
+        if "c" not in self.world.executors:
+            self.world.executors.append("c")
+
+    def driver_dies(self, event: WorldEvent) -> None:
+        """The driver is killed, and started again a little later."""
+        if driver := self._driver(event):
+            self.world.scheduler.kill(driver.process)
+            is_newest = driver is self.world.driver
+            self._now_and_later(event, lambda: self.world.start_driver() if is_newest else None)
+
+    def driver_freezes(self, event: WorldEvent) -> None:
+        """A driver stands still."""
+        if driver := self._driver(event):
+            self._freeze(event, driver.process)
+
+    def successor_starts(self, event: WorldEvent) -> None:
+        """Another driver is started beside the one that there is."""
+        if len([one for one in self.world.drivers if one.process.is_alive]) < 3:
+            self.world.start_driver()
+
+    def machines_are_cut_off(self, event: WorldEvent) -> None:
+        """Nothing arrives between two machines for a while."""
+        names = [frozenset(pair) for pair in (("a", "b"), ("driver", "a"), ("driver", "b"), ("a", "c"))]
+        pair = self._pick(event, names)
+        self.world.network.cut.add(pair)
+        self._now_and_later(event, lambda: self.world.network.cut.discard(pair))
+
+    def clock_jumps(self, event: WorldEvent) -> None:
+        """Somebody sets the clock of a process's machine."""
+        processes = [process for process in self.world.scheduler.processes[1:] if process.is_alive]
+        if processes:
+            self._pick(event, processes).offset += (event.which - 0.5) * 1e6
+
+    def _freeze(self, event: WorldEvent, process: SimulatedProcess) -> None:
+        self.world.scheduler.freeze(process)
+        self._now_and_later(event, lambda: self.world.scheduler.thaw(process))
+
+    def heal(self) -> None:
+        """Nothing is in the way any more."""
+        world = self.world
+        for bucket in world.buckets.values():
+            bucket.faults.clear()
+            bucket.longest = 0.05
+            world.scheduler.wake(bucket.hanging)
+        world.network.cut.clear()
+        world.network.losses.clear()
+        for process in world.scheduler.processes:
+            if process.is_frozen:
+                world.scheduler.thaw(process)
