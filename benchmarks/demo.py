@@ -27,23 +27,14 @@ from rich.text import Text
 
 from chandy.coordinator import Reason
 
-from .demos import checkpoints, demo_console, demo_folder
+from .demo_frame import PHASES, STARTING, Screen, checkpoints, demo_console, demo_folder, table, verdict
 from .flights import Day, read_flights, write_days
 from .lives import Event, Life
-from .screen import Screen
 from .watching import DriverFailedError, Patience, Watch
 
 SHOWN_DIFFERENCES = 20
 _SHOWN: Final = 2
 """How many checkpoints are shown at each end of many that are alike."""
-STARTING: Final = "starting Python"
-PHASES: Final = {
-    "process": "starting Spark",
-    "session": "starting the coordinator",
-    "coordinator": "starting the query",
-    "query": "streaming",
-    "stopped": "checking the result with a batch job",
-}
 
 
 @attrs.frozen
@@ -313,18 +304,6 @@ def is_exact(result: Event) -> bool:
     return not (result["sink_differs"] or result["state_differs"] or result["repeated"])
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: int = 1
-) -> Table:
-    """Return a table whose first ``left`` columns are text. The others are numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def checkpoint_table(taken: Sequence[tuple[str, Event]]) -> Table:
     """Return a table of checkpoints, each with who has taken it; of many alike in a row, the first and the last."""
     rows: list[Sequence[str]] = []
@@ -406,10 +385,8 @@ def _verdict(console: Console, result: Event) -> None:
         console.print(Text(f"  {len(differs):,} aircraft differ: {what}", "bold red"))
         for aircraft, expected, found in differs[:SHOWN_DIFFERENCES]:
             console.print(f"    {aircraft}: expected {expected}, found {found}")
-    if result["repeated"]:
-        console.print(Text(f"  {result['repeated']:,} rows are in the sink twice", "bold red"))
-    else:
-        console.print(Text("  no row is in the sink twice", "bold green"))
+    repeated = result["repeated"]
+    verdict(console, not repeated, "no row is in the sink twice", f"{repeated:,} rows are in the sink twice")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from chandy.storage.codec import to_json
 from ..cluster import choice
 from ..cluster.machine import Machine, Machines
 from ..cluster.standalone import SOON, Standalone
-from ..demo import PHASES, STARTING, Course, DemoScreen, checkpoint_table, is_exact, show, table
-from ..demos import demo_console, demo_folder
+from ..demo import Course, DemoScreen, checkpoint_table, is_exact, show
+from ..demo_frame import PHASES, STARTING, demo_console, demo_folder, seconds, table
 from ..flights import read_flights, write_days
 from ..lives import REPOSITORY, Event, Life
 from ..watching import DriverFailedError, Patience, Watch
@@ -126,8 +126,9 @@ def main(keep: bool, days_per_batch: int) -> None:
         with choice.machines(_MACHINES, visible, isolated=is_isolated) as machines:
             story = run(console, course, machines, folder)
             _show(console, story)
-    seconds = time.monotonic() - began
-    console.print(f"{seconds:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running.")
+    console.print(
+        f"{time.monotonic() - began:.0f} s altogether, {story.newest_batch + 1} batches; nothing is left running."
+    )
     if not is_exact(story.result):
         raise SystemExit(1)
 
@@ -210,16 +211,12 @@ def _recoveries(story: Story) -> Table:
             textwrap.shorten(event["cause"].partition("\n")[0], 60, placeholder=" ..."),
             "no checkpoint" if event["checkpoint"] is None else f"checkpoint {event['checkpoint']}",
             f"{event['begun_at'] - event['waiting'] - story.lost_at:.1f} s",
-            *(_seconds(event[part]) for part in ("stopping", "restoring", "starting", "first_batch")),
+            *(seconds(event[part], 2) for part in ("stopping", "restoring", "starting", "first_batch")),
         ]
         for event in story.recoveries
     ]
     columns = ["cause", "back to", "noticed after", "stopping", "restoring", "starting", "first batch"]
     return table(f"After {story.lost} was lost", columns, rows, left=2)
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.2f} s"
 
 
 def shard_table(moments: Mapping[str, Shards]) -> Table:

@@ -22,10 +22,9 @@ from rich.text import Text
 
 from chandy.storage import codec
 
-from ..demos import demo_console, demo_folder
+from ..demo_frame import PHASES, STARTING, Screen, demo_console, demo_folder, seconds, table, verdict
 from ..flights import read_flights
 from ..lives import REPOSITORY, Event, Life
-from ..screen import Screen
 from ..servers import kafka as kafka_server
 from ..servers import postgres as postgres_server
 from ..servers.maven import NoJavaServerError
@@ -38,14 +37,7 @@ _BATCHES: Final = 30
 _SHOWN: Final = 5
 _ORDINALS: Final = ("first", "second")
 """One driver is killed."""
-_PHASES: Final = {
-    "process": "starting Spark",
-    "session": "starting the coordinator",
-    "coordinator": "starting the query",
-    "query": "streaming",
-    "copies": "waiting for the copies of the state",
-    "stopped": "stopping",
-}
+_PHASES: Final = {**PHASES, "copies": "waiting for the copies of the state", "stopped": "stopping"}
 
 
 @attrs.define
@@ -86,7 +78,7 @@ class Kill:
 class Story:
     """What the drivers have told."""
 
-    phase: str = "starting Python"
+    phase: str = STARTING
     flights: int = 0
     checkpoints: int = 0
     """Completed ones."""
@@ -198,9 +190,9 @@ def _run(console: Console, folder: Path, limit: int | None) -> Outcome:
         lag,
         tuple(kill.what for kill in kills if not kill.at),
     )
-    for table in (_kills(kills), _findings(outcome.findings), _copies(outcome.copies)):
+    for shown in _tables(kills, outcome):
         console.print()
-        console.print(table)
+        console.print(shown)
     console.print()
     _verdict(console, outcome, total, story)
     return outcome
@@ -249,7 +241,7 @@ def _stream(console: Console, places: Places, kills: list[Kill]) -> Story:
     lives = 0
     with Screen(console, places.flights) as screen:
         while not story.is_over:
-            story.phase = "starting Python"
+            story.phase = STARTING
             log = places.folder / "driver.log"
             with Life([str(description)], module=_DRIVER, folder=places.folder, log=log) as life:
                 name = f"{_ORDINALS[lives]} driver"
@@ -285,75 +277,41 @@ def _kill(kill: Kill, story: Story, life: Life, screen: Screen) -> bool:
 # --- what is shown at the end -------------------------------------------------------------------------------
 
 
-def _kills(kills: list[Kill]) -> Table:
-    table = Table(title="SIGKILL", title_justify="left", title_style="bold")
-    table.add_column("of")
-    for column in ("after", "up again", "next batch", "next checkpoint"):
-        table.add_column(column, justify="right")
-    for kill in kills:
-        table.add_row(
-            kill.what, f"{kill.flights:,} flights", *map(_seconds, (kill.up, kill.batch, kill.checkpoint))
-        )
-    return table
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.1f} s"
-
-
-def _findings(findings: tuple[Finding, ...]) -> Table:
-    table = Table(title="What readers see", title_justify="left", title_style="bold")
-    table.add_column("target")
-    for column in ("rows", "rows twice", "flights counted", "aircraft that differ"):
-        table.add_column(column, justify="right")
-    for finding in findings:
-        table.add_row(
-            finding.target,
-            f"{finding.rows:,}",
-            f"{finding.twice:,}",
-            f"{finding.flights:,}",
-            f"{len(finding.differing):,}",
-        )
-    return table
-
-
-def _copies(copies: tuple[Copy, ...]) -> Table:
-    table = Table(title="Copies of the state", title_justify="left", title_style="bold")
-    table.add_column("target")
-    for column in ("aircraft", "that differ"):
-        table.add_column(column, justify="right")
-    for copy in copies:
-        table.add_row(copy.target, f"{copy.keys:,}", f"{len(copy.differing):,}")
-    return table
+def _tables(kills: list[Kill], outcome: Outcome) -> Iterator[Table]:
+    """Yield what was killed, and what readers see of the output and of the copies of the state."""
+    columns = ["of", "after", "up again", "next batch", "next checkpoint"]
+    times = ((kill.up, kill.batch, kill.checkpoint) for kill in kills)
+    rows = [
+        [kill.what, f"{kill.flights:,} flights", *map(seconds, each)]
+        for kill, each in zip(kills, times, strict=True)
+    ]
+    yield table("SIGKILL", columns, rows)
+    columns = ["target", "rows", "rows twice", "flights counted", "aircraft that differ"]
+    counts = ((one.rows, one.twice, one.flights, len(one.differing)) for one in outcome.findings)
+    rows = [
+        [one.target, *(f"{count:,}" for count in each)]
+        for one, each in zip(outcome.findings, counts, strict=True)
+    ]
+    yield table("What readers see", columns, rows)
+    rows = [[one.target, f"{one.keys:,}", f"{len(one.differing):,}"] for one in outcome.copies]
+    yield table("Copies of the state", ["target", "aircraft", "that differ"], rows)
 
 
 def _verdict(console: Console, outcome: Outcome, flights: int, story: Story) -> None:
     for finding in outcome.findings:
-        if finding.is_right:
-            text = f"all {flights:,} flights are counted once in the {finding.target}"
-            console.print(Text(f"  {text}", "bold green"))
-        else:
-            some = ", ".join(finding.differing[:_SHOWN])
-            console.print(Text(f"  the {finding.target} is wrong: {some}", "bold red"))
+        some = ", ".join(finding.differing[:_SHOWN])
+        right = f"all {flights:,} flights are counted once in the {finding.target}"
+        verdict(console, finding.is_right, right, f"the {finding.target} is wrong: {some}")
     for copy in outcome.copies:
-        if copy.is_right:
-            console.print(Text(f"  the {copy.target} is a copy of the state", "bold green"))
-        else:
-            some = ", ".join(copy.differing[:_SHOWN])
-            console.print(Text(f"  the {copy.target} is no copy of the state: {some}", "bold red"))
-    if outcome.differing:
-        text = f"{outcome.differing:,} rows are in one target and not in the other"
-        console.print(Text(f"  {text}", "bold red"))
-    else:
-        console.print(Text("  both targets have the same rows", "bold green"))
-    if outcome.lag:
-        console.print(Text(f"  the group {GROUP} shows a lag of {outcome.lag:,} flights", "bold red"))
-    else:
-        console.print(
-            Text(f"  the group {GROUP} shows no lag, after {story.checkpoints} checkpoints", "bold green")
-        )
+        some = ", ".join(copy.differing[:_SHOWN])
+        right = f"the {copy.target} is a copy of the state"
+        verdict(console, copy.is_right, right, f"the {copy.target} is no copy of the state: {some}")
+    differing = f"{outcome.differing:,} rows are in one target and not in the other"
+    verdict(console, not outcome.differing, "both targets have the same rows", differing)
+    right = f"the group {GROUP} shows no lag, after {story.checkpoints} checkpoints"
+    verdict(console, not outcome.lag, right, f"the group {GROUP} shows a lag of {outcome.lag:,} flights")
     for what in outcome.spared:
-        console.print(Text(f"  {what}: not killed, because the stream ended before", "bold red"))
+        verdict(console, False, "", f"{what}: not killed, because the stream ended before")
 
 
 if __name__ == "__main__":

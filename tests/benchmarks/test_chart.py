@@ -26,14 +26,6 @@ DRAW: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("kind", DRAW)
-def test_a_chart_is_of_the_format_that_its_name_says(kind: str, tmp_path: Path) -> None:
-    DRAW[kind](tmp_path / "new" / "chart.png")
-    DRAW[kind](tmp_path / "new" / "chart.svg")
-    assert (tmp_path / "new" / "chart.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "new" / "chart.svg").read_text()
-
-
 def labels(path: Path) -> list[str]:
     """What is written on a chart: letters are drawn, and each text stands beside its drawing as a comment."""
     return [text.strip() for text in re.findall(r"<!--(.*?)-->", path.read_text())]

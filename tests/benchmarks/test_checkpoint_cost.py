@@ -12,24 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.checkpoint_cost import disk
-from benchmarks.checkpoint_cost.contestants import commits_of, fill_batches, settled
+from benchmarks.checkpoint_cost.contestants import commits_of, settled
 from benchmarks.checkpoint_cost.disk import Used
 from benchmarks.checkpoint_cost.figures import (
     Batches,
     Commits,
-    Course,
     Turn,
-    amplification,
     batches_of,
     figures,
     first_tick,
     in_window,
     rows_of,
-    spark_commits,
-    spark_updates,
     window_start,
 )
-from benchmarks.stage import balanced
 from chandy.coordinator.protocol.statistics import CheckpointStatistics, Status
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
@@ -81,31 +76,14 @@ def test_a_window_that_would_begin_late_moves_by_whole_intervals(interval: float
     assert (begin - 120) / interval == pytest.approx(round((begin - 120) / interval))
 
 
-def test_a_window_begins_after_the_warm_up_and_without_checkpoints_at_any_time_after() -> None:
-    assert window_start(now=105, start=100, interval=60, warm_up=20) == 120
-    assert window_start(now=105, start=100, interval=None, warm_up=20) == 120
-    assert window_start(now=125, start=100, interval=None, warm_up=20) == 125
-
-
 def test_batches_count_that_began_in_the_window() -> None:
     progress = [report(-0.1, 500), report(0, 900), report(1, 400, rows=0), report(9.9, 800), report(10, 1)]
     assert in_window(progress, BEGIN, BEGIN + 10) == [progress[1], progress[3]]
 
 
-def test_a_window_without_a_batch_is_no_figure() -> None:
-    with pytest.raises(ValueError, match="no batch began"):
-        in_window([report(11, 500)], BEGIN, BEGIN + 10)
-
-
 def test_throughput_goes_from_the_first_batchs_start_to_the_last_ones_end() -> None:
     found = batches_of([report(1, 900), report(2, 1000, rows=300)])
     assert found == Batches(400, pytest.approx(2.0), (0.9, 1.0))  # type: ignore[arg-type]
-
-
-def test_sparks_commits_and_updates_are_those_of_its_operators() -> None:
-    reports = [report(1, 900, commit=20), report(2, 1000, rows=300, commit=40)]
-    assert spark_commits(reports, stored=9) == Commits((0.02, 0.04), 9)
-    assert spark_updates(reports) == 200
 
 
 def test_checkpoints_count_that_the_schedule_triggered_in_the_window() -> None:
@@ -161,17 +139,6 @@ def test_figures_of_a_turn() -> None:
     }
 
 
-def test_what_a_turn_does_not_have_is_no_figure() -> None:
-    assert set(figures(turn())) == {
-        "rows a second",
-        "ms of a batch, p50",
-        "ms of a batch, p99",
-        "batches",
-        "commits",
-        "MB changed a second",
-    }
-
-
 def test_rows_have_the_median_and_the_spread_of_the_turns() -> None:
     rows = rows_of("keys", "Chandy", [turn(rows=1000), turn(rows=3000), turn(rows=1200)])
     assert rows[0] == {
@@ -184,33 +151,6 @@ def test_rows_have_the_median_and_the_spread_of_the_turns() -> None:
         "turns": 3,
     }
     assert {tuple(row) for row in rows} == {tuple(rows[0])}
-
-
-def test_a_figure_that_one_turn_lacks_is_left_out() -> None:
-    names = {row["figure"] for row in rows_of("keys", "Chandy", [turn(stored=5), turn()])}
-    assert "bytes stored / changed" not in names
-    assert "rows a second" in names
-
-
-def test_amplification_is_bytes_stored_for_each_byte_changed() -> None:
-    assert amplification([turn(stored=150), turn(stored=300), turn(stored=200)]) == 2
-
-
-def test_rounds_go_forwards_and_backwards() -> None:
-    assert [balanced("abc", number) for number in range(3)] == [
-        ["a", "b", "c"],
-        ["c", "b", "a"],
-        ["a", "b", "c"],
-    ]
-
-
-def test_filling_takes_as_many_batches_as_hold_every_key() -> None:
-    assert fill_batches(Course("", keys=1000, rows=100)) == 10
-    assert fill_batches(Course("", keys=1001, rows=100)) == 11
-
-
-def test_the_state_of_a_key_is_key_count_and_value() -> None:
-    assert Course("", keys=1, rows=1, value_bytes=100).key_bytes == 116
 
 
 def test_what_was_used_is_added_up_over_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,18 +167,6 @@ def test_what_was_used_is_added_up_over_processes(tmp_path: Path, monkeypatch: p
     assert disk.used_by([1, 2]) == Used(8192, 6.0)
     assert disk.used_by([1, 3]) is None
     assert disk.used_by([]) is None
-
-
-def test_this_process_uses_its_processor() -> None:
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("there is no /proc")
-    used = disk.used_by([os.getpid()])
-    assert used is not None
-    assert used.processor_seconds == pytest.approx(sum(os.times()[:2]), rel=0.2, abs=0.2)
-
-
-def test_use_since_a_moment_is_a_difference() -> None:
-    assert Used(10, 3.5).minus(Used(4, 1.5)) == Used(6, 2.0)
 
 
 def test_hosts_are_those_that_have_files_of_this_run_open(
@@ -265,11 +193,3 @@ def test_compactions_are_those_in_the_logs_of_all_shards(tmp_path: Path) -> None
         folder.mkdir(parents=True)
         (folder / "LOG").write_text(f"EVENT_LOG_v1 {{{event}}}\n" * count + '{"event": "flush_finished"}\n')
     assert disk.compactions(tmp_path) == 3
-
-
-def test_bytes_of_a_folder_are_those_of_all_files_below(tmp_path: Path) -> None:
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "deep" / "er" / "file").write_bytes(b"12345")
-    (tmp_path / "file").write_bytes(b"123")
-    (tmp_path / "link").symlink_to("nowhere")
-    assert disk.bytes_below(tmp_path) == 8

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 
 import pytest
 
 from benchmarks import cluster
-from benchmarks.cluster import choice, joining, losses, rates, standby, streams, transport
+from benchmarks.cluster import joining, losses, rates, standby, transport
 from benchmarks.cluster.figures import Figure, Pair, ratios, rows
-from benchmarks.report import Options, Report
+from benchmarks.report import Report
 from chandy.coordinator import AssignedShard
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.events import BatchAsked, BatchCommitted
 from chandy.state.rpc.messages import AskBatch
-
-
-def test_a_row_is_over_the_turns_of_a_measure() -> None:
-    figures = [Figure("p", "one", "s", 3.0), Figure("p", "two", "s", 9.0), Figure("p", "one", "s", 1.0)]
-    first, second = rows(figures)
-    assert (first["contestant"], first["median"], first["least"], first["greatest"], first["turns"]) == (
-        ("one", 2.0, 1.0, 3.0, 2)
-    )
-    assert (second["contestant"], second["turns"]) == ("two", 1)
 
 
 def test_a_ratio_is_the_median_over_pairs_of_turns_and_a_single_turn_stands_for_all() -> None:
@@ -35,11 +25,6 @@ def test_a_ratio_is_the_median_over_pairs_of_turns_and_a_single_turn_stands_for_
     assert ratios(figures, [Pair("p", "own", "m", "own", "s")]) == {
         "p: own, m / own, s": pytest.approx(1 / 3)
     }
-
-
-def test_what_was_not_measured_has_no_ratio() -> None:
-    figures = [Figure("p", "own", "s", 2.0), Figure("other", "peer", "s", 2.0)]
-    assert ratios(figures, [Pair("p", "own", "s", "peer")]) == {}
 
 
 @pytest.mark.parametrize("part", cluster.PARTS)
@@ -54,21 +39,6 @@ def test_pairs_are_of_what_the_part_measures(part: object) -> None:
     for pair in part.PAIRS:  # type: ignore[attr-defined]
         assert pair.part == part.PART  # type: ignore[attr-defined]
         assert {pair.own, pair.peer} <= {*contestants}
-
-
-def test_a_contestant_with_a_standby_takes_part_only_where_there_are_standbys(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for has in (True, False):
-        monkeypatch.setattr(streams, "has_standbys", lambda has=has: has)
-        found = streams.taking_part(Options(), "part", [streams.AGGREGATE, streams.STANDBY])
-        assert (streams.STANDBY in found) == has
-        assert streams.AGGREGATE in found
-
-
-def test_a_part_or_a_contestant_is_chosen_by_name() -> None:
-    assert streams.taking_part(Options(only="losses"), "rates", rates.CONTESTANTS) == []
-    assert streams.taking_part(Options(only="rates: spark"), "rates", rates.CONTESTANTS) == [streams.COUNT]
 
 
 def shard(
@@ -100,25 +70,6 @@ def test_a_wait_is_from_the_first_to_the_last_time_that_a_host_asks_for_a_batch(
     assert joining.longest_wait(events) == pytest.approx(0.5)
     assert joining.longest_wait(events[-2:]) == 0.0
     assert joining.longest_wait([]) == 0.0
-
-
-def test_processors_are_as_busy_as_they_were_since_the_beginning() -> None:
-    assert joining.busy_percent((1000, 500), (1030, 510)) == 75.0
-    assert joining.busy_percent((1000, 500), (1000, 500)) == 0.0
-    assert 0.0 <= joining.Busy().percent() <= 100.0
-
-
-def test_what_a_key_keeps_is_as_long_as_it_says_and_hardly_compresses() -> None:
-    some = [joining.text(f"{number} 1", 1000) for number in range(100)]
-    assert {len(one) for one in some} == {1000}
-    assert len(zlib.compress("".join(some).encode(), 9)) > 70_000
-    assert some[0] == joining.text("0 1", 1000)
-
-
-def test_without_machines_there_is_an_error_and_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "are_isolated", lambda: False)
-    with pytest.raises(OSError, match="need root"):
-        cluster.run(Options())
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -6,14 +6,13 @@ import io
 from typing import Any
 
 import attrs
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from benchmarks.cluster_demo import plan
-from benchmarks.cluster_demo.__main__ import Story, act, shard_table
-from benchmarks.demo import Course, DemoScreen, checkpoint_table
+from benchmarks.cluster_demo.__main__ import Story, act
+from benchmarks.demo import Course, DemoScreen
 from benchmarks.flights import Day
 from chandy.coordinator import AssignedShard
 
@@ -35,11 +34,6 @@ def test_a_machine_is_told_by_its_name_or_by_its_folder_and_a_shard_of_nobody_is
         ("m1", "m2", "m3"),
     )
     assert found == {"m1": [0], "m2": [1, 3]}
-
-
-def test_shards_are_shown_as_ranges() -> None:
-    assert plan.shown([]) == "-"
-    assert plan.shown([0, 1, 2, 3, 5, 7, 8]) == "0-3, 5, 7-8"
 
 
 @given(st.sets(st.integers(0, 40)).map(sorted))
@@ -99,38 +93,3 @@ def test_a_machine_is_lost_in_time_also_if_the_newcomer_gets_no_shard() -> None:
         story.days = days
         act(story, COURSE, machines, machines, shown)
         assert story.lost == lost
-
-
-def test_many_checkpoints_alike_are_shown_by_the_first_and_the_last() -> None:
-    def taken(id: int, status: str = "completed") -> tuple[str, dict[str, Any]]:
-        sizes = {"size": 1, "new_bytes": 1, "shards": 1}
-        return "driver", {"kind": "periodic", "status": status, "id": id, "seconds": float(id), **sizes}
-
-    def ids(*some: tuple[str, dict[str, Any]]) -> list[str]:
-        return list(checkpoint_table(some).columns[3].cells)
-
-    assert ids(*map(taken, range(5))) == ["0", "1", "2", "3", "4"]
-    many = [*map(taken, range(20)), taken(20, "failed"), taken(21)]
-    assert ids(*many) == ["0", "1", "16 more", "18", "19", "20", "21"]
-    assert list(checkpoint_table(many).columns[4].cells)[2] == "median 9.50 s"
-
-
-def test_the_time_of_a_loss_ends_with_the_first_batch_after_it() -> None:
-    story, shown = Story(lost="m1", lost_at=100.0), screen()
-    for at, batch in ((112.5, 7), (113.0, 8)):
-        story.take({"event": "batch", "at": at, "batch": batch, "days": batch}, shown)
-    assert story.next_batch_at == 112.5
-    assert shown.console.file.getvalue().count("goes on after 12.5 s") == 1  # type: ignore[attr-defined]
-
-
-def test_who_had_which_shards_is_shown_for_every_machine_that_ever_had_one() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(shard_table({"before": {"m1": [0, 1], "m2": [2]}, "after": {"m1": [0, 1, 2]}}))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert any("m1" in line and "0-1" in line and "0-2" in line for line in lines)
-    assert any("m2" in line and "2" in line and "-" in line for line in lines)
-
-
-def test_a_machine_that_is_spared_is_not_lost_even_if_it_is_the_only_one() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        plan.most_loaded({"m4": [1]}, spared="m4")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.kafka_demo import __main__ as demo
 from benchmarks.kafka_demo.__main__ import Kill, Outcome
-from benchmarks.kafka_demo.check import check, check_copy, differing_rows
-from benchmarks.kafka_demo.driver import flights_read
-from benchmarks.kafka_demo.flow import Places, answer, newest_values, records
+from benchmarks.kafka_demo.check import check, check_copy
+from benchmarks.kafka_demo.flow import answer, newest_values, records
 from benchmarks.servers.kafka import Record
-from chandy.storage import codec
 
 EXPECTED = {"a": (3, 30), "b": (1, -5)}
 
@@ -56,13 +51,6 @@ def test_a_row_that_is_missing_wrong_or_one_too_many_is_found(
     assert found.twice == len(rows) - len(set(rows))
 
 
-def test_rows_of_one_target_alone_are_counted() -> None:
-    assert differing_rows(RIGHT, RIGHT[::-1]) == 0
-    assert differing_rows(RIGHT, RIGHT[1:]) == 1
-    assert differing_rows(RIGHT[:2], RIGHT[1:]) == 2
-    assert differing_rows([RIGHT[0]] * 2, RIGHT[:1]) == 1
-
-
 def test_the_newest_value_of_each_key_makes_the_copy() -> None:
     def change(aircraft: str, value: tuple[int, int] | None) -> Record:
         fields = None if value is None else json.dumps(dict(zip(("flights", "delay"), value, strict=True)))
@@ -82,15 +70,6 @@ def test_what_is_right_is_computed_from_the_records_that_are_sent() -> None:
         {"aircraft": "unknown", "delay": 7},
         {"aircraft": "x", "delay": None},
     ]
-
-
-@pytest.mark.parametrize(
-    ("offset", "read"),
-    [('{"flights":{"0":5,"1":7}}', 12), ({"flights": {"0": 5}}, 5), (None, 0), ("", 0)],
-)
-def test_the_progress_of_a_query_says_how_many_flights_it_has_read(offset: object, read: int) -> None:
-    assert flights_read({"sources": [{"endOffset": offset}]}) == read
-    assert flights_read(None) == 0
 
 
 def test_a_kill_is_followed_by_what_comes_after_it_alone() -> None:
@@ -115,21 +94,3 @@ def test_all_must_be_killed_and_every_flight_counted_once() -> None:
     assert not Outcome((right, right), (copy,), differing=1, lag=0, spared=()).is_right
     assert not Outcome((right, right), (copy,), differing=0, lag=3, spared=()).is_right
     assert not Outcome((right, right), (copy,), differing=0, lag=0, spared=("Kafka",)).is_right
-
-
-def test_a_driver_is_told_all_places() -> None:
-    places = Places("/f", "k:1", "host=p", ("a.jar", "b.jar"), 10, 100)
-    assert codec.from_json(Places, codec.to_json(places)) == places
-    assert places.storage == "file:///f/checkpoints"
-
-
-def test_without_maven_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(demo, "REPOSITORY", tmp_path)
-    result = CliRunner().invoke(demo.main, [])
-    assert result.exit_code == 2
-    assert "there is no mvn" in result.output
-    assert "apt-get install maven" in result.output
-    assert "Traceback" not in result.output

@@ -35,17 +35,6 @@ def test_warm_up_and_batches_behind_the_end_do_not_count() -> None:
     assert block(reports, LENGTH).totals == (102, 103, 104)
 
 
-def test_a_batch_without_rows_stands_for_none() -> None:
-    reports = [progress(number, 100, rows=0 if number == 3 else 5) for number in range(6)]
-    with pytest.raises(ValueError, match="expected reports of 3 batches, found 2"):
-        block(reports, LENGTH)
-
-
-def test_a_stream_that_was_started_anew_is_not_measured() -> None:
-    with pytest.raises(ValueError, match="found 1"):
-        block([progress(4, 100)], LENGTH)
-
-
 @given(durations)
 def test_the_parts_of_a_batch_are_the_batch(batch: dict[str, float]) -> None:
     split = parts(batch)
@@ -70,17 +59,6 @@ def test_a_task_is_the_mean_of_all_tasks() -> None:
     ]
     found = task_parts(blocks)
     assert found == pytest.approx({"task": 5, "input": 1, "state": 0.75})
-
-
-def test_all_rows_have_the_same_columns() -> None:
-    assert list(row(1, "native", [of(3)])) == list(
-        row(1, "Chandy", [of(3, metrics=OperatorMetrics(tasks=2, seconds=1))])
-    )
-
-
-def test_every_contestant_is_compared_with_contestants() -> None:
-    assert {*latency.PEERS} <= {*latency.CONTESTANTS}
-    assert {peer for peers in latency.PEERS.values() for peer in peers} <= {*latency.CONTESTANTS}
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.recovery import figures
 from benchmarks.recovery.chandy import split
-from benchmarks.recovery.figures import BARE, LOCAL, OWN, Turn
+from benchmarks.recovery.figures import LOCAL, OWN, Turn
 from benchmarks.recovery.scenario import Failure, Recovered
 
 SPARK = "Spark RocksDB"
@@ -66,14 +66,6 @@ def test_the_parts_of_a_driver_that_lives_begin_with_its_notice_of_the_failure()
     assert list(parts.items())[:3] == [("detect", 1.0), ("wait", 2.0), ("stop", 0.75)]
 
 
-def test_a_query_that_restarts_in_place_replays_nothing() -> None:
-    parts = split(
-        100.0, 102.0, {}, told(begun_at=100.5, in_place=True, restoring=0.0, files=0.0, opening=0.0)
-    )
-    assert "replay" not in parts
-    assert parts["first batch"] == 1.0
-
-
 seconds = st.floats(0, 100)
 
 
@@ -98,17 +90,6 @@ def test_a_row_has_the_median_of_its_turns_and_their_spread() -> None:
     assert row["detect"] == 0.5
 
 
-def test_all_rows_have_the_same_columns_and_a_part_that_one_has_not_is_nothing() -> None:
-    rows = figures.rows([turn(OWN, 2.0, replay=1.5, detect=0.5), turn(SPARK, 3.0, detect=2.0, strange=1.0)])
-    assert [list(row)[-3:] for row in rows] == [["detect", "replay", "strange"]] * 2
-    assert [row["replay"] for row in rows] == [1.5, 0.0]
-
-
-def test_a_part_that_nobody_spent_time_on_has_no_column() -> None:
-    (row,) = figures.rows([turn(OWN, 2.0, detect=0.0, replay=1.9996, wait=0.0004)])
-    assert figures.parts_of(row) == ["replay"]
-
-
 def test_a_contestant_has_a_row_for_each_failure_size_and_store() -> None:
     turns = [
         turn(OWN, 1.0),
@@ -126,11 +107,6 @@ def test_a_contestant_has_a_row_for_each_failure_size_and_store() -> None:
 def test_a_peer_stands_over_chandy_in_the_same_failure_with_the_same_size() -> None:
     turns = [turn(OWN, 2.0), turn(SPARK, 5.0), turn(SPARK, 99.0, size=20), turn(SPARK, 99.0, Failure.HOST)]
     assert figures.ratios(turns) == {f"killed driver, 10 MB: {SPARK} / {OWN}": 2.5}
-
-
-def test_what_an_exception_costs_stands_over_the_restart_of_a_bare_query() -> None:
-    turns = [turn(OWN, 3.0, Failure.EXCEPTION), turn(BARE, 2.0, Failure.EXCEPTION)]
-    assert figures.ratios(turns) == {f"exception in the query, 10 MB: {OWN} / {BARE}": 1.5}
 
 
 def test_a_ratio_is_one_of_medians() -> None:
@@ -151,28 +127,3 @@ def test_until_the_first_commit_what_runs_again_behind_it_does_not_count() -> No
 
 
 # --- what charts show ---------------------------------------------------------------------------------------
-
-
-def test_a_curve_has_the_sizes_of_one_failure_in_their_order() -> None:
-    turns = [
-        turn(OWN, 3.0, size=20),
-        turn(OWN, 2.0),
-        turn(OWN, 9.0, Failure.HOST),
-        turn(OWN, 8.0, store="S3"),
-    ]
-    assert figures.curves(figures.rows(turns), Failure.DRIVER) == {OWN: [(10, 2.0), (20, 3.0)]}
-
-
-def test_the_parts_that_are_shown_are_those_that_took_time_in_the_order_of_time() -> None:
-    turns = [turn(SPARK, 1.0, process=1.0, wait=0.0), turn(OWN, 2.0, replay=1.5, detect=0.5)]
-    shown = figures.stacks(figures.rows(turns), 10)
-    assert shown == {
-        f"{SPARK}, killed driver": {"detect": 0.0, "process": 1.0, "replay": 0.0},
-        f"{OWN}, killed driver": {"detect": 0.5, "process": 0.0, "replay": 1.5},
-    }
-    assert [list(parts) for parts in shown.values()] == [["detect", "process", "replay"]] * 2
-
-
-def test_the_size_that_is_shown_is_the_greatest_of_those_with_most_figures() -> None:
-    turns = [turn(OWN, 1.0, failure, size) for failure in (Failure.HOST, Failure.DRIVER) for size in (10, 20)]
-    assert figures.fullest(figures.rows([*turns, turn(OWN, 1.0, size=30)])) == 20

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.recovery.flink import MARKS, Marks, marked, parse_marks, parts, recovered
-from benchmarks.recovery.flink_environment import parse_options
 from benchmarks.recovery.scenario import Failure
 from benchmarks.recovery.spark import newest_snapshot, split
-from benchmarks.recovery.spark_driver import Kind
 
 MOMENTS = {"CREATED": 101.0, "DEPLOYING": 102.0, "INITIALIZING": 103.0, "RUNNING": 105.0}
 _TIMES = st.floats(0, 1000, allow_nan=False)
@@ -47,16 +45,6 @@ def test_a_file_is_finished_with_the_last_of_its_marks(tmp_path: Path) -> None:
         log.write(", -50, 3]\n")
     marks.look(11.0)
     assert marks.finished == [(3, 11.0)]
-
-
-def test_options_of_a_flink_process_are_read_from_among_its_logs() -> None:
-    output = "INFO - something\nBASH_JAVA_UTILS_EXEC_RESULT:-Xmx1 -Xms1\nBASH_JAVA_UTILS_EXEC_RESULT:-D a=b -D c=d\n"
-    assert parse_options(output) == (["-Xmx1", "-Xms1"], ["-D", "a=b", "-D", "c=d"])
-
-
-def test_an_answer_without_options_is_refused() -> None:
-    with pytest.raises(ValueError):
-        parse_options("INFO - nothing")
 
 
 def test_the_parts_of_a_killed_task_manager_follow_on_each_other() -> None:
@@ -97,8 +85,3 @@ def test_the_newest_snapshot_is_the_one_with_the_highest_version() -> None:
     names = ["9.zip", "10.zip", "11.changelog", ".12.zip.crc", "SSTs", "_metadata"]
     assert newest_snapshot(names) == 10
     assert newest_snapshot(["3.changelog"]) == 0
-
-
-def test_only_one_of_sparks_stores_has_changelogs() -> None:
-    key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    assert [kind for kind in Kind if kind.settings[key] == "true"] == [Kind.CHANGELOG]

@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks.recovery.figures import LOCAL
 from benchmarks.recovery.scenario import Course, Failure, Recovered
-from benchmarks.recovery.turns import IN_A_ROW, Entrant, Heat, chosen, compete
-from benchmarks.report import Options
+from benchmarks.recovery.turns import IN_A_ROW, Entrant, Heat, compete
 
 DRIVER, EXCEPTION, HOST, COLD = Failure.DRIVER, Failure.EXCEPTION, Failure.HOST, Failure.DRIVER_COLD
 
@@ -154,15 +153,3 @@ def test_without_chandy_there_is_nothing_to_compare() -> None:
         list(compete(heat, 1, {}))
     assert field.log[-2:] == ["own close", "a close"]
     assert not any(folder.exists() for folder in field.folders)
-
-
-def test_failures_sizes_and_contestants_can_be_chosen() -> None:
-    field = Field()
-    entrants = [field.entrant("a", DRIVER), field.entrant("b", DRIVER)]
-    heats = [Heat(10, entrants, [HOST, DRIVER, COLD]), Heat(100, entrants, [HOST, DRIVER])]
-    (heat,) = chosen(heats, Options(only="Killed driver: 10 MB: "))
-    assert (heat.state_mb, list(heat.entrants), list(heat.failures)) == (10, entrants, [DRIVER])
-    assert [list(one.entrants) for one in chosen(heats, Options(only=": b,"))] == [[entrants[1]]] * 2
-    assert chosen(heats, Options()) == heats
-    with pytest.raises(ValueError, match="nothing has 'Kafka' in its name"):
-        chosen(heats, Options(only="Kafka"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from benchmarks.report import Report, paired_ratio, spread
+from benchmarks.report import Report, paired_ratio
 
 REPORT = Report(
     "speed",
@@ -55,18 +53,6 @@ def test_json_says_machine_versions_and_sizes() -> None:
     assert environment["pyspark"].startswith("4.")
     assert environment["repetitions"] == 3
     assert {"machine", "processor", "python", "chandy", "rocksdict", "pyarrow"} <= environment.keys()
-
-
-def test_the_table_shows_every_figure_the_ratios_and_the_environment() -> None:
-    screen = io.StringIO()
-    REPORT.show(Console(file=screen, width=400))
-    shown = screen.getvalue()
-    for text in ("0.25", "1,234,567", "1,500", "Spark / Chandy: 6e+03", "repetitions 3", "pyspark 4."):
-        assert text in shown
-
-
-def test_spread_is_the_median_and_both_ends() -> None:
-    assert spread([9.0, 1.0, 2.0]) == {"median": 2.0, "least": 1.0, "greatest": 9.0}
 
 
 def test_a_ratio_of_turns_is_the_median_of_their_own() -> None:

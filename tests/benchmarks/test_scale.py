@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import scale
-from benchmarks.report import Report
 from benchmarks.scale import alone, figures, made
-from benchmarks.scale.alone import RETAINED, Alone
+from benchmarks.scale.alone import Alone
 from benchmarks.scale.figures import Costs, growth, rows
 from benchmarks.scale.made import Fleet, acknowledgements, handle
 from chandy.state.rpc.orders import SnapshotOrder
@@ -61,17 +58,6 @@ def test_every_shard_has_one_host_and_one_place_in_the_messages(
 def order(checkpoint: int, shards: tuple[int, ...]) -> SnapshotOrder:
     ids = tuple(ShardId(made.UID, shard) for shard in shards)
     return SnapshotOrder(checkpoint, made.QUERY, made.QUERY_ID, 1, ids, "file:///s", None, 0.0, 1.0)
-
-
-def test_a_handle_looks_like_a_real_one_and_each_is_another() -> None:
-    one = handle(1, "host", 7)
-    assert len(one.files) == made.FILES
-    assert [file.name for file in one.files if file.key.startswith("shared/")] == ["000001.sst"]
-    assert len({file.key for file in one.files}) == 2
-    assert all(len(file.sha256) == 64 for file in one.files)
-    packed = [(file.offset, file.size) for file in (*one.files[1:], *handle(1, "host", 8).files[1:])]
-    assert [start + size for start, size in packed[:-1]] == [start for start, _ in packed[1:]]
-    assert not {f.sha256 for f in one.files} & {f.sha256 for f in handle(2, "host", 7).files}
 
 
 def test_the_parts_of_a_round_trip_make_the_whole_and_what_was_not_measured_is_not_there() -> None:
@@ -127,15 +113,3 @@ def test_a_run_counts_every_ack_over_the_link_and_the_manifest_has_every_shard()
     found = measured.figures[130]
     assert {*COSTS.figures, figures.HELD, figures.GROWN, figures.ACKS_CPU_SINGLE} <= {*found}
     assert all(figure >= 0 for name in found for figure in found[name] if name != figures.GROWN)
-
-
-def test_a_chart_has_the_report_s_seconds(tmp_path: Path) -> None:
-    names = (figures.ROUND_TRIP, figures.ACKS_CPU, figures.MANIFEST_OUT, figures.MANIFEST_IN, figures.DISCARD)
-    found = rows({shards: {name: [shards / 1000] for name in names} for shards in (10, 100)})
-    scale.draw(Report("scale", found, {}), tmp_path / "scale.svg")
-    assert "ACKs" in (tmp_path / "scale.svg").read_text()
-
-
-@pytest.mark.parametrize(("shards", "last"), [(10, 45), (1_000, RETAINED + 25), (10_000, RETAINED + 7)])
-def test_memory_is_looked_at_when_the_history_has_begun_to_forget(shards: int, last: int) -> None:
-    assert scale.looked_at(shards, 45) == last

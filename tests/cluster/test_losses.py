@@ -11,7 +11,7 @@ from chandy.coordinator.protocol import shard_assignment
 
 from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
-from .losses import _EXECUTOR, _HOST, KILLS, ON_LOOPBACK, lose_again_and_again
+from .losses import _HOST, KILLS, ON_LOOPBACK, lose_again_and_again
 from .losses import stream as stream
 from .stream import Stream
 
@@ -154,26 +154,6 @@ def test_a_machine_is_drained_and_another_gets_its_part_while_the_query_runs(
     # The query has not restarted, and no batch has run again.
     assert (query.id, query.runId) == life
     assert [one.cause for one in coordinator.recoveries] == ["start"]
-
-
-@pytest.mark.full(
-    "kubernetes/test_kubernetes.py::test_a_pod_that_is_deleted_in_order_ends_when_its_shards_have_moved"
-)
-def test_an_executor_that_is_decommissioned_leaves_its_shards_to_others(
-    cluster: Cluster, stream: Stream
-) -> None:
-    machine = isolated(cluster, stream)
-    owner = next(hello for hello in stream.hosts() if hello.machine == machine.name)
-    assert owner.spark_executor is not None
-    machine.run("pkill", "-PWR", "-f", _EXECUTOR)
-    stream.add(1)
-    eventually(
-        lambda: owner.host not in {hello.host for hello in stream.hosts()},
-        "that all shards leave the executor's state host",
-    )
-    stream.add(2)
-    stream.await_all()
-    assert [one.cause for one in stream.coordinator.recoveries] == ["start"]
 
 
 def isolated(cluster: Cluster, stream: Stream) -> NamespaceMachine:

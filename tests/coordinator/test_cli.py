@@ -341,7 +341,6 @@ def test_verify_finds_all_whole(storage: str) -> None:
 
 @pytest.mark.parametrize("change", ["flip", "delete"])
 def test_verify_names_the_damaged_file_and_fails(storage: str, flights: LocalStore, change: str) -> None:
-    # Promise 5
     key = next(key for key in flights.list("shared/") if flights.read(key)[0] == 2)
     if change == "flip":
         flights.write(key, b"\xff" + flights.read(key)[1:])

@@ -246,25 +246,6 @@ def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, mak
     stopped.check()
 
 
-@pytest.mark.full("integration/test_adopt.py::test_a_batch_that_was_planned_runs_again_with_its_offsets")
-def test_a_query_that_never_committed_begins_with_the_batch_that_was_planned(
-    spark: SparkSession, make: Make, tmp_path: Path
-) -> None:
-    case = Case(spark, tmp_path, distinct)
-    case.add(2)
-
-    def fail(frame: DataFrame, batch: int) -> None:
-        raise RuntimeError("made to fail")
-
-    with pytest.raises(Exception, match="made to fail"):
-        plain(distinct(spark, case.inputs).writeStream.foreachBatch(fail), case.old)
-    assert (progress.newest_planned(case.old), case.newest) == (0, -1)
-    coordinator = make()
-    case.run(coordinator)
-    coordinator.stop()
-    case.check()
-
-
 @pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
     stopped: Case, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -23,11 +23,10 @@ from chandy.coordinator.errors import AdoptionError
 from chandy.coordinator.spark import progress
 from chandy.state import read_state
 
-from .. import insides
 from ..effort import chance, rounds
 from ..waiting import DEADLINE
 from .pyspark_cases import CASES, FILES, HOUR, ROCKSDB, Case, Feed, on_pyspark
-from .support import TOTALS, Events, Make, Totals, in_place, last_totals
+from .support import TOTALS, Events, Make, Totals, last_totals
 from .untouched import check_untouched, contents
 
 pytestmark = [pytest.mark.spark, pytest.mark.migration]
@@ -249,37 +248,6 @@ def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     again = make()
     pair.adopt(again)
     again.stop()
-    pair.check()
-
-
-@pytest.mark.full(
-    "integration/test_going_on.py::test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted"
-)
-def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted_once(
-    pair: Into, make: Make, events: Events
-) -> None:
-    newest = progress.newest_committed(pair.old)
-    (pair.old / "commits" / str(newest)).unlink()
-    events.add(1)
-    coordinator = make()
-    pair.adopt(coordinator)
-    coordinator.stop()
-    pair.check()
-
-
-@pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
-def test_a_killed_driver_resumes_its_shards_behind_what_they_have_adopted(
-    pair: Into, make: Make, events: Events
-) -> None:
-    events.add(2)
-    coordinator = make()
-    pair.adopt(coordinator)
-    insides.crash(coordinator)
-    events.add(2)
-    after = make()
-    pair.adopt(after)
-    assert in_place(after) == [True]
-    after.stop()
     pair.check()
 
 

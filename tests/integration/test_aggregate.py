@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructType
 
 from chandy.coordinator import CheckpointCoordinator
-from chandy.state import read_state
 from chandy.state.aggregation.aggregate_operator import aggregation
 from chandy.state.operators.arrow_processor import ArrowInput, ArrowProcessor, ArrowResult
 from chandy.state.operators.dataframe import SHARD, keyed
@@ -158,49 +157,6 @@ def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Event
         coordinator.checkpoint().result(timeout=DEADLINE)
         coordinator.stop()
     assert {key[0]: (row.n, row.total) for key, row in found.items()} == events.totals(spark)
-
-
-@pytest.mark.full(
-    "integration/test_aggregate.py::test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them"
-)
-def test_keys_with_a_time_to_live_begin_anew_after_it(
-    spark: SparkSession, make: Make, events: Events, tmp_path: Path
-) -> None:
-    """A batch begins more than a millisecond after the one before it: of a shorter life, only its own rows count."""
-    stream = events.stream(spark)
-    counts: dict[str, list[int]] = {"short": [], "long": [], "batches": []}
-
-    def into(name: str) -> Callable[[DataFrame, int], None]:
-        return lambda rows, batch: counts[name].append(sum(row.n for row in rows.collect()))
-
-    for ttl in ("1 ms", None):
-        events.add(2, rows=40)
-        coordinator = make()
-        of = coordinator.aggregate
-        started = {
-            "short": of(stream, by=["k"], uid="short", ttl=ttl, ttl_since="first", n=("*", "count")),
-            "long": of(stream, by=["k"], uid="long", ttl="1 day", n=("*", "count")),
-            "batches": coordinator.aggregate_batches(
-                stream, by=["k"], uid="batches", ttl=ttl, n=("*", "count")
-            ),
-        }
-        for name, output in started.items():
-            writer = output.writeStream.foreachBatch(into(name)).trigger(availableNow=True)
-            coordinator.start(writer, name=name).awaitTermination(DEADLINE)
-        checkpoint = coordinator.checkpoint().result(timeout=DEADLINE)
-        if ttl:
-            stored = read_state(
-                spark, str(tmp_path / "store" / "p"), checkpoint.id, operator="short"
-            ).collect()
-            assert stored
-            assert all(row.expires_at is not None for row in stored)
-        coordinator.stop()
-    # In the second life, keys are as they were left: expired.
-    assert counts == {
-        "short": [40, 40, 40, 80],
-        "long": [40, 80, 120, 160],
-        "batches": [40, 40, 40, 80],
-    }
 
 
 def test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them(

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy import FilesSink
-from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator, FixedDelay
+from chandy.coordinator import ChandyError, CheckpointConfig, CheckpointCoordinator
 from chandy.coordinator.errors import (
     ArgumentError,
     ConfigError,
@@ -23,10 +23,8 @@ from chandy.coordinator.errors import (
     StateSchemaError,
     WriterError,
 )
-from chandy.coordinator.query import CheckpointedQuery
 from chandy.state.errors import DefinitionError
 from chandy.storage import (
-    DamagedCheckpointError,
     DamagedError,
     InvalidNameError,
     InvalidPlaceError,
@@ -271,7 +269,6 @@ def test_a_manifest_that_cannot_be_read_is_named_and_nothing_older_is_taken_sile
 def test_damaged_state_is_found_and_the_query_does_not_go_on(
     make: Make, spark: SparkSession, events: Events, checkpointed: Path
 ) -> None:
-    # Promise 5
     for pack in checkpointed.parent.glob("*.pack"):
         content = bytearray(pack.read_bytes())
         content[len(content) // 2] ^= 1
@@ -280,39 +277,6 @@ def test_damaged_state_is_found_and_the_query_does_not_go_on(
     out = totals(coordinator, events.stream(spark))
     with pytest.raises(DamagedError):
         coordinator.start(out.writeStream.format("noop"), name="totals")
-
-
-def test_one_damaged_byte_is_named_at_every_start_and_what_is_whole_stays(
-    make: Make, spark: SparkSession, events: Events, tmp_path: Path
-) -> None:
-    # Promise 5
-    def start(coordinator: CheckpointCoordinator) -> CheckpointedQuery:
-        return coordinator.start(
-            totals(coordinator, events.stream(spark)).writeStream.format("noop"), name="totals"
-        )
-
-    first = make(retained=2)
-    query = start(first)
-    for _ in range(3):
-        events.add(1)
-        query.processAllAvailable()
-        first.checkpoint().result(DEADLINE)
-    first.stop()
-    checkpoints = tmp_path / "store" / "p" / layout.CHECKPOINTS
-    (pack,) = (pack for pack in checkpoints.glob("3/*.pack") if not pack.name.startswith("driver-"))
-    content = bytearray(pack.read_bytes())
-    content[len(content) // 2] ^= 1
-    pack.write_bytes(bytes(content))
-    for files in (0, 1, 0):
-        events.add(files)
-        again = make(
-            retained=2, interval="1 s", initial_delay="0 s", restart=FixedDelay("0 s", attempts=1000)
-        )
-        with pytest.raises(DamagedCheckpointError, match=r'restore="2".*chandy verify') as caught:
-            start(again).awaitTermination(DEADLINE)
-        assert (caught.value.key, caught.value.intact) == (f"checkpoints/3/{pack.name}", 2)
-        again.stop(timeout="1 s")
-    start(make(restore=2)).processAllAvailable()
 
 
 def test_what_is_to_be_restored_must_be_there(make: Make, checkpointed: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_driver_that_wrote_lately_keeps_its_old_changelogs(places: Places) -> 
 
 
 def test_nothing_of_other_programs_is_touched(places: Places) -> None:
-    # Promise 8: somebody names a folder with other things in it.
+    # Somebody names a folder with other things in it.
     foreign = [
         make(places.work / "photos", b"a heartbeat"),
         make(places.cache / "hosts" / "x", b"1"),

@@ -134,7 +134,7 @@ def test_changelogs_whose_owner_is_gone_are_swept_away_and_no_others(tmp_path: P
     (tmp_path / "other").rmdir()
     admit(root, "half deleted", tmp_path / "one")
     (root / "half deleted").rename(root / ".gone-half deleted")
-    # Promise 8: another program's, with files of the same names.
+    # Another program's, with files of the same names.
     for name in ("foreign", ".gone-foreign"):
         (root / name).mkdir()
         (root / name / "owner").write_text("/home/somebody")

@@ -63,7 +63,6 @@ def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
 def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
     store: LocalStore, deletions: int
 ) -> None:
-    # Promise 3
     catalog = Catalog(store)
     one = make_manifest(1, shards=[files(store, shared("a"), pack(1))])
     catalog.commit(one)
@@ -81,7 +80,7 @@ def test_a_crash_while_discarding_leaves_no_manifest_with_missing_files(
 def test_dropped_checkpoints_leave_the_others_restorable(
     catalog: Catalog, store: LocalStore, tmp_path: Path
 ) -> None:
-    # Promise 2, F7: each checkpoint shares files with the one before it.
+    # Each checkpoint shares files with the one before it.
     base: Handle | None = None
     manifests = []
     for id in range(1, 6):
@@ -261,7 +260,7 @@ def test_a_savepoint_stays_claimed_while_some_of_it_cannot_be_deleted(
 def test_what_a_checkpoint_in_flight_has_uploaded_is_spared(
     catalog: Catalog, store: LocalStore, tmp_path: Path
 ) -> None:
-    # Promise 2: the file is months old, but somebody has just uploaded it.
+    # The file is months old, but somebody has just uploaded it.
     catalog.commit(make_manifest(2))
     (tmp_path / "1.sst").write_bytes(b"x" * 100)
     writer = SnapshotWriter(store, pack(3), pack_below=0)
@@ -347,7 +346,7 @@ class _Completing(LocalStore):
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_checkpoint_that_completes_meanwhile_keeps_its_files(tmp_path: Path, torn: bool) -> None:
-    # Promise 2: seen one by one, neither the base nor the new checkpoint may be in the list.
+    # Seen one by one, neither the base nor the new checkpoint may be in the list.
     store = _Completing(tmp_path)
     store.torn = torn
     catalog = Catalog(store)
@@ -379,7 +378,7 @@ def test_an_aborted_checkpoint_leaves_nothing_of_its_own(catalog: Catalog, store
 def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    # Promise 2: the pack of a checkpoint that retention dropped, still referenced by a later one.
+    # The pack of a checkpoint that retention dropped, still referenced by a later one.
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(2, shards=[files(store, pack(1))]))
     files(store, pack(1, "late"))
@@ -391,7 +390,7 @@ def test_discarding_an_aborted_checkpoint_spares_what_completed_ones_need(
 def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpoint_left(
     catalog: Catalog, store: LocalStore, damaged: int, deleted: bool
 ) -> None:
-    # Promise 2: a later one may reference it, and an older one cannot.
+    # A later one may reference it, and an older one cannot.
     catalog.take_over("driver-1", 1.0)
     catalog.commit(make_manifest(damaged))
     store.write(f"checkpoints/{damaged}/manifest.json", b"{}")
@@ -407,7 +406,7 @@ def test_only_a_later_manifest_that_cannot_be_read_keeps_what_an_aborted_checkpo
 def test_a_fenced_coordinator_deletes_nothing_of_its_aborted_checkpoints(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    # Promise 2: the successor may use the same id.
+    # The successor may use the same id.
     catalog.take_over("driver-1", 1.0)
     new = catalog.take_over("driver-2", 2.0)
     catalog.commit(make_manifest(1, new.generation, [files(store, pack(1))]))

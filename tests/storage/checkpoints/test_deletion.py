@@ -197,7 +197,6 @@ def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
 
 
 def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
-    # Promise 2
     store = Stubborn("checkpoints/1/manifest.json")
     catalog = Catalog(store)
     manifests = [

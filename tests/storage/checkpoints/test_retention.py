@@ -93,7 +93,6 @@ def test_only_objects_that_no_kept_checkpoint_needs_are_deletable() -> None:
 def test_nothing_that_a_kept_checkpoint_references_is_ever_deletable(
     contents: list[set[str]], retained: int
 ) -> None:
-    # Promise 2
     manifests = {id: make_manifest(id, shards=[files(*keys)]) for id, keys in enumerate(contents, 1)}
     gone = dropped(manifests, retained)
     kept = [manifest for id, manifest in manifests.items() if id not in gone]

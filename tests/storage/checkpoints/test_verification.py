@@ -47,7 +47,6 @@ def test_a_whole_checkpoint_has_no_problems(store: LocalStore, manifest: Manifes
 def test_any_changed_byte_is_found_with_the_files_that_it_spoils(
     store: LocalStore, manifest: Manifest, data: st.DataObject
 ) -> None:
-    # Promise 5
     key = data.draw(st.sampled_from(store.list()))
     whole = store.read(key)
     position = data.draw(st.integers(0, len(whole) - 1))

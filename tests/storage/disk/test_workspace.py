@@ -85,7 +85,6 @@ def foreign(base: Path) -> Iterator[Path]:
 def test_only_what_a_record_of_ones_own_names_is_removed_and_the_rest_is_not_even_opened(
     tmp_path: Path,
 ) -> None:
-    # Promise 8
     base = tmp_path / "base"
     living = Workspace.create(base, "living", MINE)
     dead = Workspace.create(base, "dead", MINE)
