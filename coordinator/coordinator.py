@@ -27,7 +27,7 @@ from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
 from .keyed_operators import KeyedOperators
-from .operators import taken
+from .operators import name_taken
 from .protocol.events import DrainRequested
 from .protocol.life import Life
 from .protocol.statistics import Statistics
@@ -110,10 +110,10 @@ class CheckpointCoordinator(KeyedOperators):
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = runtime.rlock()
-        with named(pipeline=self._pipeline), ExitStack() as made:
+        with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            parts = assemble(spark, self._pipeline, storage, self._config, restore, made, stand_by, within)
-            self._made = made.pop_all()
+            parts = assemble(spark, self._pipeline, storage, self._config, restore, closing, stand_by, within)
+            self._closing = closing.pop_all()
         self._taken = parts.pipeline
         self._executor = parts.executor
         self._supervisor = parts.supervisor
@@ -286,7 +286,7 @@ class CheckpointCoordinator(KeyedOperators):
 
         with self._growing():
             if name in {replica.name for replica in self.replicas}:
-                raise taken("replica", name)
+                raise name_taken("replica", name)
             start = Replicating(
                 type(self),
                 self._spark,
@@ -539,7 +539,7 @@ class CheckpointCoordinator(KeyedOperators):
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
             if not hand_over and self._executor.protocol.closed() is None:
                 self._taken.leadership.stop()
-            self._made.close()
+            self._closing.close()
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
 

@@ -9,7 +9,7 @@ from .errors import SetupError
 
 
 @contextmanager
-def extra(name: str, *, what: str, needed: str) -> Iterator[None]:
+def needs_extra(name: str, *, what: str, needed: str) -> Iterator[None]:
     """Explain an import of this block that fails.
 
     Args:

@@ -267,7 +267,7 @@ class Operators:
         """Return the uid of a new operator if it is valid and not taken."""
         validate_name("operator uid", uid)
         if self._again.get(uid, self._made.get(uid)) is not None:
-            raise taken("operator uid", uid)
+            raise name_taken("operator uid", uid)
         return uid
 
     def _before(self, uid: str) -> OperatorRecord | None:
@@ -450,7 +450,7 @@ class Operators:
                 "create the DataFrame again with this coordinator",
             )
         if record.query:
-            raise taken("operator uid", uid)
+            raise name_taken("operator uid", uid)
         was = self._before(uid)
         if was is not None and was.query != query:
             raise RestoreError(
@@ -492,7 +492,7 @@ def _check_same(was: OperatorRecord, made: DefinedOperator | None) -> None:
     )
 
 
-def taken(what: str, name: str) -> PipelineNameError:
+def name_taken(what: str, name: str) -> PipelineNameError:
     """Return the error for a name that something else of the pipeline has already."""
     return PipelineNameError(
         f"{what} {name!r} is taken",

@@ -19,7 +19,7 @@ from .config import CheckpointConfig
 from .connectors.recognition import SourceReader, sources_of
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
-from .operators import Operators, taken
+from .operators import Operators, name_taken
 from .protocol.events import Published, ScheduleStarted
 from .query import CheckpointedQuery, Definition
 from .recovery.supervisor import Supervisor
@@ -129,7 +129,7 @@ class QueryStarter:
             ChandyError: as ``CheckpointCoordinator.start``. Nothing has been started.
         """
         if request.name in self._started:
-            raise taken("query name", request.name)
+            raise name_taken("query name", request.name)
         if (request.writer is None) == (request.build is None):
             raise ArgumentError(
                 f"query {request.name!r} cannot be started",

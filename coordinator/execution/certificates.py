@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from ...state.rpc.tls import NAME, Identity
-from ..extras import extra
+from ..extras import needs_extra
 
 _BEFORE = datetime.timedelta(days=30)
 _AFTER = datetime.timedelta(days=3650)
@@ -20,7 +20,7 @@ def issue() -> Identity:
         SetupError: the package that issues certificates is not installed.
     """
     what = "the driver cannot prove itself to executors on other machines"
-    with extra("cluster", what=what, needed="the package cryptography on the driver"):
+    with needs_extra("cluster", what=what, needed="the package cryptography on the driver"):
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec

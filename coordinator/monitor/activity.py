@@ -16,7 +16,7 @@ from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..error_texts import without_secrets
-from ..execution.looks import Look
+from ..execution.polls import Poll
 from ..state_progress import has_run, newest_batch
 from .trends import Measured
 
@@ -166,11 +166,11 @@ class Activity:
         self.of_operators: Mapping[str, OperatorMetrics] = {}
         """By uid; likewise."""
 
-    def looks(self) -> dict[str, Look]:
+    def looks(self) -> dict[str, Poll]:
         """Return what is to be done again and again."""
         return {
-            "tell what queries do": Look(self.look_at_queries, _QUERIES_SECONDS),
-            "tell what operators do": Look(self.look_at_operators, _OPERATORS_SECONDS),
+            "tell what queries do": Poll(self.look_at_queries, _QUERIES_SECONDS),
+            "tell what operators do": Poll(self.look_at_operators, _OPERATORS_SECONDS),
         }
 
     def look_at_queries(self) -> None:

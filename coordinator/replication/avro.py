@@ -20,7 +20,7 @@ import attrs
 from pyspark.sql import types as T  # noqa: N812 (its usual name)
 
 from ..errors import ReplicaError
-from ..extras import extra
+from ..extras import needs_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ def library() -> ModuleType:
         SetupError: it is not installed.
     """
     needed = "the package fastavro on the driver and on the executors"
-    with extra("avro", what="rows cannot be encoded in Avro", needed=needed):
+    with needs_extra("avro", what="rows cannot be encoded in Avro", needed=needed):
         import fastavro
     module: ModuleType = fastavro
     return module

@@ -33,7 +33,7 @@ from ..config import CheckpointConfig
 from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
-from ..execution.looks import Look, Looks
+from ..execution.polls import Poll, Polls
 from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
@@ -111,7 +111,7 @@ def assemble(
     storage: str,
     config: CheckpointConfig,
     restore: str | int,
-    made: ExitStack,
+    closing: ExitStack,
     stand_by: StandBy | None,
     within: FenceProof | None,
 ) -> Assembly:
@@ -123,7 +123,7 @@ def assemble(
         storage: URI where checkpoints go.
         config: how to checkpoint and restart.
         restore: as for ``CheckpointCoordinator``.
-        made: ends what was made, in the reverse order.
+        closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
 
@@ -136,34 +136,34 @@ def assemble(
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = open_catalog(uri, config)
         found = look(catalog, restore)
-    driver = Driver.prepare(spark, name, config, made)
+    driver = Driver.prepare(spark, name, config, closing)
     channels = Channels()
     runs = Runs(channels)
-    pipeline = _take_over(driver, catalog, found, restore, runs, made, stand_by, within)
+    pipeline = _take_over(driver, catalog, found, restore, runs, closing, stand_by, within)
 
     adoptions, ticks = Adoptions(), _ticks(driver)
     endpoint = driver.endpoint()
     local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
-    made.callback(local_recovery.close)
+    closing.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     journal = JournalWriter.of(catalog.store, pipeline.generation.generation)
     trends = TrendKeeper(catalog.store, pipeline.generation.generation, driver.clock)
     journaling = Announcer(both(journal.take, trends.take), "the journal")
-    made.callback(journaling.close)
+    closing.callback(journaling.close)
     tell = both(driver.tell, journaling.tell)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
     anchors = _anchors(spark, name, supervisor.is_interrupted)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
-    _begin(driver, pipeline, executor, supervisor, host, made)
+    _begin(driver, pipeline, executor, supervisor, host, closing)
     if anchors is not None:
-        made.callback(anchors.close)
+        closing.callback(anchors.close)
     partitioning = anchors.partition if anchors else by_id
     operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
-    looks: dict[str, Look] = {}
+    looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
         backlog = Backlog(executor.protocol, lambda: supervisor.queries)
-        looks["tell whether queries are behind their sources"] = Look(backlog.look, _BACKLOG_SECONDS)
+        looks["tell whether queries are behind their sources"] = Poll(backlog.look, _BACKLOG_SECONDS)
     if not session.is_local_mode(spark):
         spread = anchors.spread if anchors else _nothing_to_spread
         remote_hosts = RemoteHosts.of(
@@ -174,27 +174,27 @@ def assemble(
             spread,
             supervisor.is_interrupted,
         )
-        made.callback(remote_hosts.close)
+        closing.callback(remote_hosts.close)
         decommissioning = Decommissioning.of(spark, executor)
         losses = ExecutorLosses.of(spark, executor.protocol)
         looks |= {
-            "take executors in that have joined": Look(remote_hosts.look, _EXECUTORS_SECONDS),
-            "have shards leave executors that are decommissioned": Look(
+            "take executors in that have joined": Poll(remote_hosts.look, _EXECUTORS_SECONDS),
+            "have shards leave executors that are decommissioned": Poll(
                 decommissioning.look, _EXECUTORS_SECONDS
             ),
-            "tell which executors are gone": Look(losses.look, _EXECUTORS_SECONDS),
+            "tell which executors are gone": Poll(losses.look, _EXECUTORS_SECONDS),
         }
     savepoints = SavepointTargets(
         name, catalog.store.uri, config.savepoints.place, str(spark.sparkContext.master), config.shared
     )
     if (every := config.savepoints.every) is not None:
         schedule = _savepoint_schedule(every, config.savepoints.keep, driver, pipeline, executor, savepoints)
-        looks["take a scheduled savepoint"] = Look(schedule.look, LOOK_SECONDS)
-    made.callback(Looks.begin(looks).close)
+        looks["take a scheduled savepoint"] = Poll(schedule.look, LOOK_SECONDS)
+    closing.callback(Polls.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
-    made.callback(atexit.unregister, abandon)
+    closing.callback(atexit.unregister, abandon)
 
     lookup = _lookup(driver, executor, runs)
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
@@ -214,7 +214,7 @@ def assemble(
         channels=channels,
         savepoints=savepoints,
         monitor_url=driver.monitor.url if driver.monitor else None,
-        observe=_observing(driver, executor, supervisor, journal, trends, lookup, catalog.store, made),
+        observe=_observing(driver, executor, supervisor, journal, trends, lookup, catalog.store, closing),
         interrupt=partial(_interrupt, supervisor, anchors),
         abandon=abandon,
     )
@@ -234,13 +234,13 @@ def _observing(
     trends: TrendKeeper,
     lookup: Lookup,
     store: Store,
-    made: ExitStack,
+    closing: ExitStack,
 ) -> Callable[[Orders], None]:
     """Return what lets the driver answer for the pipeline; nothing is read if it does not answer."""
     if (monitor := driver.monitor) is None:
         return lambda orders: None
     activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host, trends.add)
-    made.callback(Looks.begin(activity.looks()).close)
+    closing.callback(Polls.begin(activity.looks()).close)
     began, home = driver.clock(), _home(driver.spark, store)
     return lambda orders: monitor.tell(
         Observed(orders, executor, supervisor, journal, trends, home, driver.clock, began, activity, store)
@@ -264,7 +264,7 @@ def _take_over(
     found: FoundPipeline,
     restore: str | int,
     runs: Runs,
-    made: ExitStack,
+    closing: ExitStack,
     stand_by: StandBy | None,
     within: FenceProof | None,
 ) -> TakenPipeline:
@@ -276,10 +276,10 @@ def _take_over(
     )
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
-            pipeline = take_over.now(found, made)
+            pipeline = take_over.now(found, closing)
     else:
         standby = WaitingDriver(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
-        pipeline = take_over.in_turn(standby, found, made)
+        pipeline = take_over.in_turn(standby, found, closing)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline
 
@@ -387,16 +387,16 @@ def _begin(
     executor: CheckpointExecutor,
     supervisor: Supervisor,
     host: LocalHost | None,
-    made: ExitStack,
+    closing: ExitStack,
 ) -> None:
     """Let the parts know each other, and then the state hosts in."""
-    made.callback(executor.close)
+    closing.callback(executor.close)
     if pipeline.point is not None:
         executor.protocol.handle(PipelineRestored(pipeline.point.manifest.id))
     if host:
-        made.callback(host.close)
+        closing.callback(host.close)
     supervisor.begin(executor)
-    made.callback(supervisor.close)
+    closing.callback(supervisor.close)
     pipeline.watch.listen(supervisor.fenced)
     driver.server.answer(executor.hosts)
 

@@ -36,7 +36,7 @@ from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
 from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
-from ..extras import extra
+from ..extras import needs_extra
 from ..hosts.local_host import is_here
 from ..monitor.announcer import Announcer
 from ..recovery.announcements import Tell, both, tell_nobody
@@ -82,20 +82,22 @@ class Driver:
     """Tells the user of what happens."""
 
     @classmethod
-    def prepare(cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, made: ExitStack) -> Driver:
+    def prepare(
+        cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, closing: ExitStack
+    ) -> Driver:
         """Listen for state hosts, and make directories that this driver can write into.
 
         Args:
             spark: the session.
             pipeline: its name.
             config: how to checkpoint and restart.
-            made: ends what was made, in the reverse order.
+            closing: ends what was made, in the reverse order.
 
         Raises:
             ChandyError: the address or a directory is not as it must be.
         """
         # First, so that it ends last.
-        tell = _telling(pipeline, config, made)
+        tell = _telling(pipeline, config, closing)
         runtime = private_directory(runtime_directory())
         # Here and not in the first batch: a task could tell nobody but Spark.
         check_runtime(runtime)
@@ -107,18 +109,18 @@ class Driver:
             ports=config.port_range,
             runtime=runtime,
         )
-        made.callback(server.shutdown)
+        closing.callback(server.shutdown)
         cache = Path(config.cache_dir or runtime / CACHE)
         _make_cache(cache)
         work_dir = _open_work_dir(spark, config)
         directories = QueryDirectories(work_dir if isinstance(work_dir, Path) else None, pipeline)
-        made.callback(directories.close)
+        closing.callback(directories.close)
         java = JavaWatch.begin(spark, config.java_timeout_seconds)
-        made.callback(java.close)
-        made.callback(hide_warning_of_stops(spark))
+        closing.callback(java.close)
+        closing.callback(hide_warning_of_stops(spark))
         monitor = _monitor(pipeline, config)
         if monitor is not None:
-            made.callback(monitor.close)
+            closing.callback(monitor.close)
         return cls(
             spark=spark,
             pipeline=pipeline,
@@ -221,22 +223,22 @@ def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | Hado
     return folder
 
 
-def _telling(pipeline: str, config: CheckpointConfig, made: ExitStack) -> Tell:
+def _telling(pipeline: str, config: CheckpointConfig, closing: ExitStack) -> Tell:
     tell: Tell = tell_nobody
     if config.on_event is not None:
         announcer = Announcer(config.on_event)
-        made.callback(announcer.close)
+        closing.callback(announcer.close)
         tell = announcer.tell
     if config.traces:
         tracing = Announcer(_traces(pipeline).take, "traces")
-        made.callback(tracing.close)
+        closing.callback(tracing.close)
         tell = both(tell, tracing.tell)
     return tell
 
 
 def _traces(pipeline: str) -> Traces:
     # A pipeline without it needs none of its packages.
-    with extra("traces", what="there can be no traces", needed="the packages of OpenTelemetry"):
+    with needs_extra("traces", what="there can be no traces", needed="the packages of OpenTelemetry"):
         from ..monitor.traces import Traces
     return Traces(pipeline)
 
@@ -246,7 +248,7 @@ def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
     if (listening := config.listening) is None:
         return None
     # A pipeline without it needs none of its packages.
-    with extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
+    with needs_extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
         from ..monitor.server import Monitor
     return Monitor.begin(pipeline, listening)
 

@@ -133,12 +133,12 @@ class PipelineTakeover:
     """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
     it is part of no other."""
 
-    def in_turn(self, standby: WaitingDriver, found: FoundPipeline, made: ExitStack) -> TakenPipeline:
+    def in_turn(self, standby: WaitingDriver, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:
         """Wait until this driver is needed, and take over; if another one is faster, wait again.
 
         Args:
             standby: tells when it is needed.
-            found, made: as for ``now``.
+            found, closing: as for ``now``.
         """
         while True:
             won = standby.wait()
@@ -155,15 +155,15 @@ class PipelineTakeover:
                         "the storage has failed in a take-over; the standby tries again", error=str(error)
                     )
                     continue
-                made.push(attempt.pop_all())
+                closing.push(attempt.pop_all())
                 return pipeline
 
-    def now(self, found: FoundPipeline, made: ExitStack, won: Won | None = None) -> TakenPipeline:
+    def now(self, found: FoundPipeline, closing: ExitStack, won: Won | None = None) -> TakenPipeline:
         """Claim the next generation, wait until no predecessor writes into the sinks any more, and begin.
 
         Args:
             found: what the storage had a moment ago.
-            made: ends what was made, in the reverse order.
+            closing: ends what was made, in the reverse order.
             won: the claim of a standby, which keeps a lease from now on; None: claim now.
         """
         catalog, patience = self.catalog, self.config.takeover_timeout_seconds
@@ -176,7 +176,7 @@ class PipelineTakeover:
         )
         lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
         leadership = Leadership.take(catalog, claim, self.java, lease)
-        made.callback(leadership.step_down_after, self.runs.await_ends)
+        closing.callback(leadership.step_down_after, self.runs.await_ends)
         await_predecessors(catalog, claim, patience, won.silence if won else None)
         # A savepoint's id may be above all of this pipeline's.
         chosen = found.point if is_chosen(self.restore) else None
@@ -193,7 +193,7 @@ class PipelineTakeover:
             within=self.within,
         )
         leadership.listen(watch.fence)
-        made.callback(watch.close)
+        closing.callback(watch.close)
         watch.begin()
         if self.config.claim and point is not None and point.is_savepoint:
             claim_restored(catalog, open_store(point.root), watch.proof)

@@ -11,7 +11,7 @@ import attrs
 from ....storage.logs import logger
 from ...error_texts import without_secrets
 from ...errors import ConfigError
-from ...extras import extra
+from ...extras import needs_extra
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 from .errors import ClientFailure, Meaning, described, meaning, translated
 
@@ -251,7 +251,7 @@ def library() -> ModuleType:
     Raises:
         SetupError: it is not installed.
     """
-    with extra("kafka", what="Kafka cannot be reached", needed="the package confluent-kafka"):
+    with needs_extra("kafka", what="Kafka cannot be reached", needed="the package confluent-kafka"):
         import confluent_kafka
     module: ModuleType = confluent_kafka
     return module

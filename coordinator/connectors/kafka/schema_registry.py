@@ -11,7 +11,7 @@ import attrs
 from ...durations import Duration, seconds
 from ...error_texts import without_secrets
 from ...errors import ConfigError
-from ...extras import extra
+from ...extras import needs_extra
 from ...fields import filled, instance, positive_duration, settings
 from ...sinks.two_phase.errors import OutputError, TargetUnavailableError
 
@@ -104,7 +104,7 @@ class SchemaRegistry:
 
 def _library() -> ModuleType:
     needed = "the package confluent-kafka[schemaregistry]"
-    with extra("avro", what="a schema registry cannot be asked", needed=needed):
+    with needs_extra("avro", what="a schema registry cannot be asked", needed=needed):
         import confluent_kafka.schema_registry as library
     module: ModuleType = library
     return module

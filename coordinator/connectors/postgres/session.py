@@ -15,7 +15,7 @@ import attrs
 
 from ....storage.errors import ChandyError
 from ...errors import SetupError
-from ...extras import extra
+from ...extras import needs_extra
 from ...sinks.two_phase.errors import OutputError, TargetFullError, TargetUnavailableError
 from . import sql
 
@@ -77,7 +77,7 @@ def client() -> ModuleType:
         SetupError: it is not installed.
     """
     needed = "psycopg 3, the client of PostgreSQL"
-    with extra("postgres", what="PostgresSink cannot be used", needed=needed):
+    with needs_extra("postgres", what="PostgresSink cannot be used", needed=needed):
         import psycopg
     return psycopg
 

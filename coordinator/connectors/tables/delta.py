@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ....storage.errors import ChandyError
 from ...error_texts import without_places, without_secrets
-from ...extras import extra
+from ...extras import needs_extra
 from ...sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Position, Publish
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.limits import Limits, check_key
@@ -461,6 +461,6 @@ def _conflict() -> type[Exception]:
 
 def _client() -> ModuleType:
     needed = "delta-rs, the package deltalake"
-    with extra("delta", what="the sink for Delta tables cannot be used", needed=needed):
+    with needs_extra("delta", what="the sink for Delta tables cannot be used", needed=needed):
         import deltalake
     return deltalake

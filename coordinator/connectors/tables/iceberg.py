@@ -15,7 +15,7 @@ from ....storage.codec import from_json_of_any_version, to_json
 from ....storage.errors import ChandyError
 from ...error_texts import without_places, without_secrets
 from ...errors import SetupError
-from ...extras import extra
+from ...extras import needs_extra
 from ...sinks.two_phase.contract import Committer, Epoch, Fence, Position
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.limits import Limits, check_key
@@ -158,7 +158,7 @@ class IcebergSink(StagedSink):
             TargetUnavailableError: it cannot be reached.
         """
         what = "the sink for Iceberg tables cannot be used"
-        with extra("iceberg", what=what, needed="the package pyiceberg"):
+        with needs_extra("iceberg", what=what, needed="the package pyiceberg"):
             from pyiceberg.catalog import load_catalog
         with self.explained():
             return self._bounded(lambda: load_catalog(self.catalog_name, **self.catalog))

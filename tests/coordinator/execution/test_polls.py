@@ -1,4 +1,4 @@
-"""Looks are taken until they are closed, whatever becomes of one of them."""
+"""Polls are taken until they are closed, whatever becomes of one of them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from chandy.coordinator.execution import looks as module
-from chandy.coordinator.execution.looks import Look, Looks
+from chandy.coordinator.execution import polls as module
+from chandy.coordinator.execution.polls import Poll, Polls
 
 from ...waiting import DEADLINE, eventually
 
-Begin = Callable[[Mapping[str, Callable[[], None]]], Looks]
+Begin = Callable[[Mapping[str, Callable[[], None]]], Polls]
 
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
     with ExitStack() as made:
 
-        def begin_watch(looks: Mapping[str, Callable[[], None]]) -> Looks:
-            watch = Looks.begin({aim: Look(take, 0.01) for aim, take in looks.items()})
+        def begin_watch(looks: Mapping[str, Callable[[], None]]) -> Polls:
+            watch = Polls.begin({aim: Poll(take, 0.01) for aim, take in looks.items()})
             made.callback(watch.close)
             return watch
 
@@ -65,10 +65,10 @@ def test_a_look_that_fails_is_taken_again_and_told_of_once_until_one_succeeds(
 
 def test_each_look_has_a_time_of_its_own() -> None:
     often, seldom = list[None](), list[None]()
-    watch = Looks.begin(
+    watch = Polls.begin(
         {
-            "look often": Look(lambda: often.append(None), 0.01),
-            "look seldom": Look(lambda: seldom.append(None), 2 * DEADLINE),
+            "look often": Poll(lambda: often.append(None), 0.01),
+            "look seldom": Poll(lambda: seldom.append(None), 2 * DEADLINE),
         }
     )
     eventually(lambda: len(often) > 5)
