@@ -336,7 +336,7 @@ def _delete(transaction: Transaction, keys: pa.Table, said: Mapping[str, str]) -
 
     def is_value(name: str, value: Any) -> BooleanExpression:
         if value is None:
-            return IsNull(name)  # type: ignore[arg-type]  # it takes a name, too
+            return IsNull(name)  # type: ignore[arg-type, call-arg]
         # PyIceberg keeps the rows of which a filter is false: it must be no null about a row.
         return And(NotNull(name), EqualTo(name, value))  # type: ignore[arg-type, call-arg]
 
