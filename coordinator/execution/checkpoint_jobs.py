@@ -93,7 +93,11 @@ class CheckpointJobs:
     # --- its place ------------------------------------------------------------------------------------------
 
     def choose_cut(self, choose: do.ChooseCut) -> JobSteps:
-        """Look up the newest batch of each query, in the order of the instruction."""
+        """Look up the newest batch of each query, in the order of the instruction.
+
+        Whether a query is first asked for the batch that it has begun or whether it has stopped does not matter: it is
+        asked again once all cuts are chosen, and a cut that it will not reach aborts the checkpoint.
+        """
         try:
             yield from self._take_place(choose)
         except FencedError as error:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import attrs
 
 from .. import runtime
-from ..errors import DamagedError, ObjectMissingError
+from ..errors import DamagedError, InvalidNameError, ObjectMissingError
 from ..ids import CheckpointId
+from ..keys import validate_key
 from ..store import Store
 from ..verified import verified
 from .catalog import Catalog
@@ -87,7 +88,11 @@ def verify_all(store: Store, manifests: Sequence[Manifest], threads: int = 4) ->
     distinct = dict.fromkeys(place for users in places for place in users)
     with runtime.pool(threads, "chandy-verify") as pool:
         found = dict(zip(distinct, pool.map(partial(_difference, store), distinct), strict=True))
-    return [_report(users, found) for users in places]
+    reports = [_report(users, found) for users in places]
+    return [
+        attrs.evolve(report, problems=(*_misnamed(manifest), *report.problems))
+        for report, manifest in zip(reports, manifests, strict=True)
+    ]
 
 
 def damaged_objects(reports: Mapping[CheckpointId, Report]) -> list[DamagedObject]:
@@ -175,13 +180,23 @@ def _handles(manifest: Manifest) -> list[tuple[str, Handle]]:
     return handles
 
 
+def _misnamed(manifest: Manifest) -> Iterator[DamagedFile]:
+    """Find the files that no restore would write, because their names lead out of its folder."""
+    for owner, handle in _handles(manifest):
+        for file in handle.files:
+            try:
+                validate_key(file.name)
+            except InvalidNameError as error:
+                yield DamagedFile(file.key, owner, error.expected, error.found)
+
+
 def _difference(store: Store, file: FileRef) -> str | None:
     """Return what is found instead of a file; None if the file is intact."""
     try:
         check(store, file)
     except DamagedError as error:
         return error.found
-    except ObjectMissingError:
+    except (ObjectMissingError, InvalidNameError):
         return "no such object"
     return None
 

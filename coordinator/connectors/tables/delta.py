@@ -154,7 +154,7 @@ class DeltaSink(StagedSink):
                 f"one by {', '.join(partitions)}" if partitions else "one without partitions",
                 "leave out `partition_by` of the sink, or name another table",
             )
-        return attrs.evolve(limits_of(table, self.key), lengths=_lengths(table))
+        return attrs.evolve(limits_of(table), lengths=_lengths(table))
 
     def _check_rules(self, table: DeltaTable, schema: pa.Schema) -> None:
         """Refuse upserts that the table's properties and metadata do not permit, whatever the rows are.
@@ -377,7 +377,7 @@ class _Committer(Committer):
         rows = last_rows(staged.tables(), _schema_of(table), sink.key, deleted, sink.name, fill=False)
         merge = table.merge(
             rows,
-            " AND ".join(f"old.{_quoted(name)} = new.{_quoted(name)}" for name in self._sink.key),
+            _same_key(rows.select(list(sink.key))),
             source_alias="new",
             target_alias="old",
             commit_properties=properties,
@@ -419,6 +419,13 @@ def _lengths(table: pa.Schema) -> dict[str, int]:
     said = {field.name: (field.metadata or {}).get(_TEXT, b"").decode() for field in table}
     found = {name: _SIZED.fullmatch(text) for name, text in said.items()}
     return {name: int(sized[1]) for name, sized in found.items() if sized}
+
+
+def _same_key(keys: pa.Table) -> str:
+    """Return when a row of the table has one of these keys. A null equals a null, as in Spark's GROUP BY."""
+    # Where it is not needed, it would keep delta-rs from passing over files. Columns of both kinds are joined slowly.
+    equal = "IS NOT DISTINCT FROM" if any(column.null_count for column in keys.columns) else "="
+    return " AND ".join(f"(old.{_quoted(name)} {equal} new.{_quoted(name)})" for name in keys.column_names)
 
 
 def _quoted(name: str) -> str:

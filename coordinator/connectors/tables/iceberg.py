@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import attrs
 from typing_extensions import override
@@ -31,6 +32,7 @@ from .upserting import Mode, check_mode, last_rows, unmarked
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
 
@@ -122,7 +124,7 @@ class IcebergSink(StagedSink):
             fields = _schema_of(found)
             check_schema(schema, fields, self.name)
             _check_partitions(found, self.name)
-            return limits_of(fields, self.key)
+            return limits_of(fields)
 
     @override
     def unpublishable(self, rows: pa.Table) -> str | None:
@@ -245,13 +247,21 @@ class IcebergSink(StagedSink):
     def _upsert(
         self, transaction: Transaction, schema: pa.Schema, staged: StagedRows, said: Mapping[str, str]
     ) -> bool:
-        rows = last_rows(staged.tables(), schema, self.key, self.deleted, self.name, fill=True)
+        rows, key = (
+            last_rows(staged.tables(), schema, self.key, self.deleted, self.name, fill=True),
+            list(self.key),
+        )
         before = transaction.table_metadata.current_snapshot_id
         if self.deleted is not None:
             rows, gone = _kept_and_gone(rows, self.deleted)
-            _delete(transaction, gone.select(list(self.key)), said)
-        if len(rows):
-            transaction.upsert(rows, join_cols=list(self.key), snapshot_properties=dict(said))
+            _delete(transaction, gone.select(key), said)
+        whole, partly_null = _by_nulls(rows, key)
+        if len(whole):
+            transaction.upsert(whole, join_cols=key, snapshot_properties=dict(said))
+        if len(partly_null):
+            # To PyIceberg's upsert they equal nothing.
+            _delete(transaction, partly_null.select(key), said)
+            transaction.append(partly_null, snapshot_properties=dict(said))
         # Rows that are there as they are to be, and keys to delete that are not there, change nothing.
         return bool(transaction.table_metadata.current_snapshot_id != before)
 
@@ -320,15 +330,35 @@ def _kept_and_gone(rows: pa.Table, deleted: str) -> tuple[pa.Table, pa.Table]:
 
 
 def _delete(transaction: Transaction, keys: pa.Table, said: Mapping[str, str]) -> None:
-    """Delete the rows that have one of these keys, if the table has any."""
+    """Delete the rows that have one of these keys, if there are any. A null equals a null, as in Spark's GROUP BY."""
+    from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, EqualTo, IsNull, NotNull, Or
     from pyiceberg.table.upsert_util import create_match_filter
 
-    if not len(keys):
-        return
-    with warnings.catch_warnings():
-        # It may match none.
-        warnings.simplefilter("ignore")
-        transaction.delete(create_match_filter(keys, keys.column_names), snapshot_properties=dict(said))
+    def is_value(name: str, value: Any) -> BooleanExpression:
+        if value is None:
+            return IsNull(name)  # type: ignore[arg-type, call-arg]
+        # PyIceberg keeps the rows of which a filter is false: it must be no null about a row.
+        return And(NotNull(name), EqualTo(name, value))  # type: ignore[arg-type, call-arg]
+
+    whole, partly_null = _by_nulls(keys, keys.column_names)
+    same = [
+        And(*(is_value(name, value) for name, value in row.items()), AlwaysTrue())
+        for row in partly_null.to_pylist()
+    ]
+    found = [create_match_filter(whole, keys.column_names)] if len(whole) else []
+    for filter in (*found, *([Or(*same, AlwaysFalse())] if same else [])):
+        with warnings.catch_warnings():
+            # It may match none.
+            warnings.simplefilter("ignore")
+            transaction.delete(filter, snapshot_properties=dict(said))
+
+
+def _by_nulls(rows: pa.Table, key: list[str]) -> tuple[pa.Table, pa.Table]:
+    """Return the rows without a null in their key, and those with one."""
+    import pyarrow.compute as pc
+
+    has_null = functools.reduce(pc.or_, (pc.is_null(rows.column(name)) for name in key))
+    return rows.filter(pc.invert(has_null)), rows.filter(has_null)
 
 
 def _property(fence: Fence) -> str:

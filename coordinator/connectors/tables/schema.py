@@ -59,9 +59,9 @@ def check_schema(rows: pa.Schema, table: pa.Schema, target: str) -> None:
         )
 
 
-def limits_of(table: pa.Schema, key: tuple[str, ...]) -> Limits:
-    """Return what the columns of a table do not take: nulls, also nested ones and in a key, and lengths of bytes."""
-    return Limits(frozenset(key), columns=tuple(field for field in table if limits_values(field)))
+def limits_of(table: pa.Schema) -> Limits:
+    """Return what the columns of a table do not take: nulls, also nested ones, and lengths of bytes."""
+    return Limits(columns=tuple(field for field in table if limits_values(field)))
 
 
 def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> pa.Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ...sinks.two_phase.errors import OutputError
 from ...sinks.two_phase.limits import one_key
-from .schema import fit, rows_with_null
+from .schema import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,31 +84,20 @@ def last_rows(
         fill: as for ``fit``.
 
     Raises:
-        OutputError: a row does not fit, or has a null in its key.
+        OutputError: a row does not fit.
     """
     import pyarrow as pa
 
     marked = table if deleted is None else table.append(pa.field(deleted, pa.bool_()))
     fitted = [fit(rows, marked, target, fill=fill) for rows in tables]
-    return last_by_key(pa.concat_tables(fitted), key, target)
+    return last_by_key(pa.concat_tables(fitted), key)
 
 
-def last_by_key(rows: pa.Table, key: tuple[str, ...], target: str) -> pa.Table:
-    """Return the last row of each key, in the order of the rows, and what is one key as one value.
-
-    Raises:
-        OutputError: a row has a null in its key. Such a row equals no other, and would be added again and again.
-    """
+def last_by_key(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Return the last row of each key, in the order of the rows, and what is one key as one value."""
     import pyarrow as pa
 
     for name in key:
-        if rows.column(name).null_count:
-            raise OutputError(
-                f"{target} refuses rows",
-                f"key column {name!r} to be never null",
-                rows_with_null(rows, name),
-                "filter them in the query, or choose another key",
-            )
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), one_key(rows.column(at)))
     number = "_chandy_number"

@@ -107,3 +107,49 @@ def test_a_mark_of_deletions_is_a_boolean_apart_from_the_key_of_an_upsert(
 ) -> None:
     with pytest.raises(OutputError, match="a boolean column 'gone' apart from the key"):
         deleting(table, **options).check(pa.schema(columns))
+
+
+def in_delta(folder: Path) -> tuple[DeltaSink | IcebergSink, Callable[[], pa.Table]]:
+    sink = DeltaSink(str(folder / "out"), mode="upsert", key=("a", "b"), deleted="gone")
+    return sink, lambda: sink.open().to_pyarrow_table()
+
+
+def in_iceberg(folder: Path) -> tuple[DeltaSink | IcebergSink, Callable[[], pa.Table]]:
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    sink = IcebergSink(catalog, "db.out", mode="upsert", key=("a", "b"), deleted="gone")
+
+    def read() -> pa.Table:
+        with sink.connected() as found:
+            return sink.load(found).scan().to_arrow()
+
+    return sink, read
+
+
+@pytest.mark.parametrize("make", [in_delta, in_iceberg])
+def test_a_null_in_a_key_equals_a_null(
+    make: Callable[[Path], tuple[DeltaSink | IcebergSink, Callable[[], pa.Table]]], tmp_path: Path
+) -> None:
+    sink, read = make(tmp_path)
+    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64()), ("gone", pa.bool_())])
+    sink.check(schema)
+    committer, numbers = pipeline.recover(), chance("nulls in keys", make.__name__)
+    expected: dict[tuple[int | None, str | None], int] = {}
+    for epoch in range(1, 6):
+        rows = [
+            {
+                "a": numbers.choice([None, 1, 2]),
+                "b": numbers.choice([None, "x", "y"]),
+                "v": 100 * epoch + at,
+                "gone": numbers.choice([True, False, None]),
+            }
+            for at in range(numbers.randint(1, 12))
+        ]
+        for row in rows:
+            expected.pop((row["a"], row["b"]), None)
+            if not row["gone"]:
+                expected[row["a"], row["b"]] = row["v"]
+        committer.commit(pipeline.accepted(epoch, pa.Table.from_pylist(rows, schema=schema)))
+        found = [(row["a"], row["b"], row["v"]) for row in read().to_pylist()]
+        assert sorted(found, key=repr) == sorted(((*key, v) for key, v in expected.items()), key=repr)
+    committer.close()

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.connectors.tables.schema import fit, misfits
-from chandy.coordinator.connectors.tables.upserting import last_by_key
 from chandy.coordinator.sinks.two_phase.errors import OutputError
 
 TABLE = pa.schema(
@@ -59,8 +58,6 @@ def test_a_column_that_must_be_filled_is_named_with_a_row_where_it_is_not() -> N
     where = r"2 rows of 3 where it is, the first {'k': None, 'v': 'b'}"
     with pytest.raises(OutputError, match=rf"the table refuses rows.*column 'k'.*{where}"):
         fit(rows, TABLE, "the table")
-    with pytest.raises(OutputError, match=rf"key column 'k' to be never null.*{where}"):
-        last_by_key(rows, ("k",), "the table")
     with pytest.raises(OutputError) as caught:
         fit(rows.slice(2), TABLE, "the table")
     assert len(str(caught.value)) < 1_000

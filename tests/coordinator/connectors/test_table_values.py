@@ -87,7 +87,7 @@ def keys(draw: st.DrawFn, count: int) -> pa.Array:
     kind = draw(kinds() | st.just(Kind(pa.float64(), st.sampled_from([0.0, -0.0, math.nan, 1.5]))))
     if draw(st.booleans()):
         return pa.array(range(count), pa.int32())
-    values = draw(st.lists(kind.values, min_size=1, max_size=count))
+    values = draw(st.lists(st.none() | kind.values, min_size=1, max_size=count))
     return pa.array([draw(st.sampled_from(values)) for _ in range(count)], kind.arrow)
 
 

@@ -329,6 +329,20 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
     assert successor.next_id == 3
 
 
+@pytest.mark.parametrize("is_savepoint", [False, True], ids=["checkpoint", "savepoint"])
+def test_a_coordinator_that_was_overtaken_takes_no_id_of_its_successor(
+    setup: Setup, tmp_path: Path, is_savepoint: bool
+) -> None:
+    successor = setup.catalog.take_over("another driver", 2000.0)
+    before, target = setup.store.list(), LocalStore(tmp_path / "target")
+    root = target.uri if is_savepoint else setup.store.uri
+    for _ in setup.executor.jobs.choose_cut(do.ChooseCut(successor.next_id, ("q",), root, is_savepoint)):
+        pass
+    assert setup.store.list() == before
+    assert target.list() == []
+    assert not any(isinstance(one.event, on.CutChosen) for one in setup.executor.protocol.events)
+
+
 def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setup) -> None:
     setup.completed()
     setup.store.delete_all(setup.store.list())

@@ -102,6 +102,19 @@ def test_all_problems_are_told_not_only_the_first(store: LocalStore, manifest: M
     assert len(verify(store, manifest).problems) == 5
 
 
+@pytest.mark.parametrize("what", ["name", "key"])
+@pytest.mark.parametrize("path", ["../../outside", "/etc/outside", "a\\b"])
+def test_a_file_whose_name_or_key_no_restore_would_take_is_a_problem(
+    store: LocalStore, manifest: Manifest, what: str, path: str
+) -> None:
+    (query,) = manifest.queries
+    (file,) = query.files.files
+    moved = Handle((attrs.evolve(file, **{what: path}),))
+    (problem,) = verify(store, attrs.evolve(manifest, queries=(attrs.evolve(query, files=moved),))).problems
+    assert repr(path) in str(problem) if what == "name" else problem.found == "no such object"
+    assert "query" in problem.file
+
+
 def test_bytes_behind_the_end_of_a_shared_file_are_damage(store: LocalStore, manifest: Manifest) -> None:
     key = manifest.queries[0].files.files[0].key
     store.write(key, store.read(key) + b"x")
