@@ -117,8 +117,10 @@ def _serving(folder: Path) -> Iterator[dict[str, TaskClient]]:
             if not port:
                 raise OSError(f"the state host did not start: {(folder / 'host.log').read_text()}")
             clients = {
-                UNIX: TaskClient(f"grpc+unix://{folder / SOCKET}", serving.token),
-                MTLS: TaskClient(f"grpc+tls://127.0.0.1:{int(port)}", serving.token, serving.identity),
+                UNIX: TaskClient.over_flight(f"grpc+unix://{folder / SOCKET}", serving.token),
+                MTLS: TaskClient.over_flight(
+                    f"grpc+tls://127.0.0.1:{int(port)}", serving.token, serving.identity
+                ),
             }
             yield clients
             for client in clients.values():

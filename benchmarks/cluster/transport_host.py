@@ -53,8 +53,8 @@ def main() -> None:
     folder = Path(serving.folder)
     control: Any = _Alone()
     host = StateHost("host", control, folder / "state", Memory(_MEMORY), FileCache(folder / "cache"))
-    _near = HostServer(f"grpc+unix://{folder / SOCKET}", serving.token, "host", host)
-    far = HostServer("grpc+tls://127.0.0.1:0", serving.token, "host", host, serving.identity)
+    _near = HostServer(f"grpc+unix://{folder / SOCKET}", serving.token, host)
+    far = HostServer("grpc+tls://127.0.0.1:0", serving.token, host, serving.identity)
     print(far.port, flush=True)
     sys.stdin.buffer.read()
     # Open calls and RocksDB's threads have nothing left to do.

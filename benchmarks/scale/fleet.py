@@ -37,7 +37,7 @@ class Host:
         self._acks_a_message = assignment.fleet.acks_a_message
         self._client = CoordinatorClient(assignment.endpoint)
         hello = HostHello(name, f"grpc://{name}:1", name, name, 1)
-        self._stream = OrderStream(self._client.client, hello, self._obey, Lease(_LEASE_SECONDS))
+        self._stream = OrderStream(self._client, hello, self._obey, Lease(_LEASE_SECONDS))
         self._orders: queue.SimpleQueue[tuple[SnapshotOrder, float]] = queue.SimpleQueue()
         self.ordered_at = 0.0
         """When the last order arrived, in monotonic seconds."""

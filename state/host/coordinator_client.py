@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, Protocol, get_args
 
 import attrs
 from pyarrow import flight
@@ -16,7 +16,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import logger
 from ..errors import CoordinatorLostError
 from ..rpc.calls import ActionClient
-from ..rpc.messages import DiskSpace, Endpoint, HostHello, HostPulse, Message, Reply, reply_of
+from ..rpc.messages import Control, DiskSpace, Endpoint, HostHello, HostPulse, Message, Reply, reply_of
 from ..rpc.orders import Order
 
 _log = logger(__name__)
@@ -25,19 +25,34 @@ PULSE_SECONDS: Final = 1.0
 """The pause between two words that the host lives."""
 
 
-class CoordinatorClient:
-    """``Control`` over Arrow Flight. It may be used from many threads.
+class CoordinatorLink(Control, Protocol):
+    """A host's connection to its coordinator, for use from many threads.
 
-    ``send`` raises what the coordinator raised, or ``CoordinatorLostError``.
+    All calls raise what the coordinator raised, or ``CoordinatorLostError``.
     """
 
+    address: str
+    """Where the coordinator is."""
+
+    def orders(self, hello: HostHello) -> Iterator[Order]:
+        """Register a host, and yield its orders as they come."""
+        ...
+
+
+class CoordinatorClient:
+    """``CoordinatorLink`` over Arrow Flight."""
+
     def __init__(self, endpoint: Endpoint) -> None:
+        self.address = endpoint.address
         self.client = ActionClient(
             endpoint.address, endpoint.token, CoordinatorLostError, identity=endpoint.identity
         )
 
     def send(self, message: Message[Reply]) -> Reply:  # noqa: D102 - see Control
         return self.client.call(type(message).__name__, message, reply_of(type(message)))
+
+    def orders(self, hello: HostHello) -> Iterator[Order]:  # noqa: D102 - see CoordinatorLink
+        return self.client.stream("orders", hello, get_args(Order))
 
 
 @attrs.define
@@ -69,7 +84,7 @@ class Pulse:
     stopped process.
     """
 
-    control: CoordinatorClient
+    control: Control
     host: str
     directory: Path
     pause: float = PULSE_SECONDS
@@ -111,7 +126,7 @@ class OrderStream:
     Every message renews the lease. The coordinator sends the first as soon as it has registered the host.
     """
 
-    client: ActionClient
+    coordinator: CoordinatorLink
     hello: HostHello
     obey: Callable[[Order], None]
     lease: Lease
@@ -123,7 +138,7 @@ class OrderStream:
         """Obey orders until ``stopped``. Run it on a thread of its own."""
         while not self.stopped.is_set():
             try:
-                for order in self.client.stream("orders", self.hello, get_args(Order)):
+                for order in self.coordinator.orders(self.hello):
                     self.lease.renew()
                     self.welcomed.set()
                     self._obey(order)

@@ -165,7 +165,9 @@ def _client(config: HostConfig) -> TaskClient:
     if client is None:
         endpoint = config.endpoint
         looks = endpoint.patience > 0
-        client = _clients[key] = TaskClient(config.address, endpoint.token, endpoint.identity, looks=looks)
+        client = _clients[key] = TaskClient.over_flight(
+            config.address, endpoint.token, endpoint.identity, looks=looks
+        )
     return client
 
 

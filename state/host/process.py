@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import uuid
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -28,14 +27,14 @@ from ..rpc.client import HostClient
 from ..rpc.messages import Endpoint, HostHello
 from ..rpc.tls import SCHEME
 from .changelogs import HostChangelogs, RunChangelogs
-from .coordinator_client import CoordinatorClient, Lease, OrderStream, Pulse
+from .coordinator_client import CoordinatorClient
 from .host_config import DISCOVERY_FOLDER, LOG, READY, SOCKET, SPARE, START_LOCK, UNIX, HostConfig
+from .life import live
 from .memory import Memory
 from .serving import HostServer
 from .state_host import StateHost
 
 _HIDDEN_SOCKET: Final = ".new"
-_LOOK_SECONDS: Final = 0.1
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread may keep the GIL while another one waits. With Python's default of 5 ms, batches would wait that
 long again and again for a thread that writes a checkpoint."""
@@ -75,14 +74,22 @@ def run(config: HostConfig) -> NoReturn:
         hidden = directory / _HIDDEN_SOCKET
         hidden.unlink(missing_ok=True)
         # It serves in gRPC's threads from now on, as long as the variable lives: until the process ends.
-        _server = HostServer(f"{UNIX}{hidden}", config.endpoint.token, host, state_host)
-        _remote = _serve_others(config, host, state_host)
-        with Pulse(control, host, workspace.path).beating():
-            hello = _hello(config, host, _remote, changelogs)
-            code = _serve(config, hello, control, state_host, end)
-        # A signal may have been meant for the executor: another host of the machine may take the shards.
-        if isinstance(changelogs, HostChangelogs) and not (state_host.is_replaced or end.has_come):
-            changelogs.delete()
+        _server = HostServer(f"{UNIX}{hidden}", config.endpoint.token, state_host)
+        _remote = _serve_others(config, state_host)
+
+        def announce() -> None:
+            hidden.rename(config.socket)
+            _announce_ready()
+
+        code = live(
+            _hello(config, host, _remote, changelogs),
+            control,
+            state_host,
+            directory=workspace.path,
+            lease_seconds=config.lease_seconds,
+            announce=announce,
+            must_end=lambda: end.has_come,
+        )
     except Exception:  # noqa: BLE001 - the directories must be removed in any case
         _log.exception("failed", host=host)
     _log.info("ending", host=host, code=code)
@@ -106,7 +113,7 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def _serve_others(config: HostConfig, host: str, state_host: StateHost) -> HostServer | None:
+def _serve_others(config: HostConfig, state_host: StateHost) -> HostServer | None:
     """Serve processes that cannot use the Unix socket, if there are any."""
     endpoint = config.endpoint
     if endpoint.identity is None:
@@ -114,7 +121,7 @@ def _serve_others(config: HostConfig, host: str, state_host: StateHost) -> HostS
     identity, address = endpoint.identity, bind_address(own_address(endpoint.address))
 
     def start(port: int) -> HostServer:
-        return HostServer(location(SCHEME, address, port), endpoint.token, host, state_host, identity)
+        return HostServer(location(SCHEME, address, port), endpoint.token, state_host, identity)
 
     return serve(endpoint.ports, address, Path(endpoint.runtime), start)
 
@@ -155,29 +162,6 @@ def _hello(
         spark_executor=config.spark_executor,
         changelogs=shared,
     )
-
-
-def _serve(
-    config: HostConfig, hello: HostHello, control: CoordinatorClient, state_host: StateHost, end: EndSignal
-) -> int:
-    """Register the host with the coordinator and serve until the end; return the exit code."""
-    lease = Lease(config.lease_seconds)
-    orders = OrderStream(control.client, hello, state_host.obey, lease)
-    threading.Thread(target=orders.follow, name="orders", daemon=True).start()
-    while not orders.welcomed.wait(_LOOK_SECONDS):
-        if end.has_come:
-            return 0
-        if lease.expired:
-            _log.error("the coordinator did not answer", address=config.endpoint.address)
-            return 1
-    config.socket.with_name(_HIDDEN_SOCKET).rename(config.socket)
-    _announce_ready()
-    _log.info("serving", host=hello.host, pid=hello.pid, address=hello.address, network=hello.network)
-    while not state_host.stopped.wait(_LOOK_SECONDS) and not end.has_come:
-        if lease.expired:
-            _log.error("lease lost", seconds=config.lease_seconds)
-            return 1
-    return 0
 
 
 def _announce_ready() -> None:

@@ -96,11 +96,12 @@ class StateHost:
             changelogs: where changelogs are kept, which outlive the host. None: no changelogs.
             peers: the other hosts; None if there is none.
         """
+        self.host = host
+        """Its id."""
         self.stopped = runtime.flag()
         """Set when the coordinator has ordered the process to end."""
         self.is_replaced = False
         """Whether another host may then open its shards from its changelogs."""
-        self._host = host
         self._control = control
         self._directory = directory
         self._memory = memory
@@ -167,7 +168,7 @@ class StateHost:
         for number, shard in found.items():
             if shard.term != task.terms.get(number, FIRST_TERM):
                 raise ShardMissingError(
-                    f"{shard.name} in term {task.terms.get(number, FIRST_TERM)}", self._host
+                    f"{shard.name} in term {task.terms.get(number, FIRST_TERM)}", self.host
                 )
         return found
 
@@ -201,7 +202,7 @@ class StateHost:
         key = ShardKey(request.query_id, request.shard.uid, request.shard.shard)
         shard = self._table.held(key)
         if shard.term != request.term:
-            raise ShardMissingError(f"{key} in term {request.term}", self._host)
+            raise ShardMissingError(f"{key} in term {request.term}", self.host)
         found = shard.hand_over(request.after, request.cut, request.standby)
         if request.cut is not None:
             self._table.set_aside(key, shard)
@@ -286,6 +287,11 @@ class StateHost:
             case Heartbeat():
                 pass
 
+    def leave(self) -> None:
+        """Delete the changelogs, unless another host may open its shards from them. The process ends."""
+        if isinstance(self._changelogs, HostChangelogs) and not self.is_replaced:
+            self._changelogs.delete()
+
     def close(self) -> None:
         """Close all shards. The caller deletes the directory."""
         if self._arrivals is not None:
@@ -297,7 +303,7 @@ class StateHost:
         if self._arrivals is not None:
             self._arrivals.settle(order)
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
-        is_own = order.owner == self._host
+        is_own = order.owner == self.host
         self._table.settle(key, order.term if is_own else None)
         if not is_own:
             self._snapshots.forget([key])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, repeat
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -42,28 +42,93 @@ _BEGIN_LOOK_SECONDS: Final = 2.0
 """How long that host may take to say that it lives. If it is only busy, the task begins once more."""
 _HOPS: Final = 4
 """How often the owner of a shard is looked for before the search is given up."""
+T = TypeVar("T")
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Exchange(Protocol):
+    """The shards of one task on one host: what the task asks and changes, in the pieces that a host is sent.
+
+    All calls raise ``HostLostError`` if the host does not answer, or what it raises.
+    """
+
+    def fetch(self, shards: ShardColumn, keys: pa.Array) -> list[pa.Array]:
+        """Return the values of keys, in their order, in pieces."""
+        ...
+
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+        """Return a page of a scan: from ``first`` in the first shard, from ``start`` in the others."""
+        ...
+
+    def send(self, entries: Entries) -> None:
+        """Send changes."""
+        ...
+
+    def commit(self, metrics: OperatorMetrics) -> None:
+        """Have all changes staged."""
+        ...
+
+    def close(self) -> None:
+        """End it, and discard what was not staged."""
+        ...
+
+
+class HostLink(Protocol):
+    """The connection to one state host, for use from many threads."""
+
+    def call(self, action: str, request: object, answer: type[T], timeout: float | None = None) -> T:
+        """Call an action that returns one value, which may take so many seconds."""
+        ...
+
+    def tell(self, action: str, request: object) -> None:
+        """Call an action that returns nothing."""
+        ...
+
+    def exchange(self, task: BeginTask, liveness: Liveness | None) -> Exchange:
+        """Begin to exchange data of a task. ``liveness`` ends what waits for a host that is gone."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class _FlightLink(ActionClient):
+    """``HostLink`` over Arrow Flight."""
+
+    def exchange(self, task: BeginTask, liveness: Liveness | None) -> Exchange:
+        return _FlightExchange(self, task, liveness)
 
 
 class TaskClient:
     """Calls one state host and those that it names as owners of shards. It may be used from many threads.
 
     Args:
-        address: Arrow Flight location of the host.
-        token: what it wants of every call.
-        identity: what hosts on other machines want.
+        address: where the host is.
+        connect: connects to the host at an address.
         looks: whether hosts are asked, while a task waits for them, if they live: what waits fails if they do not. It
             is of no use where the pipeline goes back with every host that is lost.
     """
 
-    def __init__(
-        self, address: str, token: str, identity: Identity | None = None, *, looks: bool = False
-    ) -> None:
+    def __init__(self, address: str, connect: Callable[[str], HostLink], *, looks: bool = False) -> None:
         self.address = address
-        self._token = token
-        self._identity = identity
-        self._clients: dict[str, ActionClient] = {}
+        self._connect = connect
+        self._links: dict[str, HostLink] = {}
         self._liveness = Liveness(self._lives) if looks else None
+
+    @classmethod
+    def over_flight(
+        cls, address: str, token: str, identity: Identity | None = None, *, looks: bool = False
+    ) -> Self:
+        """Return a client over Arrow Flight.
+
+        Args:
+            address: Arrow Flight location of the host.
+            token: what it wants of every call.
+            identity: what hosts on other machines want.
+            looks: as for the constructor.
+        """
+        return cls(address, lambda to: _FlightLink(to, token, HostLostError, identity=identity), looks=looks)
 
     def begin(self, task: BeginTask) -> RemoteBatchAccess:
         """Make the task's shards ready for the batch, on whichever hosts they are.
@@ -93,11 +158,7 @@ class TaskClient:
                     elsewhere.setdefault(other, []).append(shard)
             if not elsewhere:
                 exchanges = {
-                    _Exchange(
-                        self._client(address),
-                        _with_shards(task, tuple(here), terms),
-                        self._liveness,
-                    ): here
+                    self._link(address).exchange(_with_shards(task, tuple(here), terms), self._liveness): here
                     for address, here in owners.items()
                     if here
                 }
@@ -115,9 +176,9 @@ class TaskClient:
         )
 
     def _begin(self, address: str, task: BeginTask) -> Begun:
-        client = self._client(address)
+        link = self._link(address)
         if self._liveness is None:
-            return client.call("begin", task, Begun)
+            return link.call("begin", task, Begun)
         waits: Iterator[float] = chain(_BEGIN_SECONDS, repeat(_BEGIN_SECONDS[-1]))
         within = _BEGIN_LOOK_SECONDS
         if address == self.address:
@@ -125,7 +186,7 @@ class TaskClient:
             waits, within = repeat(_LOOK_SECONDS), _LOOK_SECONDS
         while True:
             try:
-                return client.call("begin", task, Begun, next(waits))
+                return link.call("begin", task, Begun, next(waits))
             except HostLostError as error:
                 is_late = isinstance(error.__cause__, flight.FlightTimedOutError)
                 # It may be restoring. To begin again costs nothing.
@@ -134,26 +195,25 @@ class TaskClient:
 
     def _lives(self, address: str, within: float = _LOOK_SECONDS) -> bool:
         try:
-            self._client(address).call("host", AskHost(), HostName, within)
+            self._link(address).call("host", AskHost(), HostName, within)
         except HostLostError:
             return False
         return True
 
     def report(self, failure: TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
-        self._client(self.address).tell("report", failure)
+        self._link(self.address).tell("report", failure)
 
     def close(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            client.close()
+        for link in self._links.values():
+            link.close()
 
-    def _client(self, address: str) -> ActionClient:
-        client = self._clients.get(address)
-        if client is None:
-            client = ActionClient(address, self._token, HostLostError, identity=self._identity)
-            self._clients[address] = client
-        return client
+    def _link(self, address: str) -> HostLink:
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = self._connect(address)
+        return link
 
 
 class HostClient:
@@ -215,7 +275,7 @@ class RemoteBatchAccess:
     """
 
     def __init__(
-        self, task: BeginTask, times: BatchTimes, fresh: frozenset[int], exchanges: dict[_Exchange, list[int]]
+        self, task: BeginTask, times: BatchTimes, fresh: frozenset[int], exchanges: dict[Exchange, list[int]]
     ) -> None:
         self.task = task
         self._times = times
@@ -342,7 +402,7 @@ class RemoteBatchAccess:
             some = Entries(entries.shards[rows], entries.keys.take(rows), entries.values.take(rows))
             exchange.send(some)
 
-    def _split(self, shards: ShardColumn) -> Iterator[tuple[_Exchange, Rows]]:
+    def _split(self, shards: ShardColumn) -> Iterator[tuple[Exchange, Rows]]:
         routes = self._routes[shards]
         for number, exchange in enumerate(self._exchanges):
             rows = np.flatnonzero(routes == number)
@@ -350,10 +410,10 @@ class RemoteBatchAccess:
                 yield exchange, rows
 
 
-class _Exchange:
-    """The stream to one host, opened when it is first needed."""
+class _FlightExchange:
+    """``Exchange`` over a stream, opened when it is first needed."""
 
-    def __init__(self, client: ActionClient, task: BeginTask, liveness: Liveness | None = None) -> None:
+    def __init__(self, client: ActionClient, task: BeginTask, liveness: Liveness | None) -> None:
         self._client = client
         self._task = task
         self._liveness = liveness
@@ -374,7 +434,6 @@ class _Exchange:
         return values
 
     def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
-        """Ask for a page: from ``first`` in the first shard, from ``start`` in the others."""
         starts = [first, *[start] * (len(shards) - 1)]
         request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
         with self._waiting():

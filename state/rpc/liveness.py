@@ -7,11 +7,10 @@ host that somebody waits for is asked again and again whether it lives.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from ...storage import runtime
 from ...storage.logs import logger
 
 _log = logger(__name__)
@@ -29,9 +28,9 @@ class Liveness:
     def __init__(self, lives: Callable[[str], bool], pause: float = _PAUSE) -> None:
         self._lives = lives
         self._pause = pause
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._waiting: dict[object, tuple[str, Callable[[], None]]] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: runtime.Thread | None = None
 
     @contextlib.contextmanager
     def watching(self, address: str, cancel: Callable[[], None]) -> Iterator[None]:
@@ -40,7 +39,7 @@ class Liveness:
         with self._lock:
             self._waiting[token] = address, cancel
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="chandy-liveness", daemon=True)
+                self._thread = runtime.thread(target=self._watch, name="chandy-liveness")
                 self._thread.start()
         try:
             yield
@@ -50,7 +49,7 @@ class Liveness:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(self._pause)
+            runtime.sleep(self._pause)
             with self._lock:
                 if not self._waiting:
                     self._thread = None

@@ -19,6 +19,8 @@ class Machine:
     """Its disk."""
     is_on: bool = True
     """Whether it has power. One that has none closes no connection: nobody hears of it."""
+    starts: int = 1
+    """How often it has had power again, which processes can tell."""
     processes: list[SimulatedProcess] = attrs.field(factory=list, repr=False)
 
     def start(self, name: str) -> SimulatedProcess:
@@ -38,3 +40,4 @@ class Machine:
     def start_again(self) -> None:
         """Give it power again. Its disk has what it had."""
         self.is_on = True
+        self.starts += 1

@@ -40,7 +40,7 @@ class Pair:
         }
         self.addresses = {name: f"grpc+unix://{directory}/{name}.sock" for name in self.hosts}
         self.servers = {
-            name: HostServer(self.addresses[name], TOKEN, name, host) for name, host in self.hosts.items()
+            name: HostServer(self.addresses[name], TOKEN, host) for name, host in self.hosts.items()
         }
 
     def run(self, name: str, batch: int, values: dict[bytes, bytes | None], term: int = 1) -> None:

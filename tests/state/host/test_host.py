@@ -111,14 +111,12 @@ def test_the_host_adds_up_the_metrics_of_its_tasks(coordinator: Any) -> None:
             access.metrics.rows, access.metrics.keys = 5, 2
             access.apply([coordinator.entries([1], [A], [b"v"])])
     task = coordinator.task(0)
-    account = client._client(client.address).call(
+    account = client._link(client.address).call(
         "operator_metrics", AskMetrics(task.query_id, task.uid), OperatorMetrics
     )
     assert (account.tasks, account.rows, account.keys) == (2, 10, 4)
     assert account.seconds >= account.state_seconds > 0
-    recent = client._client(client.address).call(
-        "batches", AskBatches(task.query_id, task.uid), RecentMetrics
-    )
+    recent = client._link(client.address).call("batches", AskBatches(task.query_id, task.uid), RecentMetrics)
     assert [(one.batch, one.tasks.rows, one.updated, one.removed) for one in recent.batches] == [
         (0, 5, 1, 0),
         (1, 5, 1, 0),
@@ -134,7 +132,8 @@ from chandy.state.format.arrow import BYTES
 from chandy.state.rpc.access import Entries
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.messages import BeginTask
-access = TaskClient(sys.argv[1], sys.stdin.readline().strip()).begin(BeginTask(sys.argv[2], 1, "op", (0, 1)))
+client = TaskClient.over_flight(sys.argv[1], sys.stdin.readline().strip())
+access = client.begin(BeginTask(sys.argv[2], 1, "op", (0, 1)))
 values = pa.array([b"half"] * 100_000, BYTES)
 keys = pa.array([b"%d" % i for i in range(100_000)], BYTES)
 access._exchanges[0].send(Entries(np.full(100_000, 1, np.int32), keys, values))
@@ -363,7 +362,7 @@ def test_a_wrong_token_is_refused_for_actions_and_data(coordinator: Any) -> None
     good = coordinator.connect()
     coordinator.run(good, 0, {A: b"0"})
     with pytest.raises(flight.FlightUnauthenticatedError):
-        TaskClient(good.address, "wrong").begin(coordinator.task(1))
+        TaskClient.over_flight(good.address, "wrong").begin(coordinator.task(1))
     data = flight.FlightClient(good.address)
     descriptor = flight.FlightDescriptor.for_command(to_json(coordinator.task(0)))
     with pytest.raises(flight.FlightUnauthenticatedError):

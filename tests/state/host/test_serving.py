@@ -30,6 +30,8 @@ TASK = to_json(BeginTask("q", 1, "op", (0,)))
 class Shards:
     """``StateHost`` that notes what it is asked."""
 
+    host = "h"
+
     def __init__(self) -> None:
         self.asked: list[str] = []
 
@@ -53,7 +55,7 @@ def shards() -> Shards:
 
 @pytest.fixture
 def server(identity: Identity, shards: Any) -> Iterator[HostServer]:
-    running = HostServer("grpc+tls://127.0.0.1:0", TOKEN, "h", shards, identity)
+    running = HostServer("grpc+tls://127.0.0.1:0", TOKEN, shards, identity)
     yield running
     running.shutdown()
 

@@ -70,8 +70,8 @@ class Frozen:
 
         self.hosts[1].shards = shards  # type: ignore[assignment, method-assign]
         self.servers = [
-            HostServer(address, "secret", name, host)
-            for address, name, host in zip(self.addresses, ("near", "far"), self.hosts, strict=True)
+            HostServer(address, "secret", host)
+            for address, host in zip(self.addresses, self.hosts, strict=True)
         ]
 
 
@@ -90,7 +90,7 @@ def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Frozen]:
 
 def client(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> TaskClient:
     """Return a client that finds the far host silent as soon as it is frozen."""
-    made = TaskClient(frozen.addresses[0], "secret", looks=True)
+    made = TaskClient.over_flight(frozen.addresses[0], "secret", looks=True)
     monkeypatch.setattr(made, "_lives", lambda address, within=0.0: frozen.lives.is_set())
     assert made._liveness is not None
     made._liveness = Liveness(made._lives, pause=0.01)
@@ -130,10 +130,10 @@ class Silent:
         raise HostLostError(self.address, "no answer") from flight.FlightTimedOutError("deadline exceeded")
 
 
-def waits(owner: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def waits(owner: str) -> list[float]:
     """Return how long a task near "near" waits for an owner that does not answer: each time until it gives up."""
-    made, waited = TaskClient("near", "secret", looks=True), []
-    monkeypatch.setattr(made, "_client", lambda address: Silent(address, owner, waited))
+    waited: list[float] = []
+    made = TaskClient("near", lambda address: Silent(address, owner, waited), looks=True)  # type: ignore[arg-type, return-value]
     with pytest.raises(HostLostError):
         made.begin(BeginTask("q", 0, "op", (0,)))
     # To begin, and to say whether the host lives.
@@ -141,17 +141,13 @@ def waits(owner: str, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waited
 
 
-def test_a_task_does_not_hold_its_batch_up_for_a_machine_without_power(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_does_not_hold_its_batch_up_for_a_machine_without_power() -> None:
     # The coordinator has mostly known it for longer.
-    assert sum(waits("far", monkeypatch)) <= 3
+    assert sum(waits("far")) <= 3
 
 
-def test_the_host_beside_a_task_which_the_task_may_kill_has_time_to_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert min(waits("near", monkeypatch)) >= 5
+def test_the_host_beside_a_task_which_the_task_may_kill_has_time_to_answer() -> None:
+    assert min(waits("near")) >= 5
 
 
 def test_a_host_that_takes_long_to_begin_is_waited_for(
