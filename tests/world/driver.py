@@ -19,7 +19,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import Outcome
 from chandy.coordinator.recovery import decisions, rollback
 from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
-from chandy.coordinator.recovery.decisions import RecoveryStateMachine
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose, known
 from chandy.state.shards import RestoreSource, ShardId
@@ -31,11 +31,11 @@ from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import ChandyError, FailureCode, FencedError, StoreFailedError
 
 from ..coordinator.strict_machine import StrictStateMachine
-from .first_hosts import WorldHost
 from .machines import Machine
 from .queries import Queries, Run
 from .records import READS, SHARDS, operators_of
 from .scheduler import SimulatedProcess
+from .state_hosts import WorldHost
 
 if TYPE_CHECKING:
     from .world import World
@@ -184,7 +184,7 @@ class Driver:
 
     def usable_hosts(self) -> list[WorldHost]:
         """Return the hosts that tasks find."""
-        return [host for host in self.connected.values() if host.is_ready and host.process.is_alive]
+        return [host for host in self.connected.values() if host.is_serving]
 
     def _run_ended(self, run: Run, error: Exception) -> None:
         codes: frozenset[FailureCode] = frozenset()

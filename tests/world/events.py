@@ -53,7 +53,11 @@ KINDS: Final = {
 PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")
 CALLS: Final = (
     "begin",
-    "apply",
+    "fetch",
+    "collect",
+    "commit",
+    "CopyReport",
+    "DropStandby",
     "AskBatch",
     "ClaimShards",
     "Ack",

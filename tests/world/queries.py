@@ -21,9 +21,10 @@ from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from chandy.storage.errors import ChandyError
 
-from .first_hosts import WorldHost, apply, begin
-from .records import READS, SHARDS, uid_of
+from .records import READS, SHARDS, added_to, uid_of
 from .scheduler import Scheduler
+from .state_hosts import WorldHost
+from .tasks import run_task, task_client
 
 ATTEMPTS: Final = 4
 """How often Spark tries a task."""
@@ -149,9 +150,7 @@ class Queries:
         start, end = run.ends[batch - 1], run.ends[batch]
         for attempt in range(ATTEMPTS):
             try:
-                parts = self._begin(run, task)
-                for host, part in parts:
-                    apply(host, part, run.query, start, end)
+                self._run_task(run, task, start, end)
                 if random.random() < 0.05:
                     # Spark has not heard of its success, or tries a speculative attempt.
                     continue
@@ -161,7 +160,7 @@ class Queries:
                     raise
                 runtime.sleep(0.1)
 
-    def _begin(self, run: Run, task: BeginTask) -> list[tuple[WorldHost, BeginTask]]:
+    def _run_task(self, run: Run, task: BeginTask, start: int, end: int) -> None:
         random = self.scheduler.choices.stream("tasks")
         deadline = runtime.monotonic() + PATIENCE
         while True:
@@ -169,7 +168,9 @@ class Queries:
             try:
                 if not hosts:
                     raise HostLostError("nowhere", "no host has started")
-                return begin(hosts[random.randrange(len(hosts))], task)
+                keys, update = added_to(run.query, task.shards, start, end)
+                run_task(task_client(hosts[random.randrange(len(hosts))]), task, keys, update)
+                return
             except (HostLostError, HostDismissedError, ShardMovingError):
                 if runtime.monotonic() >= deadline or run.is_stopped:
                     raise

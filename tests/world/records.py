@@ -6,6 +6,8 @@ is exactly that of the records before the query's offset at the cut, in their or
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from chandy.state.shards import ShardId
@@ -34,6 +36,18 @@ def shards_of(query: str) -> tuple[ShardId, ...]:
 def operators_of(query: str) -> tuple[OperatorRecord, ...]:
     """Return what a query declares."""
     return (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+
+
+def added_to(
+    query: str, shards: Sequence[int], start: int, end: int
+) -> tuple[dict[int, list[bytes]], Callable[[int, bytes, bytes | None], bytes]]:
+    """Return the keys of the records from ``start`` to before ``end`` by shard, and what becomes of their values."""
+    new = {shard: records_of(query, shard, start, end) for shard in shards}
+
+    def update(shard: int, key: bytes, value: bytes | None) -> bytes:
+        return json.dumps([*(json.loads(value) if value else []), *new[shard][int(key)]]).encode()
+
+    return {shard: [str(key).encode() for key in keys] for shard, keys in new.items()}, update
 
 
 def records_of(query: str, shard: int, start: int, end: int) -> State:

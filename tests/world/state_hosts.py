@@ -96,7 +96,7 @@ class WorldHost:
         """None: it has not begun."""
         self.code: int | None = None
         """None: it has not ended by itself."""
-        self._hosts = hosts
+        self.hosts = hosts
         self._must_end = False
         shared = f"{self._changelogs} on {machine.name}, start {machine.starts}"
         self.hello = HostHello(
@@ -117,7 +117,7 @@ class WorldHost:
     @property
     def is_serving(self) -> bool:
         """Whether tasks find it."""
-        return self.process.is_alive and self._hosts.at.get(self.hello.address) is self
+        return self.process.is_alive and self.hosts.at.get(self.hello.address) is self
 
     def end(self) -> None:
         """Tell its process to end, as SIGTERM does."""
@@ -136,7 +136,7 @@ class WorldHost:
         else:
             changelogs = HostChangelogs.begin(self._changelogs, setup.token, self.name)
             self._held(changelogs.workspace)
-        link = _Link(self._hosts.network, self.driver)
+        link = _Link(self.hosts.network, self.driver)
         self.state_host = StateHost(
             self.name,
             link,
@@ -145,9 +145,9 @@ class WorldHost:
             FileCache(cache),
             setup.open_store,
             changelogs,
-            _WorldPeers(self._hosts),
+            _WorldPeers(self.hosts),
         )
-        self._hosts.at[f"net:{self.name}"] = self
+        self.hosts.at[f"net:{self.name}"] = self
         self.code = live(
             self.hello,
             link,
@@ -158,10 +158,10 @@ class WorldHost:
             must_end=lambda: self._must_end,
         )
         workspace.remove()
-        self._hosts.scheduler.kill(self.process)
+        self.hosts.scheduler.kill(self.process)
 
     def _announce(self) -> None:
-        self._hosts.at[self.hello.address] = self
+        self.hosts.at[self.hello.address] = self
 
     def _held(self, workspace: Workspace) -> Workspace:
         """Have the system release the locks of a directory when the process has ended."""
@@ -272,7 +272,7 @@ class _WorldPeers:
         def serve(host: StateHost) -> HandedOver:
             return HandedOver.unpack(*host.hand_over(request).pack())
 
-        return self.hosts.call(address, serve, "hand over", HAND_OVER_SECONDS)
+        return self.hosts.call(address, serve, "hand_over", HAND_OVER_SECONDS)
 
     def forward(self, address: str, request: Forward, changes: Mapping[int, Columns]) -> None:
         def serve(host: StateHost) -> None:

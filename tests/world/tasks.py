@@ -24,7 +24,7 @@ from chandy.state.rpc.messages import BatchTimes, BeginTask
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.state.rpc.wire import REQUEST, Page
 
-from .state_hosts import WorldHosts
+from .state_hosts import WorldHost, WorldHosts
 
 T = TypeVar("T")
 
@@ -32,9 +32,9 @@ Update = Callable[[int, bytes, Value], Value]
 """The new value of a key in a shard, of its value after the batch before."""
 
 
-def task_client(hosts: WorldHosts, address: str, *, looks: bool = True) -> TaskClient:
-    """Return a client for the tasks of an executor, whose state host is at an address."""
-    return TaskClient(address, lambda to: _WorldLink(hosts, to), looks=looks)
+def task_client(host: WorldHost, *, looks: bool = True) -> TaskClient:
+    """Return a client for the tasks of a host's executor."""
+    return TaskClient(host.hello.address, lambda to: _WorldLink(host.hosts, to), looks=looks)
 
 
 def run_task(

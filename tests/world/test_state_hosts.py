@@ -88,7 +88,7 @@ class SmallWorld:
 
     def run(self, host: WorldHost, batch: int, keys: dict[int, list[bytes]] = KEYS) -> None:
         """A batch that appends its number to the value of each key."""
-        client = task_client(self.hosts, host.hello.address)
+        client = task_client(host)
         task = BeginTask("q", batch, "op", tuple(keys))
 
         def update(shard: int, key: bytes, value: Value) -> Value:
@@ -99,7 +99,7 @@ class SmallWorld:
     def values(self, host: WorldHost, batch: int, keys: dict[int, list[bytes]] = KEYS) -> dict[bytes, Value]:
         """What tasks of a batch find, which change nothing."""
         found: dict[bytes, Value] = {}
-        client = task_client(self.hosts, host.hello.address)
+        client = task_client(host)
 
         def keep(shard: int, key: bytes, value: Value) -> Value:
             found[key] = value

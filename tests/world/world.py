@@ -17,11 +17,11 @@ from chandy.storage.store import Store
 from .choices import Choices
 from .driver import Driver
 from .events import WorldEvent
-from .first_hosts import WorldHost
 from .machines import Machine
 from .network import Loss, Network
 from .promises import Promises, catalog_of
 from .scheduler import Scheduler, SimulatedProcess
+from .state_hosts import DriverAt, HostSetup, WorldHost, WorldHosts
 from .store import Bucket, Fault, ScriptedStore, Trouble
 
 ROOT: Final = "memory://pipeline"
@@ -66,7 +66,7 @@ class World:
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
         self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
-        self._hosts = 0
+        self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
         self.bucket(self.root)
 
@@ -118,8 +118,13 @@ class World:
                 there = [host for host in driver.connected.values() if host.machine.name == name]
                 if any(host.process.is_alive for host in there) or not self.machines[name].is_on:
                     continue
-                self._hosts += 1
-                WorldHost(self.network, driver, self.machines[name], f"host-{name}{self._hosts}", self.open)
+                host = self.state_hosts.start(
+                    self.machines[name],
+                    DriverAt(driver.process, driver.hosts),
+                    HostSetup(self.open, token=driver.process.name),
+                    f"{driver.process.name}-{name}",
+                )
+                driver.connected[host.name] = host
 
     @property
     def hosts(self) -> list[WorldHost]:
