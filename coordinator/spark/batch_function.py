@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 _FIELD = "foreachBatchWriter"
+AfterBatch = Callable[["DataFrame", BatchId], None]
+"""What is called with the rows of a batch, and its number, once a function has returned."""
 
 
 @contextmanager
-def followed(writer: DataStreamWriter, after: Callable[[BatchId], None] | None) -> Iterator[None]:
+def followed(writer: DataStreamWriter, after: AfterBatch | None) -> Iterator[None]:
     """Have queries that are started inside of the ``with`` call a function after each batch.
 
     Args:
         writer: the writer. If it has a ``foreachBatch`` function, it has the same one afterwards.
-        after: called with the batch once the writer's function has returned. What it raises fails the batch, which
-            Spark has not committed then. None: nothing is called, as for a function that is not Python's.
+        after: called with the rows and the batch once the writer's function has returned. What it raises fails the
+            batch, which Spark has not committed then. None: nothing is called, as for a function that is not Python's.
     """
     java = writer._jwrite
     given = field(java, _FIELD)
@@ -37,7 +39,7 @@ def followed(writer: DataStreamWriter, after: Callable[[BatchId], None] | None) 
 
     def call(rows: DataFrame, batch: int) -> None:
         function(rows, batch)
-        after(BatchId(batch))
+        after(rows, BatchId(batch))
 
     writer.foreachBatch(call)
     try:
@@ -46,6 +48,11 @@ def followed(writer: DataStreamWriter, after: Callable[[BatchId], None] | None) 
         holder = java.getClass().getDeclaredField(_FIELD)
         holder.setAccessible(True)
         holder.set(java, given)
+
+
+def take_all(rows: DataFrame) -> None:
+    """Run all tasks that compute rows, and write none of them."""
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def _function(writer: DataStreamWriter, given: Any) -> Callable[[DataFrame, int], None] | None:

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from ...storage.checkpoints.proof import FenceProof
 from ..errors import WriterError
-from .batch_function import followed
+from .batch_function import AfterBatch, followed
 from .local_path import is_local, local_path
 from .plan import field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ...storage.ids import BatchId
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 """Spark's setting for the class by which a query writes its logs and state."""
@@ -53,7 +52,7 @@ def start(
     query_name: str | None = None,
     output: str | None = None,
     stateful: bool = False,
-    after_batch: Callable[[BatchId], None] | None = None,
+    after_batch: AfterBatch | None = None,
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 

@@ -45,7 +45,7 @@ def test_a_writer_starts_again_and_again_and_keeps_its_function(lines: DataFrame
             query_id="new",
             location=str(tmp_path / str(life)),
             query_name="same",
-            after_batch=(lambda batch, life=life: followed.append(life)) if life else None,
+            after_batch=(lambda rows, batch, life=life: followed.append(life)) if life else None,
         )
         assert query.awaitTermination(DEADLINE)
         assert query.name == "same"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import attrs
 import pytest
@@ -52,9 +53,21 @@ def bench(tmp_path: Path) -> Bench:
     return Bench()
 
 
-def check(bench: Bench, directory: Path, batch: int, query_id: str = "up-id") -> None:
-    run = Run(1, DEFINITION, directory, query_id)
-    TakenBatches(run, LockedProtocol(bench.machine, lambda: 0.0)).check(batch)
+def check(bench: Bench, directory: Path, batch: int, query_id: str = "up-id") -> bool:
+    """Check a batch; return whether all of its rows were taken."""
+    run, rows = Run(1, DEFINITION, directory, query_id), MagicMock()
+    TakenBatches(run, LockedProtocol(bench.machine, lambda: 0.0)).check(rows, batch)
+    return bool(rows.mock_calls)
+
+
+def test_a_batch_that_deletes_a_state_is_taken_as_a_whole(bench: Bench, tmp_path: Path) -> None:
+    query = bench.machine.queries["up"]
+    query.operators = (attrs.evolve(OPERATORS[0], deleting={"old": 5}),)
+    bench(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    assert check(bench, tmp_path, 5)
+    assert not check(bench, tmp_path, 6)
+    # Spark is ending a run that another has replaced.
+    assert not check(bench, tmp_path, 5, query_id="before")
 
 
 def test_a_batch_with_data_that_no_shard_has_begun_is_refused(bench: Bench, tmp_path: Path) -> None:
