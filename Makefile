@@ -43,7 +43,8 @@ test-spark: $(CLASSES)
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
 test-kills: $(CLASSES)
-	$(RUN) pytest -m "kills and not server" --numprocesses 2 --dist worksteal
+	$(RUN) pytest tests/integration tests/coordinator/execution tests/state/host tests/test_package.py \
+	  -m "kills and not server" --numprocesses 2 --dist worksteal
 
 # Queries of plain Spark that Chandy takes over, and that it gives back.
 test-migration: $(CLASSES)
@@ -57,8 +58,8 @@ test-examples: $(CLASSES)
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
 # that each server is started once or twice.
 test-servers: $(CLASSES)
-	$(RUN) pytest -m "server and not spark" --numprocesses 2 --dist loadfile
-	$(RUN) pytest -m "server and spark and not yarn" --numprocesses 2 --dist loadfile
+	$(RUN) pytest tests/coordinator/connectors tests/integration tests/state/writer tests/storage \
+	  -m "server and not yarn" --numprocesses 2 --dist loadfile
 
 # A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
 test-yarn: $(CLASSES)
@@ -66,7 +67,7 @@ test-yarn: $(CLASSES)
 
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
 test-cluster: $(CLASSES)
-	$(RUN) pytest -m cluster
+	$(RUN) pytest tests/cluster tests/kubernetes tests/integration -m cluster
 
 # All that `.ci/run` runs, and of what repeats to gather chance not a sample but everything: before a release.
 test-all: java
@@ -77,7 +78,7 @@ test-compat: java $(OLDER:%=compat-%)
 
 $(OLDER:%=compat-%): compat-%: .venv-pyspark-%/classes.jsa $(CLASSES)
 	CHANDY_OTHER_PYTHON=$(CURDIR)/$(BIN)/python \
-	  .venv-pyspark-$*/bin/python -m pytest -m compat --numprocesses 2 --dist loadfile
+	  .venv-pyspark-$*/bin/python -m pytest tests/integration tests/coordinator/connectors -m compat --numprocesses 2 --dist loadfile
 
 # Three workers for two processors: a fifth of their time they wait.
 unit: $(STAMP)

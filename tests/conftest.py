@@ -23,11 +23,23 @@ settings.load_profile("chandy")
 providers._get_local_constants = lambda: providers._local_constants
 
 PLACES = {
-    "migration": ("tests/integration/",),
+    "cluster": ("tests/cluster/", "tests/kubernetes/", "tests/integration/"),
+    "compat": ("tests/integration/", "tests/coordinator/connectors/"),
     "examples": ("tests/integration/", "tests/benchmarks/", "tests/test_package.py"),
+    "kills": (
+        "tests/integration/",
+        "tests/coordinator/execution/",
+        "tests/state/host/",
+        "tests/test_package.py",
+    ),
+    "migration": ("tests/integration/",),
+    "server": (
+        *("tests/coordinator/connectors/", "tests/integration/", "tests/state/writer/", "tests/storage/"),
+        "tests/yarn/",
+    ),
     "yarn": ("tests/yarn/",),
 }
-"""Where the tests of a marker are, if its target in the Makefile looks nowhere else."""
+"""Where the tests of a marker are: its target in the Makefile looks nowhere else, for collecting all takes its time."""
 
 
 def pytest_report_header() -> str:
