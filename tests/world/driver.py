@@ -124,7 +124,9 @@ class Driver:
         self.events: runtime.Queue[Any] = runtime.simple_queue()
         self.news = Announcements(tell_nobody, self.clock)
         self.recovery = RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random)
-        self.queries = Queries(world.scheduler, self.folder, self.usable_hosts, self._run_ended)
+        self.queries = Queries(
+            world.scheduler, self.folder, self.usable_hosts, self._run_ended, world.promises
+        )
         self.executor = CheckpointExecutor(
             self.state,
             catalog=self.catalog,

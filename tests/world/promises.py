@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,19 @@ class Promises:
             self.check(void is None, f"checkpoint {manifest.id} completes although {void} has taken over")
             self.announced[manifest.id] = manifest.generation
         self.restores(manifest, root)
+
+    # --- what tasks find ------------------------------------------------------------------------------------
+
+    def staged(self, query: str, start: int, found: Mapping[tuple[int, bytes], bytes | None]) -> None:
+        """Look at what a task has read, whose changes are staged."""
+        before = {shard: records_of(query, shard, 0, start) for shard in {shard for shard, _ in found}}
+        for (shard, key), value in found.items():
+            expected = before[shard].get(int(key), [])
+            read = json.loads(value) if value else []
+            self.check(
+                read == expected,
+                f"{query}/{shard}: a task has read {read} for {key!r}, and {expected} is before its batch",
+            )
 
     # --- what a store has -----------------------------------------------------------------------------------
 

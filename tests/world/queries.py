@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +16,13 @@ import attrs
 
 from chandy.coordinator.errors import StaleQueryError
 from chandy.state.errors import HostDismissedError, HostLostError, ShardMovingError
+from chandy.state.host.cache import Value
 from chandy.state.rpc.messages import BatchTimes, BeginTask
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from chandy.storage.errors import ChandyError
 
+from .promises import Promises
 from .records import READS, SHARDS, added_to, uid_of
 from .scheduler import Scheduler
 from .state_hosts import WorldHost
@@ -28,8 +30,15 @@ from .tasks import run_task, task_client
 
 ATTEMPTS: Final = 4
 """How often Spark tries a task."""
+UNHEARD, SPECULATIVE, KILLED, WIDE = 0.05, 0.05, 0.02, 0.3
+"""How often Spark does not hear of a task's success, begins a second attempt beside the first, has an attempt killed in
+its midst, and has one task for all shards."""
 PATIENCE: Final = 15.0
 """Seconds that a task waits for another owner of its shards, as with standbys."""
+
+
+class TaskKilledError(ChandyError):
+    """An attempt at a task has been killed."""
 
 
 @attrs.define(eq=False)
@@ -53,6 +62,10 @@ class Run:
         return max(self.ends)
 
 
+def _killed(shard: int, key: bytes, value: Value) -> bytes:
+    raise TaskKilledError
+
+
 @attrs.define(eq=False)
 class Queries:
     """The queries of one driver, as ``Progress`` asks for them.
@@ -68,6 +81,7 @@ class Queries:
     folder: Path
     hosts: Callable[[], list[WorldHost]]
     ended: Callable[[Run, Exception], object]
+    promises: Promises
     runs: dict[str, Run] = attrs.field(factory=dict)
     pause: float = 1.0
     """Seconds between two batches at most."""
@@ -113,22 +127,24 @@ class Queries:
 
     def _batch(self, run: Run) -> bool:
         """Run the planned batch; return whether it has committed."""
-        batch, left = run.planned, list(range(SHARDS[run.query]))
+        batch, left = run.planned, [(shard,) for shard in range(SHARDS[run.query])]
+        if self.scheduler.choices.stream("tasks").random() < WIDE:
+            left = [tuple(range(SHARDS[run.query]))]
         waiting: list[BaseException | None] = []
         done = runtime.condition()
 
-        def work(shard: int) -> None:
+        def work(shards: tuple[int, ...]) -> None:
             error: BaseException | None = None
             try:
-                self._task(run, batch, shard)
+                self._task(run, batch, shards)
             except ChandyError as raised:
                 error = raised
             with done:
                 waiting.append(error)
                 done.notify_all()
 
-        for shard in left:
-            runtime.thread(work, f"task {run.query} {batch} {shard}", (shard,)).start()
+        for shards in left:
+            runtime.thread(work, f"task {run.query} {batch} {shards}", (shards,)).start()
         with done:
             done.wait_for(lambda: len(waiting) == len(left))
         if run.is_stopped:
@@ -144,21 +160,29 @@ class Queries:
         run.committed = batch
         return True
 
-    def _task(self, run: Run, batch: int, shard: int) -> None:
+    def _task(self, run: Run, batch: int, shards: tuple[int, ...]) -> None:
         random = self.scheduler.choices.stream("tasks")
-        task = BeginTask(run.query_id, batch, uid_of(run.query), (shard,))
+        task = BeginTask(run.query_id, batch, uid_of(run.query), shards)
         start, end = run.ends[batch - 1], run.ends[batch]
         for attempt in range(ATTEMPTS):
+            if random.random() < SPECULATIVE:
+                # It may go on when the batch has long committed.
+                name = f"speculative {run.query} {batch} {shards}"
+                runtime.thread(lambda: self._speculate(run, task, start, end), name).start()
             try:
                 self._run_task(run, task, start, end)
-                if random.random() < 0.05:
-                    # Spark has not heard of its success, or tries a speculative attempt.
+                if random.random() < UNHEARD:
+                    # Spark has not heard of its success.
                     continue
                 return
             except ChandyError:
                 if attempt == ATTEMPTS - 1 or run.is_stopped:
                     raise
                 runtime.sleep(0.1)
+
+    def _speculate(self, run: Run, task: BeginTask, start: int, end: int) -> None:
+        with suppress(ChandyError):
+            self._run_task(run, task, start, end)
 
     def _run_task(self, run: Run, task: BeginTask, start: int, end: int) -> None:
         random = self.scheduler.choices.stream("tasks")
@@ -169,7 +193,10 @@ class Queries:
                 if not hosts:
                     raise HostLostError("nowhere", "no host has started")
                 keys, update = added_to(run.query, task.shards, start, end)
-                run_task(task_client(hosts[random.randrange(len(hosts))]), task, keys, update)
+                if random.random() < KILLED:
+                    update = _killed
+                found = run_task(task_client(hosts[random.randrange(len(hosts))]), task, keys, update)
+                self.promises.staged(run.query, start, found)
                 return
             except (HostLostError, HostDismissedError, ShardMovingError):
                 if runtime.monotonic() >= deadline or run.is_stopped:

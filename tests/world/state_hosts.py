@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 MEMORY: Final = 4 << 20
 """Bytes of memory of a host."""
+LITTLE_MEMORY: Final = 2000
+"""Bytes with which it writes to its databases in the midst of batches."""
 LEASE_SECONDS: Final = 10.0
 FORWARD_SECONDS: Final = 5.0
 HAND_OVER_SECONDS: Final = 30.0
@@ -67,7 +69,7 @@ class HostSetup:
     """Opens the store at a URI, for the process that asks."""
     databases: Callable[[int], Databases] = MemoryDatabases
     memory: int = MEMORY
-    """Bytes of memory of a host. With few, it writes to its databases in the midst of batches."""
+    """Bytes of memory of a host."""
     run_changelogs: Path | None = None
     """The folder of changelogs of runs, which the driver makes: all are on one machine. None: hosts have their own."""
     token: str = "secret"

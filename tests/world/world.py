@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from chandy.state.host.database import Databases
+from chandy.state.host.rocksdb import RocksDatabases
 from chandy.storage import runtime
 from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.checkpoints.catalog import Catalog
@@ -18,10 +21,11 @@ from .choices import Choices
 from .driver import Driver
 from .events import WorldEvent
 from .machines import Machine
+from .memory_databases import MemoryDatabases
 from .network import Loss, Network
 from .promises import Promises, catalog_of
 from .scheduler import Scheduler, SimulatedProcess
-from .state_hosts import DriverAt, HostSetup, WorldHost, WorldHosts
+from .state_hosts import LITTLE_MEMORY, MEMORY, DriverAt, HostSetup, WorldHost, WorldHosts
 from .store import Bucket, Fault, ScriptedStore, Trouble
 
 ROOT: Final = "memory://pipeline"
@@ -45,9 +49,10 @@ class World:
     Args:
         seed: of all choices.
         folder: for the disks of machines.
+        has_rocksdb: whether hosts have the databases of production.
     """
 
-    def __init__(self, seed: object, folder: Path) -> None:
+    def __init__(self, seed: object, folder: Path, *, has_rocksdb: bool = False) -> None:
         self.scheduler = Scheduler(Choices(seed))
         self.network = Network(self.scheduler)
         self.folder = folder
@@ -66,6 +71,8 @@ class World:
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
         self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
+        self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
+        self.has_rocksdb = has_rocksdb
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
         self.bucket(self.root)
@@ -121,10 +128,21 @@ class World:
                 host = self.state_hosts.start(
                     self.machines[name],
                     DriverAt(driver.process, driver.hosts),
-                    HostSetup(self.open, token=driver.process.name),
+                    HostSetup(self.open, self._databases(name), self.host_memory, token=driver.process.name),
                     f"{driver.process.name}-{name}",
                 )
                 driver.connected[host.name] = host
+
+    def _databases(self, name: str) -> Callable[[int], Databases]:
+        """Return what makes the databases of a host on a machine."""
+        if self.has_rocksdb:
+            return RocksDatabases
+        return lambda memory: MemoryDatabases(memory, lambda what: self._use_disk(self.machines[name], what))
+
+    def _use_disk(self, machine: Machine, what: str) -> None:
+        self.scheduler.point()
+        if machine.is_full and what in ("write", "checkpoint"):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     @property
     def hosts(self) -> list[WorldHost]:
@@ -260,6 +278,24 @@ class Director:
         if host := self._pick(event, self.world.hosts):
             self.world.scheduler.kill(host.process)
 
+    def host_ends(self, event: WorldEvent) -> None:
+        """The process of a state host is told to end."""
+        if host := self._pick(event, self.world.hosts):
+            host.end()
+
+    def power_fails(self, event: WorldEvent) -> None:
+        """A machine with state hosts loses its power for a while."""
+        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        if machine.is_on:
+            machine.lose_power()
+            self._now_and_later(event, machine.start_again)
+
+    def disk_fills(self, event: WorldEvent) -> None:
+        """The disk of a machine with state hosts is full for a while."""
+        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        machine.is_full = True
+        self._now_and_later(event, lambda: setattr(machine, "is_full", False))
+
     def host_freezes(self, event: WorldEvent) -> None:
         """A state host stands still."""
         if host := self._pick(event, self.world.hosts):
@@ -311,6 +347,10 @@ class Director:
             bucket.faults.clear()
             bucket.longest = 0.05
             world.scheduler.wake(bucket.hanging)
+        for machine in world.machines.values():
+            machine.is_full = False
+            if not machine.is_on:
+                machine.start_again()
         world.network.cut.clear()
         world.network.losses.clear()
         for process in world.scheduler.processes:
