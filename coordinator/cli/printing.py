@@ -62,11 +62,13 @@ def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
 ) -> None:
     """Print a table for people; ``numbers`` are the columns that are aligned to the right."""
-    table = Table(title=cell(title), title_justify="left", show_header=any(columns))
+    table = Table(show_header=any(columns))
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
+    # Not the table's own title, which is no wider than the table.
+    console().print(cell(title), style="italic")
     console().print(table)
 
 

@@ -128,8 +128,8 @@ def test_the_newest_stay_whatever_their_clocks_said(ids: list[int], keep: int, i
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (scheduled_name(0.0), True),
-        (f"s3://bucket/p/{scheduled_name(1e9)}?endpoint=http://there:1/", True),
+        ("scheduled-19700101T000000Z-0123ab", True),
+        ("s3://bucket/p/scheduled-20010909T014640Z-0123ab?endpoint=http://there:1/", True),
         ("scheduled-monday", False),
         ("scheduled-19700101T000000Z-0123456", False),
         ("before-upgrade", False),
@@ -137,3 +137,8 @@ def test_the_newest_stay_whatever_their_clocks_said(ids: list[int], keep: int, i
 )
 def test_the_name_says_whether_it_is_by_schedule(name: str, expected: bool) -> None:
     assert is_scheduled(name) is expected
+
+
+def test_the_names_that_are_given_are_known_again() -> None:
+    assert is_scheduled(scheduled_name(1e9))
+    assert scheduled_name(1e9) != scheduled_name(1e9)
