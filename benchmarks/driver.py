@@ -114,7 +114,7 @@ def _run(
     spark = session(work)
     spark.sparkContext.setLogLevel("ERROR")
     say("session")
-    config = CheckpointConfig(interval="3 s", initial_delay="5 s", cache_dir=str(work.root / "cache"))
+    config = CheckpointConfig(interval="3 s", cache_dir=str(work.root / "cache"))
     with CheckpointCoordinator(spark, pipeline=PIPELINE, storage=work.storage, config=config) as coordinator:
         restored = coordinator.restored
         say(

@@ -5,6 +5,8 @@ from .config import CheckpointConfig as CheckpointConfig
 from .coordinator import CheckpointCoordinator as CheckpointCoordinator
 from .errors import ChandyError as ChandyError
 from .errors import CheckpointError as CheckpointError
+from .listening import Page as Page
+from .permit import Permit as Permit
 from .protocol.reasons import Reason as Reason
 from .protocol.statistics import Statistics as Statistics
 from .query import CheckpointedQuery as CheckpointedQuery

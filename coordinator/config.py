@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import attrs
 
 from ..state.rpc.addresses import PortRange
 from . import fields
 from .durations import Duration, seconds
-from .listening import Listening
-from .protocol.limits import ProtocolLimits
+from .listening import Page
+from .protocol.limits import HISTORY, MAX_UNPUBLISHED, ProtocolLimits
 from .recovery.pipeline_events import PipelineEvent
 from .recovery.restart import ExponentialBackoff, RestartStrategy
 from .savepoints import Savepoints
-from .sinks.two_phase.policy import OutputPolicy
 
 MIB = 1024 * 1024
+Usual = TypeVar("Usual", float, float | None)
+
+
+def tuned(name: str, usual: Usual) -> float | Usual:
+    """Return a constant, or the number that a test or a benchmark sets in its place by ``CHANDY_<name>``."""
+    given = os.environ.get(f"CHANDY_{name}")
+    return usual if given is None else float(given)
 
 
 def _savepoints(given: Savepoints | str | None) -> Savepoints:
@@ -38,8 +46,8 @@ class CheckpointConfig:
     )
     """Time from one periodic checkpoint to the next.
 
-    If ``min_pause`` is longer, it is used instead. None: take no periodic checkpoints, only those that are
-    requested.
+    The first one comes at a random time within it, so that pipelines that start together do not all write at once.
+    None: take no periodic checkpoints, only those that are requested.
     """
     interval_during_backlog: Duration | None = attrs.field(
         default=None, validator=fields.optional(fields.no_shorter_than("interval"))
@@ -50,18 +58,6 @@ class CheckpointConfig:
     begins at once. The pipeline is behind if the latest batch of a query has left something that a source had when the
     batch was planned, because of a limit such as ``maxOffsetsPerTrigger``. Kafka reports that, and so do Python data
     sources with ``reportLatestOffset``; Spark's file sources do not. None: always ``interval``.
-    """
-    min_pause: Duration = attrs.field(default="0 s", validator=fields.duration)
-    """Least time from the completion of a checkpoint to the start of the next periodic one.
-
-    Failed checkpoints do not count: after a failure the next checkpoint is needed soon. Manual checkpoints and
-    savepoints do not wait for it.
-    """
-    initial_delay: Duration | None = attrs.field(default=None, validator=fields.optional(fields.duration))
-    """Time from the start of the first query to the first periodic checkpoint.
-
-    None: a random time between ``min_pause`` and ``interval``, so that pipelines that start together do not all
-    write at once.
     """
     timeout: Duration = attrs.field(default="10 min", validator=fields.positive_duration)
     """Longest time that a checkpoint may take. A checkpoint that takes longer is aborted.
@@ -80,11 +76,6 @@ class CheckpointConfig:
     """
     tolerable_failures: int = attrs.field(default=3, validator=fields.whole(at_least=0))
     """Number of checkpoints that may fail in a row. One more failure fails the pipeline."""
-    max_queued: int = attrs.field(default=1000, validator=fields.whole(at_least=1))
-    """Number of checkpoint requests that may wait. Further requests are refused.
-
-    It is also the number of savepoints that may wait or run, because savepoints do not count for ``max_concurrent``.
-    """
     retained: int = attrs.field(default=3, validator=fields.whole(at_least=1))
     """Number of completed checkpoints that are kept; older ones are deleted. Savepoints do not count."""
     savepoints: Savepoints = attrs.field(
@@ -174,70 +165,10 @@ class CheckpointConfig:
     machine that has not been rebooted, no other coordinator on the pipeline in between, and the same queries and
     operators. Otherwise, and without a changelog, the pipeline goes back to the latest checkpoint.
     """
-    timer_period: Duration = attrs.field(default="1 s", validator=fields.positive_duration)
-    """Longest time that an idle query waits before it runs a batch for processing-time timers.
-
-    A timer may fire this much late. Event-time timers do not need it: a batch for them follows as soon as the
-    watermark advances.
-    """
     allow_unfenced: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether to accept a store that cannot create objects exclusively.
+    """Whether to accept a store that cannot create objects exclusively: only if there is never more than one driver.
 
-    On such a store two drivers of one pipeline can both complete checkpoints. Only set it if there is never more than
-    one.
-    """
-    allow_non_restored: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether a query may be started although the restored checkpoint has operators of it that it no longer has.
-
-    Their state is dropped.
-    """
-    dropped_queries: Sequence[str] = attrs.field(
-        default=(), converter=fields.as_tuple, validator=fields.names
-    )
-    """Names of queries that the restored checkpoint has and the pipeline no longer has.
-
-    Their state is dropped, and so is output of them that transactional sinks have not published. There is no
-    checkpoint before all other queries of the restored one have been started: it would drop theirs as well.
-    """
-    allow_new_output: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether a query with a file sink may write into another directory than it did in the restored checkpoint, or a
-    transactional sink may be gone whose output is not all published.
-
-    The new output begins empty, at the checkpoint: the rows from before it stay in the old one. It is for a pipeline
-    that is forked from a savepoint.
-    """
-    max_unpublished: int = attrs.field(default=10, validator=fields.whole(at_least=1))
-    """Number of completed checkpoints whose output may wait for the target of a transactional sink.
-
-    While a target is away, its query goes on until so many wait. Then it pauses, no checkpoint starts, and the log says
-    so; it goes on by itself once the target takes what waits.
-    """
-    check_invariants: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether the checkpoint protocol checks itself after every event; if it is not as it must be, the pipeline fails.
-
-    Set it to look for a bug of Chandy. It costs the driver time in proportion to the shards and hosts of the pipeline.
-    """
-    take_over_output: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether transactional sinks may publish into the output of a pipeline of this name with another storage.
-
-    Set it for the first start of a pipeline that was moved by a savepoint. From then on the pipeline in the other
-    storage cannot publish, unless it is started with this setting, too.
-    """
-    allow_repeated_output: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether to restore a checkpoint although a transactional sink has published what comes after it.
-
-    A target that can take rows back does so. Any other gets them a second time.
-    """
-    allow_lost_output: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether to go on although the target of a transactional sink has lost what was published.
-
-    For example, it was restored from a backup or created again. The rows stay lost.
-    """
-    claim: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether a savepoint that is restored belongs to this pipeline from then on.
-
-    A claimed savepoint is deleted when it is no longer needed: after a newer checkpoint has completed and the
-    coordinator that restored it has stopped. A savepoint that is not claimed is never changed or deleted.
+    On such a store two drivers of one pipeline can both complete checkpoints.
     """
     takeover_timeout: Duration = attrs.field(default="30 s", validator=fields.duration)
     """Longest time to wait, when the pipeline starts, for the driver that has run it before to end its queries.
@@ -250,23 +181,11 @@ class CheckpointConfig:
     With ``standby=True`` it is also the time of the driver's lease: one that has not renewed it for this long is taken
     for dead by its standbys, wherever it runs.
     """
-    listen: str | None = attrs.field(default=None, validator=fields.optional(fields.listening))
-    """Address at which the driver tells how the pipeline does: ``"127.0.0.1:9464"``, say.
+    page: Page | None = attrs.field(default=None, validator=fields.optional(fields.instance(Page)))
+    """Where the driver answers for a page, metrics, probes and an API, such as ``Page("127.0.0.1:9464")``.
 
-    ``/`` is a page for people, ``/metrics`` is for Prometheus, ``/healthz`` says that the process answers, ``/readyz``
-    whether the pipeline does its work, or why not, and ``/api/v1`` tells of checkpoints, shards and recoveries as JSON.
-    An address that other machines reach needs a ``token``. Port 0 is any free one; ``coordinator.monitor_url`` says
-    which. It needs ``chandy[monitor]``. With None, the driver does not listen.
+    None: nowhere.
     """
-    token: str | None = attrs.field(default=None, repr=False, validator=fields.optional(fields.token))
-    """Bearer token that all requests but those of probes must carry. A browser is asked for it as a password.
-
-    With None they need none, and ``/api/v1`` takes no checkpoints.
-    """
-    tls_certificate: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Path of a certificate, with those above it, to serve metrics by TLS; None if they are served in the clear."""
-    tls_key: str | None = attrs.field(default=None, validator=fields.optional(fields.filled))
-    """Path of the certificate's private key; None if it is in the certificate's file."""
     on_event: Callable[[PipelineEvent], object] | None = attrs.field(
         default=None, repr=False, validator=fields.optional(fields.function)
     )
@@ -282,35 +201,16 @@ class CheckpointConfig:
 
     It needs ``chandy[traces]``, and a tracer provider that the program sets up.
     """
-    history: int = attrs.field(default=32, validator=fields.whole(at_least=1))
-    """Number of finished checkpoints that ``statistics()`` lists one by one."""
 
     @property
     def interval_seconds(self) -> float | None:
-        """``interval`` in seconds, or ``min_pause`` if that is longer; None without periodic checkpoints."""
-        return None if self.interval is None else max(seconds(self.interval), self.min_pause_seconds)
+        """``interval`` in seconds; None without periodic checkpoints."""
+        return None if self.interval is None else seconds(self.interval)
 
     @property
     def interval_during_backlog_seconds(self) -> float | None:
-        """``interval_during_backlog`` in seconds, or ``interval_seconds`` if that is longer; None if not given."""
-        if self.interval_during_backlog is None or (usual := self.interval_seconds) is None:
-            return None
-        return max(seconds(self.interval_during_backlog), usual)
-
-    @property
-    def min_pause_seconds(self) -> float:
-        """``min_pause`` in seconds."""
-        return seconds(self.min_pause)
-
-    @property
-    def timer_period_seconds(self) -> float:
-        """``timer_period`` in seconds."""
-        return seconds(self.timer_period)
-
-    @property
-    def initial_delay_seconds(self) -> float | None:
-        """``initial_delay`` in seconds."""
-        return None if self.initial_delay is None else seconds(self.initial_delay)
+        """``interval_during_backlog`` in seconds; None if not given."""
+        return None if self.interval_during_backlog is None else seconds(self.interval_during_backlog)
 
     @property
     def timeout_seconds(self) -> float:
@@ -353,36 +253,18 @@ class CheckpointConfig:
         return None if self.ports is None else fields.port_range(self.ports)
 
     @property
-    def listening(self) -> Listening | None:
-        """``listen`` and what goes with it as a value."""
-        if self.listen is None:
-            return None
-        return Listening.parse(self.listen, self.token, self.tls_certificate, self.tls_key)
-
-    @property
-    def output_policy(self) -> OutputPolicy:
-        """What transactional sinks need of it."""
-        return OutputPolicy(
-            max_unpublished=self.max_unpublished,
-            allow_repeated_output=self.allow_repeated_output,
-            allow_lost_output=self.allow_lost_output,
-        )
-
-    @property
     def limits(self) -> ProtocolLimits:
         """What the checkpoint protocol needs of it."""
         return ProtocolLimits(
             interval=self.interval_seconds,
             interval_during_backlog=self.interval_during_backlog_seconds,
-            min_pause=self.min_pause_seconds,
-            initial_delay=self.initial_delay_seconds,
+            initial_delay=tuned("INITIAL_DELAY", None),
             timeout=self.timeout_seconds,
             savepoint_timeout=self.savepoint_timeout_seconds,
             max_concurrent=self.max_concurrent,
-            max_queued=self.max_queued,
             tolerable_failures=self.tolerable_failures,
             retained=self.retained,
-            max_unpublished=self.max_unpublished,
+            max_unpublished=int(tuned("MAX_UNPUBLISHED", MAX_UNPUBLISHED)),
             standbys=self.standbys,
-            history=self.history,
+            history=int(tuned("HISTORY", HISTORY)),
         )

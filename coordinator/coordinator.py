@@ -28,6 +28,7 @@ from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
 from .keyed_operators import KeyedOperators
 from .operators import name_taken
+from .permit import Permit
 from .protocol.events import DrainRequested
 from .protocol.life import Life
 from .protocol.statistics import Statistics
@@ -75,6 +76,7 @@ class CheckpointCoordinator(KeyedOperators):
         storage: str,
         config: CheckpointConfig | None = None,
         restore: str | int = restore_point.LATEST,
+        permit: Permit | None = None,
         standby: bool = False,
         within: FenceProof | None = None,
     ) -> None:
@@ -87,6 +89,7 @@ class CheckpointCoordinator(KeyedOperators):
             config: how to checkpoint and restart; None: the defaults.
             restore: what to restore: "none", the id of a checkpoint, the URI of a savepoint, or "latest": the latest
                 checkpoint if there is one, or what was last chosen if none has completed since.
+            permit: what this start may give up, as the error of a start before has printed it; None: nothing.
             standby: whether to wait while another driver runs the pipeline, instead of taking it over. The call returns
                 once this driver leads: at once if there is no other, else when the other one has died, failed or handed
                 over. Until then it keeps this process warm. Give it to all drivers of the pipeline, which run the same
@@ -106,13 +109,16 @@ class CheckpointCoordinator(KeyedOperators):
         self._pipeline = validate_pipeline(pipeline)
         self._storage = storage
         self._config = config or CheckpointConfig()
+        self._permit = permit or Permit()
         self._replicas: dict[str, Replica] = {}
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            parts = assemble(spark, self._pipeline, storage, self._config, restore, closing, stand_by, within)
+            parts = assemble(
+                spark, self._pipeline, storage, self._config, restore, self._permit, closing, stand_by, within
+            )
             self._closing = closing.pop_all()
         self._taken = parts.pipeline
         self._executor = parts.executor
@@ -294,6 +300,7 @@ class CheckpointCoordinator(KeyedOperators):
                 self._storage,
                 self._taken.catalog.store.uri,
                 self._config,
+                self._permit,
                 self._taken.watch.proof,
             )
             self._replicas[name] = start.replica(
@@ -356,7 +363,7 @@ class CheckpointCoordinator(KeyedOperators):
 
     @property
     def monitor_url(self) -> str | None:
-        """Where this driver answers for its metrics and its health; None without ``CheckpointConfig.listen``."""
+        """Where this driver answers for its metrics and its health; None without ``CheckpointConfig.page``."""
         return self._monitor_url
 
     @property

@@ -11,7 +11,6 @@ from ..state.rpc.addresses import PortRange
 from ..storage.sizes import size_in_bytes
 from .durations import Duration, seconds
 from .errors import ConfigError
-from .listening import Listening
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """How attrs calls a validator: with the instance, the field and the value."""
@@ -136,20 +135,6 @@ def settings(of: str, reserved: Collection[str]) -> Validator:
     return check
 
 
-def listening(owner: object, field: attrs.Attribute[Any], value: object) -> None:
-    """Accept an address to listen on. One that other machines reach is accepted only beside a token."""
-    found = Listening.parse(value) if isinstance(value, str) else None
-    if found is None:
-        refuse(owner, field.name, value, 'an address such as "127.0.0.1:9464" or "[::1]:9464"')
-    if getattr(owner, "token", None) is None and not found.is_loopback:
-        refuse(
-            owner,
-            field.name,
-            value,
-            "an address of this machine alone, such as 127.0.0.1, or a token beside it",
-        )
-
-
 def filled(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     """Accept a string that is not blank."""
     if not isinstance(value, str) or not value.strip():
@@ -170,17 +155,6 @@ def token(owner: object, field: attrs.Attribute[Any], value: object) -> None:
     raise ConfigError(
         _what(owner, field.name), "a text that a request can carry in a header", found, "use token.strip()"
     )
-
-
-def as_tuple(value: object) -> object:
-    """Convert a list or a set to a tuple, and leave what is neither to the validator."""
-    return tuple(value) if isinstance(value, list | set | frozenset) else value
-
-
-def names(owner: object, field: attrs.Attribute[Any], value: object) -> None:
-    """Accept a tuple of strings that are not blank."""
-    if not isinstance(value, tuple) or not all(isinstance(one, str) and one.strip() for one in value):
-        refuse(owner, field.name, value, 'a sequence of names, such as ["totals"]')
 
 
 def ports(owner: object, field: attrs.Attribute[Any], value: object) -> None:

@@ -20,6 +20,7 @@ from .connectors.recognition import SourceReader, sources_of
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, name_taken
+from .permit import Permit
 from .protocol.events import Published, ScheduleStarted
 from .query import CheckpointedQuery, Definition
 from .recovery.supervisor import Supervisor
@@ -157,15 +158,16 @@ class QueryStarter:
             transactional.check_mode(facts.output_mode)
         sink = transactional or sink_of(planned.writer, facts)
         check_query_reach(self.spark, self.config, str(self.operators.directories.base), name, facts, sink)
-        if name in self.config.dropped_queries:
+        point, permits = self.pipeline.point, self.pipeline.permits
+        if point and permits.given.covers(Permit(dropped_queries={name: point.manifest.id})):
             raise ArgumentError(
                 f"query {name!r} cannot be started",
                 "a query that the pipeline still has",
-                "its name in CheckpointConfig.dropped_queries",
+                "its name in Permit.dropped_queries",
                 "take it out there, or give the query another name",
             )
-        restore_point.check_query(self.pipeline.point, name, facts.operators, self.config.allow_non_restored)
-        restore_point.check_outputs(self.pipeline.point, name, sink.uids, self.config.allow_new_output)
+        restore_point.check_query(point, name, facts.operators, permits)
+        restore_point.check_outputs(point, name, sink.uids, permits)
         if request.adopt is not None:
             self.adopter.begin(request.adopt, Successor(name, facts, sink))
         definition = Definition(
@@ -289,9 +291,10 @@ class QueryStarter:
         check_together(sinks)
         return TransactionalSink(
             [sink.for_rows(rows) for sink in sinks],
-            self.pipeline.fence(query, may_take_over=self.config.take_over_output),
+            self.pipeline.fence(query),
             self.pipeline.watch.proof,
-            policy=self.config.output_policy,
+            max_unpublished=self.config.limits.max_unpublished,
+            permits=self.pipeline.permits,
             first_epoch=self.pipeline.generation.next_id,
             on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
             on_failure=self.supervisor.output_failed,

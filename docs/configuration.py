@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
-from chandy.coordinator import CheckpointConfig, ExponentialBackoff, FixedDelay, NoRestart
-from chandy.coordinator.errors import ChandyError
+from chandy.coordinator import (
+    CheckpointConfig,
+    ExponentialBackoff,
+    FixedDelay,
+    NoRestart,
+    Page,
+    Permit,
+    Savepoints,
+)
 
 from .docstrings import attribute_docstrings, markdown
 
 PAGE: Final = Path(__file__).with_name("configuration.md")
-CLASSES: Final = (CheckpointConfig, ExponentialBackoff, FixedDelay, NoRestart)
+CLASSES: Final = (CheckpointConfig, Savepoints, Page, ExponentialBackoff, FixedDelay, NoRestart, Permit)
 
 HEAD: Final = """\
 <!-- Written by `make docs` from the code. Do not edit. -->
@@ -31,8 +39,8 @@ config = CheckpointConfig(
 )
 ```
 
-Fields of a `CheckpointConfig` are given by name. All fields are checked at once. A value that cannot be used is
-an error that names the field, what was expected and what was found.
+Fields are given by name and checked at once. A value that cannot be used is an error that names the field, what was
+expected and what was found. The reference of the public names, which `make site` writes, says more of each.
 
 A **`Duration`** is text such as `"10 s"`, `"250 ms"` or `"1 hour 30 minutes"`, or a `datetime.timedelta`. The units are
 those of Spark's intervals from weeks to microseconds, in full or short. Months and years are not among them.
@@ -62,34 +70,30 @@ def page() -> str:
 def _section(cls: type) -> str:
     parts = [f"## {cls.__name__}", markdown(_without_raises(inspect.getdoc(cls) or ""))]
     descriptions = attribute_docstrings(cls)
-    for field in attrs.fields(cls):
-        parts += [f"### {cls.__name__}.{field.name}", _facts(cls, field), markdown(descriptions[field.name])]
+    if fields := attrs.fields(cls):
+        rows = [f"| {_declared(field)} | {_in_short(descriptions[field.name])} |" for field in fields]
+        parts.append("\n".join(["| field | what |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(cls: type, field: attrs.Attribute[Any]) -> str:
-    facts = [f"Type: `{field.type}`", f"default: `{_default(field)}`"]
-    if (expected := _expected(cls, field.name)) is not None:
-        facts.append(f"must be {'None or ' if 'None' in str(field.type) else ''}{expected}")
-    return "; ".join(facts) + "."
+def _declared(field: attrs.Attribute[Any]) -> str:
+    """Return a field's name, type and default, as it is written in a cell of a table."""
+    kind = re.sub(r"Callable\[.*\]( \| None)?$", r"Callable\1", str(field.type)).replace("|", "\\|")
+    default = "" if field.default is attrs.NOTHING else f" = {_default(field)}"
+    return f"`{field.name}: {kind}{default}`"
 
 
 def _default(field: attrs.Attribute[Any]) -> str:
     if (factory := getattr(field.default, "factory", None)) is not None:
-        return f"{factory.__name__}()"
+        return "{}" if factory is dict else f"{factory.__name__}()"
     return repr(field.default).replace("'", '"')
 
 
-def _expected(cls: type, name: str) -> str | None:
-    """Return what a field expects, as its own error says it; None for a type that says enough."""
-    # The first is a duration that only some fields refuse, the second is refused by all.
-    for value in ("0 s", object()):
-        try:
-            cls(**{name: value})
-        except ChandyError as error:
-            expected, _, _ = str(error.expected).partition(" such as ")  # type: ignore[attr-defined]
-            return expected.rstrip(",") if " " in expected else None
-    raise AssertionError(f"{cls.__name__}.{name} takes anything")
+def _in_short(text: str) -> str:
+    """Return the first paragraph of a description, and what None means."""
+    first, *others = text.split("\n\n")
+    meanings = re.findall(r"(?<!\S)(?:With )?None[:,] .*?\.(?=\s|$)", " ".join(others), re.DOTALL)
+    return " ".join(markdown(" ".join([first, *meanings])).split())
 
 
 def _without_raises(text: str) -> str:

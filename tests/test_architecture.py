@@ -34,8 +34,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("connectors",),
     ("execution", "sinks", "sources"),
     ("spark",),
+    ("listening", "permit"),
     ("fields",),
-    ("assigned_shard", "checkpoint", "durations", "extras", "listening", "replica_status", "state_progress"),
+    ("assigned_shard", "checkpoint", "durations", "extras", "replica_status", "state_progress"),
     ("error_texts", "errors"),
     ("protocol", "version"),
 )

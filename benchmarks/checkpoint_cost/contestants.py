@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -95,10 +96,11 @@ class Chandy:
             RuntimeError: the query failed, even if it has restarted, or a checkpoint failed.
         """
         interval, elsewhere = self.interval, self.elsewhere
+        os.environ["CHANDY_HISTORY"] = "10000"
+        if interval is not None:
+            os.environ["CHANDY_INITIAL_DELAY"] = f"{first_tick(interval, timing.warm_up):g}"
         config = CheckpointConfig(
             interval=None if interval is None else f"{interval} s",
-            initial_delay=None if interval is None else f"{first_tick(interval, timing.warm_up):g} s",
-            history=10_000,
             cache_dir=str(folder / "cache"),
             changelog=self.changelog,
             allow_unfenced=elsewhere is not None and not elsewhere.fenced,

@@ -71,7 +71,7 @@ def _run(places: Places) -> None:
     spark = session(places)
     spark.sparkContext.setLogLevel("ERROR")
     say("session")
-    config = CheckpointConfig(interval="3 s", initial_delay="3 s", cache_dir=str(places.folder / "cache"))
+    config = CheckpointConfig(interval="3 s", cache_dir=str(places.folder / "cache"))
     coordinator = CheckpointCoordinator(spark, pipeline=PIPELINE, storage=places.storage, config=config)
     restored = coordinator.restored
     say("coordinator", restored=restored.id if restored else None)

@@ -20,8 +20,8 @@ that it lists every 10 ms.
 
 **Rows a second.** Spark's ``rate-micro-batch`` source gives every batch 50,000 rows at once, as fast as the query takes
 them. Flink has its own sequence of numbers. Counted is what becomes visible to the reader, between two moments at which
-rows have just appeared. At most two checkpoints wait for their target in these queries (``max_unpublished=2``): then
-the query pauses. So the target, what it takes to write the rows, and Spark all count, at their common pace.
+rows have just appeared. At most two checkpoints wait for their target in these queries: then the query
+pauses. So the target, what it takes to write the rows, and Spark all count, at their common pace.
 
 PostgreSQL runs with ``fsync``, Kafka with one broker, three partitions and its defaults, which leave syncing to the
 kernel. Files and tables are on the local disk. The order of the contestants is reversed in every other round. There is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,11 +118,10 @@ def _chandy(name: str, make: Make, interval: int | None) -> Contestant:
     @contextlib.contextmanager
     def running(spark: SparkSession, rows: DataFrame, place: Place) -> Iterator[Target]:
         sink, frame, target = make(rows, place)
+        # So that what is written and what is published keep the same pace.
+        os.environ.update(CHANDY_MAX_UNPUBLISHED="2", CHANDY_INITIAL_DELAY="1")
         config = CheckpointConfig(
             interval=f"{interval or 10} s",
-            initial_delay="1 s",
-            # So that what is written and what is published keep the same pace.
-            max_unpublished=2,
             cache_dir=str(place.folder / "cache"),
         )
         storage = str(place.folder / "storage")

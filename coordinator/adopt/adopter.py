@@ -17,6 +17,7 @@ from ...storage.errors import ChandyError
 from ...storage.ids import NO_BATCH
 from ...storage.logs import logger
 from ..errors import AdoptionError, IncompleteDirectoryError
+from ..permit import Permit, Permits
 from ..restore.adoptions import Adoptions
 from ..restore.restore_point import SINK, WORKING, RestorePoint
 from ..restore.run_record import same_operators
@@ -74,8 +75,8 @@ class Adopter:
     """Returns the records of a query's operators by their uids."""
     time_mode: Callable[[str], str]
     """Returns the time mode of an operator, as PySpark names it."""
-    drops_state: bool
-    """Whether state may be left behind that no operator declares."""
+    permits: Permits
+    """What may be given up: state that no operator declares."""
 
     def look(self, path: str, successor: Successor | None = None) -> Adoption:
         """Say what a query would take over from a checkpoint; nothing is changed.
@@ -88,7 +89,7 @@ class Adopter:
             AdoptionError: there is no checkpoint of Spark, or a part of one.
         """
         found = read_checkpoint(path)
-        target = None if successor is None else self._target(successor)
+        target = None if successor is None else self._target(path, successor)
         return self._examine(found, target, self._stored(found, target))
 
     def begin(self, path: str, successor: Successor) -> None:
@@ -111,11 +112,13 @@ class Adopter:
             )
             self._warn_if_moved(path, successor.name)
             return
-        adopted = self._adopt(path, successor.name, self._target(successor), successor.facts, successor.sink)
+        target = self._target(path, successor)
+        adopted = self._adopt(path, successor.name, target, successor.facts, successor.sink)
         self.adoptions.add(successor.name, adopted.point)
 
-    def _target(self, successor: Successor) -> Target:
+    def _target(self, path: str, successor: Successor) -> Target:
         facts, location = successor.facts, successor.sink.location
+        wanted = _to_drop(path, successor.name)
         return Target(
             query=successor.name,
             sources=tuple(source.name for source in facts.sources if source.name != TICKS),
@@ -124,7 +127,8 @@ class Adopter:
             modes={uid: self.time_mode(uid) for uid in facts.operators},
             output=None if location is None else str(location),
             output_batch=NO_BATCH if location is None else newest(location),
-            drops_state=self.drops_state,
+            drops_state=self.permits.given.covers(wanted),
+            to_drop=self.permits.advice(wanted),
         )
 
     def _adopt(self, path: str, query: str, target: Target, facts: WriterFacts, sink: Sink) -> Adopted:
@@ -147,6 +151,8 @@ class Adopter:
                 " ".join(report.obstacles),
                 "coordinator.adoption(path, writer) says so without starting anything",
             )
+        if target.drops_state:
+            self.permits.use(_to_drop(path, query))
         self._record(found.query_id, path, query)
         adopted = self._take(found, query, target, facts, sink, stored)
         for line in report.takes:
@@ -258,6 +264,11 @@ class Adopter:
             return adopted_store.write(
                 self.life, query, source, files, operators, shards, time.time(), self.proof
             )
+
+
+def _to_drop(path: str, query: str) -> Permit:
+    """Return what permits a query to leave state of a checkpoint of plain Spark behind."""
+    return Permit(dropped_state={query or "query": path})
 
 
 def _converts(found: PlainCheckpoint, target: Target) -> bool:

@@ -48,6 +48,8 @@ class Target:
     """The newest batch in the log of that directory; -1 if the log is empty."""
     drops_state: bool = False
     """Whether state that the query does not declare may be left behind."""
+    to_drop: str = ""
+    """What to pass to ``CheckpointCoordinator`` so that it may."""
 
 
 @attrs.frozen
@@ -245,7 +247,7 @@ def _state_obstacles(
     if native:
         return [
             f"The checkpoint has state of {kinds}, which the query does not have: keep that part of it in Spark, or "
-            "leave the state behind by CheckpointConfig(allow_non_restored=True)."
+            f"leave the state behind by {target.to_drop}."
         ]
     return _keyed_obstacles(found, target, stored)
 
@@ -274,11 +276,11 @@ def _keyed_obstacles(
         if operator.time_mode and operator.time_mode.lower() != mode.lower():
             said.append(f"Operator {uid!r} has time_mode={mode!r}, and ran with {operator.time_mode!r}.")
         if operator.id in stored:
-            said += _schema_obstacles(record, stored[operator.id], drops_state=target.drops_state)
+            said += _schema_obstacles(record, stored[operator.id], target)
     return said
 
 
-def _schema_obstacles(operator: OperatorRecord, stored: AdoptableState, *, drops_state: bool) -> list[str]:
+def _schema_obstacles(operator: OperatorRecord, stored: AdoptableState, target: Target) -> list[str]:
     key = from_json(operator.key_schema)
     was, now = _types(stored.key), _types(key)
     said = []
@@ -291,11 +293,8 @@ def _schema_obstacles(operator: OperatorRecord, stored: AdoptableState, *, drops
         new = operator.states.get(name)
         what = f"State {name!r} of operator {operator.uid!r}"
         if new is None:
-            if not drops_state:
-                said.append(
-                    f"{what} is not declared: declare it, or leave it behind by "
-                    "CheckpointConfig(allow_non_restored=True)."
-                )
+            if not target.drops_state:
+                said.append(f"{what} is not declared: declare it, or leave it behind by {target.to_drop}.")
         elif old.kind is not new.kind:
             said.append(f"{what} is declared as {new.kind}, and the checkpoint has a {old.kind}.")
         elif (old.ttl_ms is None) != (new.ttl_ms is None):

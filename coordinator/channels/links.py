@@ -7,7 +7,7 @@ checkpoint itself: so, unlike in Chandy's and Lamport's paper, a checkpoint need
 * The reader must not have read what is rolled back. A transactional sink publishes an epoch once its checkpoint is
   complete, so whatever is visible belongs to an earlier checkpoint than the one that is being taken, and stays: to go
   back behind it is refused (``OutputAheadError``), or it is published again and the reader gets it twice, which is what
-  ``allow_repeated_output`` says. Spark's own file sink shows a batch at once. So the reader is cut before the writer
+  a permit says. Spark's own file sink shows a batch at once. So the reader is cut before the writer
   (``barrier.cut``), and both go back together; and the reader must be started after the writer, because in a new life
   of the driver a reader that runs already would see batches that the writer is about to take back.
 * The reader must see whole epochs or batches. Those who follow the log of a directory, or read what is committed in

@@ -37,7 +37,7 @@ _SIGNS: Final = {"completed": "✓", "failed": "✗"}
     "--token-file",
     type=click.File(),
     metavar="FILE",
-    help="File with the token of CheckpointConfig. Without it, the variable CHANDY_TOKEN has the token, if any.",
+    help="File with a token of the Page. Without it, the variable CHANDY_TOKEN has the token, if any.",
 )
 @click.option("--ca", type=click.Path(exists=True), metavar="FILE", help="Certificates to trust, for https.")
 @click.option(
@@ -50,7 +50,7 @@ _SIGNS: Final = {"completed": "✓", "failed": "✗"}
 )
 @click.option("--once", is_flag=True, help="Print what there is now, and end.")
 def top(url: str, token_file: Any, ca: str | None, every: float, once: bool) -> None:
-    """Watch the pipeline of a driver that listens: CheckpointConfig(listen=...).
+    """Watch the pipeline of a driver that listens: CheckpointConfig(page=Page(...)).
 
     URL is where it does, such as http://127.0.0.1:9464. End with Ctrl-C.
     """

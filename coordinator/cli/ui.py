@@ -29,17 +29,17 @@ def ui(uri: str, pipeline: str | None, port: int) -> None:
     """Serve the page of a pipeline from its storage, for a browser on this machine. No driver is asked.
 
     It shows the checkpoints that are kept, and what the journal has of failures and recoveries. The page of a driver
-    that runs says more: CheckpointConfig(listen=...). End with Ctrl-C or SIGTERM.
+    that runs says more: CheckpointConfig(page=Page(...)). End with Ctrl-C or SIGTERM.
     """
     name, store = locate.only_pipeline(uri, pipeline)
     try:
         # Here and not above: the other commands need none of its packages.
-        from ..listening import Listening
+        from ..listening import Page
         from ..monitor.server import Monitor
         from ..monitor.stored import StoredPipeline
     except ImportError as error:
         raise failure(f"{error}: pip install 'chandy[monitor]'") from error
-    monitor = Monitor.begin(name, Listening("127.0.0.1", port))
+    monitor = Monitor.begin(name, Page(f"127.0.0.1:{port}"))
     with EndSignal(signal.SIGTERM, signal.SIGINT, once=True) as ended:
         try:
             monitor.tell(StoredPipeline(Catalog(store), time.time))

@@ -17,6 +17,8 @@ from .coordinator import FixedDelay as FixedDelay
 from .coordinator import Guarantee as Guarantee
 from .coordinator import HostReplaced as HostReplaced
 from .coordinator import NoRestart as NoRestart
+from .coordinator import Page as Page
+from .coordinator import Permit as Permit
 from .coordinator import PipelineEnded as PipelineEnded
 from .coordinator import PipelineEvent as PipelineEvent
 from .coordinator import Reason as Reason

@@ -216,7 +216,7 @@ class Api:
     def _order(self, body: type, carry: Carry, done: Callable[[Any], object], wait: float | None) -> Answer:
         async def answered(request: Request) -> Response:
             if not self.may_order:
-                raise _Refused(403, "set CheckpointConfig.token: without one, anybody could send this")
+                raise _Refused(403, "set Page.token: without one, anybody could send this")
             source, given, seconds = self._known(), await _body(request), wait or _WAIT_SECONDS
             try:
                 order: Any = from_json(body, given or b"{}")

@@ -1,6 +1,6 @@
 """The HTTP server in the driver: pages for people, metrics for Prometheus, health for probes.
 
-``CheckpointConfig.listen`` turns it on.
+``CheckpointConfig.page`` turns it on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from ...storage.logs import carried, logger
 from ..errors import SetupError
-from ..listening import Listening
+from ..listening import Page
 from .api import PREFIX, Api
 from .connections import CONNECTIONS, Connection
 from .facts import Facts, ObservedPipeline
@@ -42,60 +42,58 @@ _LOOPBACK_NAMES: Final = ["localhost", "127.0.0.1", "[::1]"]
 class Monitor:
     """One server of one driver. It answers from the moment it is begun, also while the driver stands by."""
 
-    def __init__(self, pipeline: str, listening: Listening, bound: socket.socket) -> None:
+    def __init__(self, pipeline: str, page: Page, bound: socket.socket) -> None:
         """Make a server on a socket that is bound.
 
         Args:
             pipeline: the pipeline's name.
-            listening: as the user has set it.
+            page: as the user has set it.
             bound: the socket.
         """
         self._pipeline = pipeline
-        self._token = listening.token
+        self._settings = page
         self._socket = bound
         self._source: ObservedPipeline | None = None
-        scheme = "http" if listening.certificate is None else "https"
-        host = f"[{listening.host}]" if ":" in listening.host else listening.host
+        scheme = "http" if page.certificate is None else "https"
+        host = f"[{page.host}]" if ":" in page.host else page.host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
         """Where it answers."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                self._application(listening),
+                self._application(page),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 http=Connection,
                 limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=int(_END_SECONDS),
-                ssl_certfile=listening.certificate,
-                ssl_keyfile=listening.key,
+                ssl_certfile=page.certificate,
+                ssl_keyfile=page.key,
             )
         )
         self._thread = threading.Thread(target=carried(self._run), name="chandy-monitor", daemon=True)
 
     @classmethod
-    def begin(cls, pipeline: str, listening: Listening) -> Monitor:
+    def begin(cls, pipeline: str, page: Page) -> Monitor:
         """Listen, and answer from now on.
 
         Raises:
             SetupError: the address is taken, or cannot be listened on; or a file for TLS cannot be used.
         """
-        what = f"metrics cannot be served on {listening.host}:{listening.port}"
-        family = socket.AF_INET6 if ":" in listening.host else socket.AF_INET
+        what = f"metrics cannot be served on {page.host}:{page.port}"
+        family = socket.AF_INET6 if ":" in page.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((listening.host, listening.port))
+            bound.bind((page.host, page.port))
             # Clients that connect before the thread runs wait for it instead of being refused.
             bound.listen()
-            monitor = cls(pipeline, listening, bound)
+            monitor = cls(pipeline, page, bound)
             # Here and not in its thread, where nobody would hear of a wrong file.
             monitor._server.config.load()
         except OSError as error:
             bound.close()
-            advice = (
-                "choose another address by CheckpointConfig.listen or --port, or correct the files for TLS"
-            )
+            advice = "choose another address by CheckpointConfig.page or --port, or correct the files for TLS"
             raise SetupError(
                 what, "a free port, and files for TLS that can be read", str(error), advice
             ) from error
@@ -120,10 +118,10 @@ class Monitor:
             # The pipeline goes on without.
             log.exception("metrics are served no more")
 
-    def _application(self, listening: Listening) -> Starlette:
+    def _application(self, page: Page) -> Starlette:
         # Without a token, nothing but the address keeps others out: a page of elsewhere must not reach it by a name.
-        names = ["*"] if listening.token is not None else [*_LOOPBACK_NAMES, listening.host]
-        api = Api(self._pipeline, listening.token is not None, lambda: self._source)
+        names = ["*"] if page.is_guarded else [*_LOOPBACK_NAMES, page.host]
+        api = Api(self._pipeline, page.token is not None, lambda: self._source)
         described = JSONResponse(api.described())
         return Starlette(
             routes=[
@@ -154,8 +152,12 @@ class Monitor:
             given = _password(rest)
         elif scheme.lower() == b"bearer":
             given = rest
-        if self._token is None or secrets.compare_digest(given, self._token.encode()):
+        if not self._settings.is_guarded or _is_token(given, self._settings.token):
             return None
+        if _is_token(given, self._settings.read_token):
+            if request.method in ("GET", "HEAD"):
+                return None
+            return PlainTextResponse("this token may only read\n", 403)
         return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
 
     def _page(
@@ -187,7 +189,7 @@ class Monitor:
             source.history(),
             source.trends(),
             span=request.query_params.get("span", "hour"),
-            may_order=self._token is not None and source.orders is not None,
+            may_order=self._settings.token is not None and source.orders is not None,
         )
 
     def _checkpoint(self, request: Request, source: ObservedPipeline | None) -> CheckpointPage | None:
@@ -208,6 +210,10 @@ class Monitor:
 
     def _known(self) -> Facts | None:
         return None if self._source is None else self._source.facts()
+
+
+def _is_token(given: bytes, token: str | None) -> bool:
+    return token is not None and secrets.compare_digest(given, token.encode())
 
 
 def _password(given: bytes) -> bytes:

@@ -4,7 +4,7 @@
 ``Membership`` the hosts, ``Placement`` the shards on them, ``Admission`` the requests for checkpoints, ``Emptying``
 the requests to drain machines, ``Checkpoints`` the rest. A checkpoint passes through them like this:
 
-1. ``CheckpointRequested`` enters the queue; ``requests.decide`` says whether the checkpoint may start.
+1. ``CheckpointRequested`` enters the queue; ``requests.startable`` says whether the checkpoint may start.
 2. ``ChooseCut``: for each query, downstream first (``barrier.cut``), the executor reads the newest planned batch from
    the disk and places the barrier behind it in the query's ``Gate`` (``barrier.gate``).
 3. A query's cut has committed when its commit log says so, or when a host asks for the batch after it. From then on

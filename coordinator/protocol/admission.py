@@ -78,7 +78,6 @@ class Admission:
             RequestQueue(limits.max_queued),
             Schedule(
                 limits.interval,
-                limits.min_pause,
                 limits.initial_delay,
                 interval_during_backlog=limits.interval_during_backlog,
             ),
@@ -129,31 +128,21 @@ class Admission:
         if (refused := self.queue.admit(self.new_request(CheckpointKind.PERIODIC, now))) is not None:
             self.reject(refused, Reason.TOO_MANY_REQUESTS, "the queue is full")
 
-    def next(self, now: float, load: Load) -> Request | None:
+    def next(self, load: Load) -> Request | None:
         """Take the request out of the queue whose checkpoint is to begin now; None if none is."""
-        while not self.suspended and load.state_is_known:
-            decision = requests.decide(
-                self.queue,
-                now,
-                pending=load.checkpoints,
-                max_concurrent=self.limits.max_concurrent,
-                triggering=load.is_planning,
-                last_completed_at=self.last_completed_at,
-                min_pause=self.limits.min_pause,
-                deletions_waiting=load.deletions,
-                is_output_full=load.is_output_full,
-            )
-            match decision:
-                case requests.Start(request):
-                    self.queue.remove(request)
-                    return request
-                case requests.Drop(request, reason, retry_at):
-                    self.queue.remove(request)
-                    self.schedule.postpone(retry_at)
-                    self.reject(request, reason, f"the minimum pause ends at {retry_at:.3f}")
-                case requests.Wait():
-                    return None
-        return None
+        if self.suspended or not load.state_is_known:
+            return None
+        request = requests.startable(
+            self.queue,
+            pending=load.checkpoints,
+            max_concurrent=self.limits.max_concurrent,
+            triggering=load.is_planning,
+            deletions_waiting=load.deletions,
+            is_output_full=load.is_output_full,
+        )
+        if request is not None:
+            self.queue.remove(request)
+        return request
 
     def reject(
         self, request: Request, reason: Reason, detail: str, checkpoint: CheckpointId | None = None

@@ -4,12 +4,12 @@ The phases of a checkpoint are in ``pending.PHASES``. A transactional sink takes
 part of what a query acknowledges: ``ProgressStored`` brings what its sinks have to publish, and the manifest says it.
 Commit follows ``Finalized``: the checkpoint is complete, a restore would go to it, and ``Publish`` has its output
 published, in the order of ids. Its request is answered once ``Published`` has come from every query, or its time is
-up. While a target stays away, checkpoints complete until ``Limits.max_unpublished`` wait for it.
+up. While a target stays away, checkpoints complete until ``ProtocolLimits.max_unpublished`` wait for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
@@ -52,8 +52,8 @@ class Checkpoints:
     root: str
     """URI of the pipeline's own store."""
     next_id: CheckpointId
-    required: frozenset[str]
-    """Queries that the restored checkpoint has: there is no checkpoint without them."""
+    required: Mapping[str, CheckpointId]
+    """Queries that the restored checkpoint has, with its id: there is no checkpoint without them."""
     queries: Queries
     members: Membership
     placement: Placement
@@ -141,21 +141,23 @@ class Checkpoints:
 
     def go_on(self, now: float) -> None:
         """Begin the checkpoints whose requests have their turn."""
-        while (request := self.admission.next(now, self.load())) is not None:
+        while (request := self.admission.next(self.load())) is not None:
             self._trigger(request, now)
 
     @property
     def are_queries_there(self) -> bool:
         """Whether all queries that a checkpoint must have have been started."""
-        return bool(self.queries) and self.required <= self.queries.keys()
+        return bool(self.queries) and self.required.keys() <= self.queries.keys()
 
     def _trigger(self, request: Request, now: float) -> None:
         if not self.are_queries_there:
             detail = "no query has been started yet"
-            if missing := self.required - self.queries.keys():
+            if missing := {
+                name: at for name, at in sorted(self.required.items()) if name not in self.queries
+            }:
                 detail = (
-                    f"the restored checkpoint has queries that have not started yet: {', '.join(sorted(missing))}; "
-                    "start them, or name those that the pipeline no longer has in CheckpointConfig.dropped_queries"
+                    f"the restored checkpoint has queries that have not started yet: {', '.join(missing)}; start "
+                    f"them, or, if the pipeline no longer has them, pass permit=Permit(dropped_queries={missing})"
                 )
             self.admission.reject(request, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail)
             return

@@ -1,6 +1,6 @@
 """What always holds of the checkpoint protocol between two events, whatever has happened.
 
-Tests check it after every event, and ``CheckpointConfig.check_invariants`` has the coordinator do so. An invariant that
+Tests check it after every event, and ``CHANDY_CHECK_INVARIANTS=1`` has the coordinator do so. An invariant that
 does not hold is a bug of Chandy.
 """
 

@@ -36,15 +36,10 @@ class Reason(enum.StrEnum):
         False,
         "the coordinator is suspended; ask again once the pipeline runs",
     )
-    MINIMUM_TIME = (
-        "MINIMUM_TIME",
-        False,
-        "the pause since the last completed checkpoint is not over; the next is scheduled for its end",
-    )
     TOO_MANY_REQUESTS = (
         "TOO_MANY_REQUESTS",
         False,
-        "too many requests are waiting; ask again later, or raise max_queued",
+        "too many requests are waiting; ask again later",
     )
     NOT_ALL_REQUIRED_TASKS_RUNNING = (
         "NOT_ALL_REQUIRED_TASKS_RUNNING",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import attrs
 
 from ...storage.checkpoints.manifest import CheckpointKind
-from .reasons import Reason
 
 
 @attrs.frozen
@@ -97,47 +96,20 @@ class RequestQueue:
         return iter(tuple(self._waiting))
 
 
-@attrs.frozen
-class Start:
-    """Take the request out of the queue and trigger its checkpoint."""
-
-    request: Request
-
-
-@attrs.frozen
-class Drop:
-    """Take the request out of the queue, reject it, and let the schedule try again."""
-
-    request: Request
-    reason: Reason
-    retry_at: float
-    """When a periodic checkpoint may start."""
-
-
-@attrs.frozen
-class Wait:
-    """Do nothing until something has changed."""
-
-
-Decision = Start | Drop | Wait
-
-
-def decide(
+def startable(
     queue: RequestQueue,
-    now: float,
     *,
     pending: int,
     max_concurrent: int,
     triggering: bool,
-    last_completed_at: float | None,
-    min_pause: float,
     deletions_waiting: int,
     is_output_full: bool = False,
-) -> Decision:
-    """Decide what to do with the most urgent request. The rules are Flink's (CheckpointRequestDecider).
+) -> Request | None:
+    """Return the most urgent request if its checkpoint may begin; None: wait until something has changed.
 
-    The caller carries out a Start or a Drop, removes the request and asks again. It also asks again whenever a
-    checkpoint has ended or a deletion is done: the decision keeps no state that could get stuck.
+    The rules are Flink's (CheckpointRequestDecider). The caller takes the request out of the queue and asks again. It
+    also asks again whenever a checkpoint has ended or a deletion is done: the decision keeps no state that could get
+    stuck.
 
     * One checkpoint is triggered at a time.
     * No checkpoint starts while more dropped checkpoints wait to be deleted than may be pending. Otherwise the store
@@ -145,25 +117,18 @@ def decide(
     * No checkpoint starts while the output of as many as may wait is still to be published, because the queries have
       paused. That of a stop does: its queries have stopped.
     * A request waits for a free place. So does a savepoint, but it is the first in the queue.
-    * Only periodic checkpoints keep the minimum pause. It counts from the last completion, not from a failure: after
-      a failure the state is the least protected.
 
     Args:
         queue: the requests that wait; it is not changed.
-        now: seconds since 1970.
         pending: how many pending checkpoints take a place.
         max_concurrent: how many places there are.
         triggering: whether a checkpoint is being planned.
-        last_completed_at: when a checkpoint last completed; None: never.
-        min_pause: seconds from then to the next periodic checkpoint.
         deletions_waiting: how many dropped checkpoints are not deleted yet.
         is_output_full: whether no more output may wait to be published.
     """
     request = queue.first
     if request is None or triggering or (is_output_full and not request.is_final):
-        return Wait()
+        return None
     if deletions_waiting > max_concurrent or pending >= max_concurrent:
-        return Wait()
-    if request.is_periodic and last_completed_at is not None and now < last_completed_at + min_pause:
-        return Drop(request, Reason.MINIMUM_TIME, last_completed_at + min_pause)
-    return Start(request)
+        return None
+    return request

@@ -19,10 +19,8 @@ class Schedule:
     """From one tick to the next; None if there are no periodic checkpoints."""
     interval_during_backlog: float | None = attrs.field(default=None, kw_only=True)
     """From one tick to the next while the pipeline is behind its sources; None: the same as otherwise."""
-    min_pause: float = 0.0
-    """The least random first delay; no longer than the interval."""
     initial_delay: float | None = None
-    """From the start to the first tick; None: at random from min_pause to interval, so that pipelines do not align."""
+    """From the start to the first tick; None: at random within the interval, so that pipelines do not align."""
     next_at: float | None = attrs.field(default=None, init=False)
     """When the next tick is due; None if the schedule is stopped."""
     ticked_at: float = attrs.field(default=-math.inf, init=False)
@@ -41,7 +39,7 @@ class Schedule:
             return
         delay = self.initial_delay
         if delay is None:
-            delay = self.min_pause + (self.interval - self.min_pause) * chance
+            delay = self.interval * chance
         self.next_at = max(now + delay, self.ticked_at)
 
     def stop(self) -> None:
@@ -73,11 +71,6 @@ class Schedule:
         now = self.current
         if self.next_at is not None and before is not None and now is not None:
             self.next_at = max(self.next_at + (now - before), self.ticked_at)
-
-    def postpone(self, until: float) -> None:
-        """Tick at ``until`` instead, because the last tick came too early, and go on from there."""
-        if self.next_at is not None:
-            self.next_at = max(until, self.ticked_at)
 
     @property
     def current(self) -> float | None:

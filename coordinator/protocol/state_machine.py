@@ -12,6 +12,7 @@ others to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Generic, cast
 
 import attrs
@@ -105,7 +106,7 @@ class CheckpointStateMachine:
     """The completed checkpoints that there are at the start, oldest first; ``checkpoints`` has them from then on."""
     base: CheckpointId | None = None
     """The one of them that the state grows from at the start."""
-    required: frozenset[str] = frozenset()
+    required: Mapping[str, CheckpointId] = attrs.field(factory=dict)
     """Queries that the restored checkpoint has: there is no checkpoint without them."""
     versions: dict[str, str] = attrs.field(factory=dict)
     follows_tasks: bool = False

@@ -21,6 +21,7 @@ from ...storage.long_waits import Reminder, told_if_slow
 from ...storage.times import rounded
 from ..execution.locked_protocol import LockedProtocol
 from ..leadership.leadership import has_leader
+from ..permit import Permits
 from ..protocol.events import QueryAdded, QueryRemoved
 from ..query import CheckpointedQuery, Definition
 from ..restore.adoptions import Adoptions
@@ -106,7 +107,7 @@ class Launcher:
         ending: runtime.Flag,
         owner: SinkOwner,
         may_begin_anew: bool,
-        allow_new_output: bool,
+        permits: Permits,
         keep_chosen: Callable[[], None] = lambda: None,
         adoptions: Adoptions | None = None,
     ) -> None:
@@ -123,7 +124,7 @@ class Launcher:
             ending: ends a restore once it is set.
             owner: the pipeline, as the writer of outputs.
             may_begin_anew: whether a query without a checkpoint may undo what an earlier life of it has written.
-            allow_new_output: whether a query's output may be another one than the checkpoint's.
+            permits: what may be given up for a start.
             keep_chosen: records which checkpoint a user has chosen, once.
             adoptions: where adopted queries begin; None if no query was adopted.
         """
@@ -137,7 +138,7 @@ class Launcher:
         self._ending = ending
         self._owner = owner
         self._may_begin_anew = may_begin_anew
-        self._allow_new_output = allow_new_output
+        self._permits = permits
         self._keep_chosen = keep_chosen
         self._adoptions = adoptions or Adoptions()
         self._begun: set[str] = set()
@@ -396,7 +397,7 @@ class Launcher:
             is_table=definition.table is not None,
             may_begin_anew=self._may_begin_anew or name in self._begun,
             is_written_by=has_leader,
-            allow_new_output=self._allow_new_output,
+            permits=self._permits,
             directory=directory,
             checkpoint=point.manifest.id if point and not point.is_adopted else None,
             is_adopted=point is not None and point.is_adopted,

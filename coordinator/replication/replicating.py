@@ -23,6 +23,7 @@ from ..connectors.kafka.schema_registry import SchemaRegistry
 from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration
 from ..errors import ArgumentError, PipelineNameError, ReplicaError
+from ..permit import Permit
 from ..savepoints import Savepoints
 from ..sinks.two_phase.contract import TwoPhaseSink
 from .avro import namespace
@@ -120,6 +121,8 @@ class Replicating:
     uri: str
     """Its folder there."""
     config: CheckpointConfig
+    permit: Permit
+    """What a start may give up, of its replicas, too: their queries have names of their own."""
     proof: FenceProof
     """That no successor has taken the pipeline over: its replicas are part of it."""
 
@@ -175,6 +178,7 @@ class Replicating:
             pipeline=unique,
             storage=self.storage,
             config=_config(self.config),
+            permit=self.permit,
             within=self.proof,
         )
         try:
@@ -200,15 +204,9 @@ def _config(config: CheckpointConfig) -> CheckpointConfig:
     return attrs.evolve(
         config,
         interval=config.interval or _INTERVAL,
-        initial_delay=None,
         standbys=0,
         savepoints=Savepoints(),
-        dropped_queries=(),
-        claim=False,
-        listen=None,
-        token=None,
-        tls_certificate=None,
-        tls_key=None,
+        page=None,
         on_event=None,
     )
 

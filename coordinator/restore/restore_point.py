@@ -25,6 +25,7 @@ from ...storage.errors import DamagedCheckpointError, DamagedError, SchemaTooNew
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..errors import RestoreError
+from ..permit import Permit, Permits
 from ..protocol.state_machine import CheckpointStateMachine
 from ..sinks.two_phase.epochs import unknown_sinks
 from ..spark.logs.compact_log import DEFAULT_INTERVAL
@@ -279,40 +280,40 @@ def check_operator(
     return evolved(was, operator, dropped, point.batch(was.query))
 
 
-def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], allow_non_restored: bool) -> None:
+def check_query(point: RestorePoint | None, name: str, uids: Iterable[str], permits: Permits) -> None:
     """Refuse a query that would leave restored state behind.
 
     Raises:
         RestoreError: the checkpoint has operators of this query that the query no longer has.
     """
-    if point is None or allow_non_restored:
+    if point is None:
         return
     left = [op.uid for op in point.manifest.operators if op.query == name and op.uid not in set(uids)]
-    if left:
+    wanted = Permit(dropped_state=dict.fromkeys(left, point.manifest.id))
+    if not permits.use(wanted):
         raise RestoreError(
             f"query {name!r} does not fit checkpoint {point.manifest.id}",
             "all operators of the query that are in the checkpoint",
             f"no {', '.join(map(repr, left))}",
-            "keep these uids, or drop their state by CheckpointConfig(allow_non_restored=True)",
+            f"keep these uids, or drop their state by {permits.advice(wanted)}",
         )
 
 
-def check_outputs(
-    point: RestorePoint | None, name: str, uids: Collection[str], allow_new_output: bool
-) -> None:
+def check_outputs(point: RestorePoint | None, name: str, uids: Collection[str], permits: Permits) -> None:
     """Refuse a query that would leave output unpublished.
 
     Raises:
         RestoreError: the checkpoint has output of sinks that the query no longer has, and it may not be published yet.
     """
-    if point is None or allow_new_output:
+    if point is None or not (left := unknown_sinks(point.outputs(name), uids)):
         return
-    if left := unknown_sinks(point.outputs(name), uids):
+    wanted = Permit(new_output={name: point.manifest.id})
+    if not permits.use(wanted):
         raise RestoreError(
             f"query {name!r} does not fit checkpoint {point.manifest.id}",
             "all sinks of which it has output that may not be published yet",
             f"no sink {', '.join(map(repr, left))}",
-            "keep these sinks and their uids; or set CheckpointConfig(allow_new_output=True), and that output is lost",
+            f"keep these sinks and their uids; or pass {permits.advice(wanted)}, and that output is lost",
         )
 
 

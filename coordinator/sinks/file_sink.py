@@ -11,6 +11,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import RestoreError, SinkTakenError
+from ..permit import Permit
 from ..spark.logs.compact_log import DEFAULT_INTERVAL, mended
 from . import file_sink_log
 from .guarantee import Guarantee, Level
@@ -111,12 +112,13 @@ class FileSink(Sink):
             _mark(query, beginning.owner),
             lambda other: is_named and other.query == query and not beginning.is_written_by(other.store),
         )
-        if elsewhere is not None and not beginning.allow_new_output:
+        wanted = Permit(new_output={query: beginning.checkpoint or 0})
+        if elsewhere is not None and not beginning.permits.use(wanted):
             raise RestoreError(
                 f"query {query!r} does not fit the checkpoint, whose output names files of another directory",
                 f"the output {elsewhere}",
                 str(self.path),
-                "use that path; or set CheckpointConfig(allow_new_output=True), and the new output begins empty and "
+                f"use that path; or pass {beginning.permits.advice(wanted)}, and the new output begins empty and "
                 "gets the rows after the checkpoint",
             )
         newest = file_sink_log.newest(self.path)

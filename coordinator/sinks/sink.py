@@ -13,6 +13,7 @@ from ...state.shards import NotResumable
 from ...storage.checkpoints.manifest import OutputRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
+from ..permit import NOTHING_PERMITTED, Permits
 from .guarantee import Guarantee
 from .owner import SinkOwner
 from .place import Output
@@ -36,8 +37,8 @@ class StartPoint:
     """Whether, without a checkpoint, batches that the query itself has written may be undone."""
     is_written_by: Callable[[str], bool] = lambda store: True
     """Whether the pipeline with the store at a URI writes into its outputs now."""
-    allow_new_output: bool = False
-    """Whether the output may be another one than the checkpoint's, and begin empty."""
+    permits: Permits = NOTHING_PERMITTED
+    """What may be given up: whether the output may be another one than the checkpoint's, and begin empty."""
     directory: Path = Path()
     """The query's working directory."""
     checkpoint: CheckpointId | None = None

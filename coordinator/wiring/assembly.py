@@ -23,13 +23,14 @@ from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.checkpoints.proof import FenceProof
+from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..checkpoint import Checkpoint
-from ..config import CheckpointConfig
+from ..config import CheckpointConfig, tuned
 from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
@@ -48,6 +49,7 @@ from ..monitor.facts import Home, Observed, Orders
 from ..monitor.journaling import JournalWriter
 from ..monitor.trend_keeper import TrendKeeper
 from ..operators import Operators
+from ..permit import Permit
 from ..protocol.balance import wanted_owners
 from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
@@ -79,6 +81,9 @@ _EXECUTORS_SECONDS: Final = 0.5
 more second."""
 _BACKLOG_SECONDS: Final = 1.0
 """How often to ask whether queries are behind their sources."""
+_TIMER_SECONDS: Final = 1.0
+"""How long an idle query waits before it runs a batch for timers of processing time. A timer may fire this much late;
+Spark plans and commits each such batch."""
 StandBy = Callable[[runtime.Flag], object]
 """Warms this process up while another driver leads, until the event is set."""
 
@@ -111,6 +116,7 @@ def assemble(
     storage: str,
     config: CheckpointConfig,
     restore: str | int,
+    permit: Permit,
     closing: ExitStack,
     stand_by: StandBy | None,
     within: FenceProof | None,
@@ -122,7 +128,7 @@ def assemble(
         name: of the pipeline.
         storage: URI where checkpoints go.
         config: how to checkpoint and restart.
-        restore: as for ``CheckpointCoordinator``.
+        restore, permit: as for ``CheckpointCoordinator``.
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
@@ -139,7 +145,7 @@ def assemble(
     driver = Driver.prepare(spark, name, config, closing)
     channels = Channels()
     runs = Runs(channels)
-    pipeline = _take_over(driver, catalog, found, restore, runs, closing, stand_by, within)
+    pipeline = _take_over(driver, catalog, found, restore, permit, runs, closing, stand_by, within)
 
     adoptions, ticks = Adoptions(), _ticks(driver)
     endpoint = driver.endpoint()
@@ -263,6 +269,7 @@ def _take_over(
     catalog: Catalog,
     found: FoundPipeline,
     restore: str | int,
+    permit: Permit,
     runs: Runs,
     closing: ExitStack,
     stand_by: StandBy | None,
@@ -272,7 +279,7 @@ def _take_over(
     patience = driver.config.takeover_timeout_seconds
     java = driver.java.process
     take_over = PipelineTakeover(
-        driver.pipeline, catalog, driver.config, restore, driver.clock, java, runs, within
+        driver.pipeline, catalog, driver.config, restore, driver.clock, java, permit, runs, within
     )
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
@@ -296,7 +303,7 @@ def _nothing_to_spread() -> bool:
 
 
 def _ticks(driver: Driver) -> Ticks:
-    return Ticks(driver.directories.ticks(), max(1, round(driver.config.timer_period_seconds * 1000)))
+    return Ticks(driver.directories.ticks(), max(1, round(tuned("TIMER_PERIOD", _TIMER_SECONDS) * 1000)))
 
 
 def _local_recovery(
@@ -343,7 +350,7 @@ def _supervisor(
             ending=ending,
             owner=SinkOwner(pipeline.catalog.store.uri, pipeline.name),
             may_begin_anew=pipeline.may_resume,
-            allow_new_output=config.allow_new_output,
+            permits=pipeline.permits,
             keep_chosen=pipeline.keep_chosen,
             adoptions=adoptions,
         ),
@@ -434,7 +441,7 @@ def _adopter(
         driver.directories.adopted,
         operators.of_query,
         ticks.mode,
-        driver.config.allow_non_restored,
+        pipeline.permits,
     )
 
 
@@ -467,8 +474,16 @@ def _state_machine(
 ) -> CheckpointStateMachine:
     """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
     point = pipeline.point
-    restored = frozenset(query.name for query in point.manifest.queries) if point else frozenset()
-    kind = CheckedStateMachine if config.check_invariants else CheckpointStateMachine
+    required: dict[str, CheckpointId] = (
+        {}
+        if point is None
+        else {
+            query.name: point.manifest.id
+            for query in point.manifest.queries
+            if not pipeline.permits.use(Permit(dropped_queries={query.name: point.manifest.id}))
+        }
+    )
+    kind = CheckedStateMachine if tuned("CHECK_INVARIANTS", 0.0) else CheckpointStateMachine
     return kind(
         pipeline=pipeline.name,
         generation=pipeline.generation.generation,
@@ -477,7 +492,7 @@ def _state_machine(
         next_id=pipeline.generation.next_id,
         completed=pipeline.completed,
         base=pipeline.base,
-        required=restored - set(config.dropped_queries),
+        required=required,
         versions=_versions(),
         follows_tasks=follows_tasks,
     )

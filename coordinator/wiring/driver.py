@@ -245,12 +245,12 @@ def _traces(pipeline: str) -> Traces:
 
 def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
     """Answer for metrics and health, if the user has asked for it."""
-    if (listening := config.listening) is None:
+    if (page := config.page) is None:
         return None
     # A pipeline without it needs none of its packages.
     with needs_extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
         from ..monitor.server import Monitor
-    return Monitor.begin(pipeline, listening)
+    return Monitor.begin(pipeline, page)
 
 
 def _make_cache(cache: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
 import attrs
 
 from ...state.local.processes import Process
+from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, Generation
@@ -25,6 +26,7 @@ from ..config import CheckpointConfig
 from ..execution.successor_watch import SuccessorWatch
 from ..leadership.leadership import Leadership, await_predecessors
 from ..leadership.waiting_driver import WaitingDriver, Won
+from ..permit import Permit, Permits
 from ..recovery.runs import Runs
 from ..restore import restore_point
 from ..restore.restore_point import RestorePoint
@@ -34,6 +36,34 @@ log = logger(__name__)
 
 _SHORTEST_LEASE_SECONDS: Final = 1.0
 """A lease is renewed ten times in its time. It must not be renewed all the time."""
+
+
+class StartRecord:
+    """The start record of this life, to which a user's choices are added before anything is done about them."""
+
+    def __init__(self, catalog: Catalog, generation: Generation, proof: FenceProof) -> None:
+        """Take the record as it was created."""
+        self._catalog = catalog
+        self._generation = generation
+        self._proof = proof
+        self._writing = runtime.lock()
+
+    def chose(self, restored: str) -> None:
+        """Add what a user has chosen to restore: the id of a checkpoint or savepoint, or its URI."""
+        with self._writing:
+            self._amend(attrs.evolve(self._generation, restored=restored))
+
+    def permitted(self, lines: Sequence[str]) -> None:
+        """Add what a user has permitted, and is done now."""
+        with self._writing:
+            known = self._generation.permitted
+            self._amend(attrs.evolve(self._generation, permitted=tuple(dict.fromkeys([*known, *lines]))))
+
+    def _amend(self, generation: Generation) -> None:
+        if generation != self._generation:
+            self._proof.check_now()
+            self._catalog.amend(generation)
+            self._generation = generation
 
 
 @attrs.frozen
@@ -54,30 +84,24 @@ class TakenPipeline:
     """Given up once the pipeline's queries have ended."""
     watch: SuccessorWatch
     """Proves that there is no successor."""
+    record: StartRecord
+    permits: Permits
     chosen: str = ""
     """The checkpoint or savepoint that a user has named; empty: none."""
 
     def keep_chosen(self) -> None:
         """Record what a user has named, so that the next life goes on from there until a checkpoint has completed."""
         if self.chosen:
-            self.watch.proof.check_now()
-            self.catalog.choose(self.generation, self.chosen)
+            self.record.chose(self.chosen)
 
     @property
     def base(self) -> CheckpointId | None:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
 
-    def fence(self, query: str, *, may_take_over: bool) -> Fence:
+    def fence(self, query: str) -> Fence:
         """Return who publishes the output of a query."""
-        return Fence(
-            self.name,
-            query,
-            "",
-            self.catalog.store.uri,
-            self.generation.generation,
-            may_take_over=may_take_over,
-        )
+        return Fence(self.name, query, "", self.catalog.store.uri, self.generation.generation)
 
     def life(self, versions: Mapping[str, str]) -> AdoptingPipeline:
         """Return what names this life of the pipeline in what it adopts."""
@@ -128,6 +152,7 @@ class PipelineTakeover:
     clock: Callable[[], float]
     java: Process
     """The session's JVM."""
+    permit: Permit
     runs: Runs
     within: FenceProof | None
     """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
@@ -195,7 +220,11 @@ class PipelineTakeover:
         leadership.listen(watch.fence)
         closing.callback(watch.close)
         watch.begin()
-        if self.config.claim and point is not None and point.is_savepoint:
+        record = StartRecord(catalog, generation, watch.proof)
+        permits = Permits(self.permit, record.permitted)
+        claimed = self.permit.claim
+        if claimed and point is not None and point.is_savepoint and open_store(claimed).uri == point.root:
+            permits.use(Permit(claim=claimed))
             claim_restored(catalog, open_store(point.root), watch.proof)
         taken = TakenPipeline(
             self.name,
@@ -207,6 +236,8 @@ class PipelineTakeover:
             completed=found.completed,
             leadership=leadership,
             watch=watch,
+            record=record,
+            permits=permits,
             chosen=str(self.restore) if chosen else "",
         )
         taken.drop_claimed(generation.generation - 1)

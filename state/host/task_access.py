@@ -13,7 +13,7 @@ from ..errors import ShardMissingError
 from ..format.arrow import BYTES
 from ..rpc.messages import BeginTask
 from ..rpc.metrics import BatchMetrics, OperatorMetrics
-from ..rpc.wire import ANSWER, ROWS, SIZE, Page, messages, runs, unpack_changes
+from ..rpc.wire import ANSWER, ROWS, SIZE, ScanPage, messages, runs, unpack_changes
 from .changes import Changes
 from .shard import Shard
 from .state_host import StateHost
@@ -39,7 +39,7 @@ class TaskAccess:
         for start, stop in messages(values):
             yield pa.record_batch([values.slice(start, stop - start)], schema=ANSWER)
 
-    def scan(self, request: pa.RecordBatch) -> Page:
+    def scan(self, request: pa.RecordBatch) -> ScanPage:
         """Return the first page of the request's ranges."""
         shards: list[int] = []
         keys: list[bytes] = []
@@ -49,12 +49,12 @@ class TaskAccess:
             with contextlib.closing(self._shard(shard).scan(start, stop)) as entries:
                 for key, value in entries:
                     if len(keys) == ROWS or size > SIZE:
-                        return Page.of(shards, keys, values, complete=False)
+                        return ScanPage.of(shards, keys, values, complete=False)
                     shards.append(shard)
                     keys.append(key)
                     values.append(value)
                     size += len(key) + len(value)
-        return Page.of(shards, keys, values, complete=True)
+        return ScanPage.of(shards, keys, values, complete=True)
 
     def collect(self, request: pa.RecordBatch) -> None:
         """Add changes to those that wait for ``commit``."""

@@ -25,7 +25,7 @@ from .liveness import Liveness
 from .messages import AskHost, BatchTimes, BeginTask, Begun, Forward, HandOver, HostName, TaskFailure
 from .metrics import OperatorMetrics
 from .tls import Identity
-from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, HandedOver, Page, messages, pack_changes
+from .wire import APPLY, COMMIT, FETCH, REQUEST, SCAN, HandedOver, ScanPage, messages, pack_changes
 
 _HAND_OVER_SECONDS: Final = 30.0
 """How long a host may take to send what another one does not have of a shard yet."""
@@ -56,7 +56,7 @@ class Exchange(Protocol):
         """Return the values of keys, in their order, in pieces."""
         ...
 
-    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> ScanPage:
         """Return a page of a scan: from ``first`` in the first shard, from ``start`` in the others."""
         ...
 
@@ -433,14 +433,14 @@ class _FlightExchange:
                     rows -= len(values[-1])
         return values
 
-    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> ScanPage:
         starts = [first, *[start] * (len(shards) - 1)]
         request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
         with self._waiting():
             writer, reader = self._opened()
             writer.write_with_metadata(pa.record_batch(request, schema=REQUEST), SCAN)
             answer = reader.read_chunk()
-            return Page.unpack(answer.data, answer.app_metadata.to_pybytes())
+            return ScanPage.unpack(answer.data, answer.app_metadata.to_pybytes())
 
     def send(self, entries: Entries) -> None:
         columns = [from_numpy(entries.shards), entries.keys, entries.values]

@@ -6,7 +6,7 @@ is:
 * ``FETCH``: keys to look up. The host answers with their values as ``ANSWER`` rows in the same order, in one or
   several batches, with null for a key that is not there. The value column of the request is null.
 * ``SCAN``: ranges to scan, one row for each shard, from its key up to, not including, its value. The host answers with
-  one ``Page``.
+  one ``ScanPage``.
 * ``APPLY``: changes; null deletes a key. The host collects them and does not answer.
 * ``COMMIT``, followed by the task's ``OperatorMetrics`` as JSON; no rows. The host stages all collected changes and
   answers with the metadata ``STAGED``. A stream that ends without it changes nothing, because a client that was killed
@@ -102,7 +102,7 @@ class HandedOver:
 
 
 @attrs.frozen(eq=False)
-class Page:
+class ScanPage:
     """A part of the result of a scan."""
 
     entries: Entries

@@ -270,16 +270,9 @@ class Catalog:
         self._prune(claim.generation, keys.intersection(map(trigger_key, touched.difference(committed))))
         return generation
 
-    def choose(self, generation: Generation, restored: str) -> None:
-        """Record what a user has chosen to restore, before an output is changed for it.
-
-        Args:
-            generation: the caller's own start record.
-            restored: the id of a checkpoint or savepoint, or its URI.
-        """
-        self.store.write(
-            start_key(generation.generation), to_json(attrs.evolve(generation, restored=restored))
-        )
+    def amend(self, generation: Generation) -> None:
+        """Write the caller's own start record again, with what it says of its user's choices."""
+        self.store.write(start_key(generation.generation), to_json(generation))
 
     def _counts(self, checkpoint: CheckpointId, started: Sequence[Generation]) -> bool:
         """Whether a manifest of a lower generation counts, after the claim that fences them all."""

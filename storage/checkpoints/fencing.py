@@ -23,7 +23,8 @@ succeeds, and the others go on waiting.
 
 A start record also gets the checkpoint or savepoint that a user chose, before the generation changes an output for it:
 its sinks may take back what newer checkpoints have published. As long as no checkpoint has completed since, that is
-what the pipeline stands at, and the next generation takes it over into its own record.
+what the pipeline stands at, and the next generation takes it over into its own record. What a user permitted the
+generation to give up is there, too, before it is given up.
 
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
 so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
@@ -111,6 +112,8 @@ class Generation:
     restored: str = ""
     """The checkpoint or savepoint that a user chose, here or in an earlier life after which none has completed: its id
     or its URI. Empty: the pipeline stands at the newest."""
+    permitted: tuple[str, ...] = ()
+    """What a user has permitted this life to give up, and it has: a line for each, for people."""
 
     def voids(self, generation: int, checkpoint: CheckpointId) -> bool:
         """Whether it makes the manifest with this id void that this generation committed."""

@@ -37,7 +37,6 @@ def run(options: dict[str, Any]) -> None:
         storage=str(folder / "store"),
         config=CheckpointConfig(
             interval="1 s",
-            initial_delay="0 s",
             host_timeout="6 s",
             takeover_timeout="4 s",
             restart=FixedDelay("100 ms", attempts=1000),

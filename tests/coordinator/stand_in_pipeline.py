@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chandy import Permit
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.recovery import launcher
@@ -143,10 +144,13 @@ class Pipeline:
         return counted
 
 
-def made(spark: Any, folder: Path, restore: str = "latest", **config: Any) -> CheckpointCoordinator:
+def made(
+    spark: Any, folder: Path, restore: str = "latest", permit: Permit | None = None, **config: Any
+) -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
         restore=restore,
+        permit=permit,
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(

@@ -20,6 +20,8 @@ class Spark:
     """A session, and the objects that are reached from it."""
 
     version = "4.3.0"
+    applicationId = "app-1"  # noqa: N815
+    uiWebUrl = None  # noqa: N815
     is_stopped = False
 
     def __init__(self, master: str, **conf: str) -> None:

@@ -15,16 +15,10 @@ from chandy.coordinator.recovery.restart import ExponentialBackoff, NoRestart
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
     config = CheckpointConfig()
-    assert (config.interval_seconds, config.min_pause_seconds) == (10, 0)
+    assert config.interval_seconds == 10
     assert (config.timeout_seconds, config.savepoint_timeout_seconds) == (600, 3600)
     assert (config.max_concurrent, config.tolerable_failures, config.retained) == (1, 3, 3)
     assert config.restart == ExponentialBackoff(initial="1 s", maximum="1 min", attempts=10)
-    assert config.initial_delay_seconds is None
-
-
-def test_an_interval_below_the_minimum_pause_becomes_the_minimum_pause() -> None:
-    assert CheckpointConfig(interval="5 s", min_pause="8 s").interval_seconds == 8
-    assert CheckpointConfig(interval="5 s", min_pause="3 s").interval_seconds == 5
 
 
 def test_a_savepoint_has_its_own_timeout() -> None:
@@ -32,22 +26,16 @@ def test_a_savepoint_has_its_own_timeout() -> None:
     assert (config.timeout_seconds, config.savepoint_timeout_seconds) == (60, 10_800)
 
 
-def test_without_an_interval_there_is_none_whatever_the_pause() -> None:
-    assert CheckpointConfig(interval=None, min_pause="8 s").interval_seconds is None
-
-
 def test_the_interval_during_a_backlog_is_at_least_the_usual_one() -> None:
     assert CheckpointConfig().limits.longest_interval == 10
     assert CheckpointConfig(interval_during_backlog="1 min").limits.longest_interval == 60
-    assert CheckpointConfig(interval_during_backlog="1 min", min_pause="2 min").limits.longest_interval == 120
     with pytest.raises(ConfigError, match="expected None, as interval is None"):
         CheckpointConfig(interval=None, interval_during_backlog="1 min")
 
 
 def test_durations_may_be_timedeltas() -> None:
-    config = CheckpointConfig(interval=timedelta(minutes=1), initial_delay=timedelta(0))
+    config = CheckpointConfig(interval=timedelta(minutes=1))
     assert config.interval_seconds == 60
-    assert config.initial_delay_seconds == 0
 
 
 @pytest.mark.parametrize(
@@ -75,16 +63,12 @@ def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str
         ("interval", 10),
         ("interval_during_backlog", "9 s"),
         ("interval_during_backlog", "often"),
-        ("min_pause", "-1 s"),
-        ("min_pause", None),
-        ("initial_delay", "x"),
         ("timeout", "0 s"),
         ("savepoint_timeout", timedelta(0)),
         ("max_concurrent", 0),
         ("max_concurrent", 1.0),
         ("tolerable_failures", -1),
         ("tolerable_failures", True),
-        ("max_queued", 0),
         ("retained", 0),
         ("savepoints", 7),
         ("restart", "never"),
@@ -98,11 +82,7 @@ def test_an_interval_that_is_refused_is_told_what_it_lacks(wrong: Any, says: str
         ("work_dir", " "),
         ("cache_dir", 3),
         ("allow_unfenced", "yes"),
-        ("allow_non_restored", 1),
-        ("dropped_queries", "totals"),
-        ("dropped_queries", ("totals", 1)),
-        ("dropped_queries", None),
-        ("history", 0),
+        ("page", "127.0.0.1:9464"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_its_field(field: str, wrong: Any) -> None:

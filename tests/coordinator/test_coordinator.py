@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
+from chandy import Page
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
@@ -45,6 +46,7 @@ from chandy.storage.long_waits import Reminder
 
 from .. import insides
 from ..builders import make_manifest
+from ..permits import printed
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline, Run, cluster, commit, made, stored
 from .stand_in_pipeline import pipeline as pipeline
@@ -308,18 +310,26 @@ def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipel
     assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"a": -1, "b": -1}
     pipeline.coordinator.stop(checkpoint=False)
     writer: Any = SimpleNamespace(_df=None)
-    with made(cluster(), tmp_path, allow_non_restored=True) as second:
+    with made(cluster(), tmp_path) as second:
         second.start(writer, name="a")
         refused = second.checkpoint().exception(DEADLINE)
         assert isinstance(refused, CheckpointError)
         assert refused.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
-        assert "b; start them, or name those" in refused.detail
+        assert "b; start them, or, if" in refused.detail
         second.start(writer, name="b")
         assert second.checkpoint().result(DEADLINE).batches == {"a": -1, "b": -1}
         second.stop(checkpoint=False)
-    with made(cluster(), tmp_path, dropped_queries=["b"]) as third:
+    with made(cluster(), tmp_path, permit=printed(refused)) as late:
+        late.start(writer, name="a")
+        # The permit was for the checkpoint before.
+        again = late.checkpoint().exception(DEADLINE)
+        assert isinstance(again, CheckpointError)
+        late.stop(checkpoint=False)
+    with made(cluster(), tmp_path, permit=printed(again)) as third:
         third.start(writer, name="a")
         assert third.checkpoint().result(DEADLINE).batches == {"a": -1}
+        (life,) = Catalog(LocalStore(tmp_path / "store" / "p")).generations()
+        assert life.permitted == ("dropped_queries b 2",)
         with pytest.raises(ArgumentError, match="dropped_queries"):
             third.start(writer, name="b")
         third.stop(checkpoint=False)
@@ -337,7 +347,7 @@ def test_a_driver_that_listens_says_how_its_pipeline_is(
         except HTTPError as error:
             return error.code, error.read().decode()
 
-    with made(cluster(), tmp_path, listen="127.0.0.1:0") as coordinator:
+    with made(cluster(), tmp_path, page=Page("127.0.0.1:0")) as coordinator:
         assert ready(coordinator) == (503, "no query has been started\n")
         writer: Any = SimpleNamespace(_df=None)
         coordinator.start(writer, name="q")
@@ -353,7 +363,7 @@ def test_a_port_that_is_taken_is_said_before_anybody_is_fenced(tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SetupError, match=f"metrics cannot be served on 127.0.0.1:{port}"):
-            made(cluster(), tmp_path, listen=f"127.0.0.1:{port}")
+            made(cluster(), tmp_path, page=Page(f"127.0.0.1:{port}"))
     assert not list(tmp_path.glob("store/p/generations/*"))
 
 

@@ -31,7 +31,6 @@ def run(options: dict[str, Any]) -> None:
         storage=str(folder / "store"),
         config=CheckpointConfig(
             interval=options["interval"],
-            initial_delay="0 s",
             retained=20,
             restart=NoRestart(),
             takeover_timeout="60 s",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from chandy import Permit
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 
 from ..spark_settings import LOCAL
@@ -71,12 +72,22 @@ def make(spark: SparkSession, tmp_path: Path) -> Iterator[Make]:
     made: list[CheckpointCoordinator] = []
 
     def new(
-        pipeline: str = "p", *, storage: str = "store", restore: str | int = "latest", **config: Any
+        pipeline: str = "p",
+        *,
+        storage: str = "store",
+        restore: str | int = "latest",
+        permit: Permit | None = None,
+        **config: Any,
     ) -> CheckpointCoordinator:
         chosen = CheckpointConfig(**{"interval": None, "restart": NoRestart()} | config)
         made.append(
             CheckpointCoordinator(
-                spark, pipeline=pipeline, storage=str(tmp_path / storage), config=chosen, restore=restore
+                spark,
+                pipeline=pipeline,
+                storage=str(tmp_path / storage),
+                config=chosen,
+                restore=restore,
+                permit=permit,
             )
         )
         return made[-1]

@@ -29,9 +29,7 @@ def run(options: dict[str, Any]) -> None:
         spark,
         pipeline="killed",
         storage=str(folder / "store"),
-        config=CheckpointConfig(
-            interval="300 ms", initial_delay="0 s", restart=NoRestart(), takeover_timeout="60 s"
-        ),
+        config=CheckpointConfig(interval="300 ms", restart=NoRestart(), takeover_timeout="60 s"),
     )
     say("restored", coordinator.restored.id if coordinator.restored else 0)
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))

@@ -39,7 +39,6 @@ def run(options: dict[str, Any]) -> None:
         storage=str(folder / "store"),
         config=CheckpointConfig(
             interval="500 ms",
-            initial_delay="0 s",
             restart=FixedDelay("100 ms", attempts=5),
             takeover_timeout=options["takeover_timeout"],
             java_timeout="3 s",

@@ -43,7 +43,6 @@ def run(options: dict[str, Any]) -> None:
         storage=str(folder / "store"),
         config=CheckpointConfig(
             interval=options["interval"],
-            initial_delay="0 s",
             restart=NoRestart(),
             changelog=options["changelog"],
             takeover_timeout=options.get("takeover_timeout", "60 s"),

@@ -93,7 +93,6 @@ def run(options: dict[str, Any]) -> None:
         storage=str(folder / "store"),
         config=CheckpointConfig(
             interval=options["interval"],
-            initial_delay="0 s",
             restart=PLANS_IN_PYTHON,
             retained=4,
             takeover_timeout="60 s",

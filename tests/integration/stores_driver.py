@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import attrs
 from pyspark.sql import SparkSession
 
+from chandy import Permit
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, NoRestart
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.state import SavepointWriter, read_state
@@ -42,11 +42,10 @@ def run(spark: SparkSession, storage: str, folder: Path) -> None:
     events, out = Events(folder / "in"), folder / "out"
 
     def begin(
-        pipeline: str, restore: str = "latest", claim: bool = False
+        pipeline: str, restore: str = "latest", permit: Permit | None = None
     ) -> tuple[CheckpointCoordinator, CheckpointedQuery]:
-        chosen = attrs.evolve(config, claim=claim)
         made = CheckpointCoordinator(
-            spark, pipeline=pipeline, storage=storage, config=chosen, restore=restore
+            spark, pipeline=pipeline, storage=storage, config=config, restore=restore, permit=permit
         )
         totals = made.transform_with_state(
             events.stream(spark), key=["k"], processor=Totals(), output=TOTALS, uid="totals", shards=4
@@ -87,7 +86,7 @@ def run(spark: SparkSession, storage: str, folder: Path) -> None:
     third.stop()
     assert verify(open_store(savepoint.uri), read_savepoint(open_store(savepoint.uri))).ok
 
-    fourth, query = begin("q", savepoint.uri, claim=True)
+    fourth, query = begin("q", savepoint.uri, Permit(claim=savepoint.uri))
     check(query)
     fourth.checkpoint().result(DEADLINE)
     assert open_store(savepoint.uri).list() != []

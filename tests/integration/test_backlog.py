@@ -66,7 +66,7 @@ def test_a_pipeline_that_is_behind_takes_fewer_checkpoints_and_one_at_once_when_
 
     spark.dataSource.register(Source)
     (tmp_path / "more").touch()
-    coordinator = make(interval="1 s", initial_delay="0 s", interval_during_backlog="1 h")
+    coordinator = make(interval="1 s", interval_during_backlog="1 h")
     coordinator.start(spark.readStream.format("pile").load().writeStream.format("noop"), name="rows")
 
     def interval() -> float | None:

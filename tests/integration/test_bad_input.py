@@ -34,6 +34,7 @@ from chandy.storage import (
 )
 from chandy.storage.checkpoints import layout
 
+from ..permits import printed
 from ..storage.conftest import no_s3_keys  # noqa: F401
 from ..waiting import DEADLINE
 from .support import EVENTS, TOTALS, Events, Make, Totals
@@ -219,7 +220,7 @@ def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
         totals(coordinator, stream, key=["v"])
     with pytest.raises(StateSchemaError):
         totals(coordinator, stream, processor=OtherSchema())
-    with pytest.raises(RestoreError, match="allow_non_restored"):
+    with pytest.raises(RestoreError, match="dropped_state") as refused:
         coordinator.start(stream.writeStream.format("noop"), name="totals")
     out = totals(coordinator, stream)
     with pytest.raises(RestoreError, match="part of query 'totals'"):
@@ -230,7 +231,12 @@ def test_a_checkpoint_that_does_not_fit_the_pipeline_is_refused(
     assert coordinator.checkpoint().result(DEADLINE).batches == {"totals": 1}
     coordinator.stop()
     # State may be left behind by those who say so; a query that is new then starts empty (H5).
-    lenient = make(allow_non_restored=True)
+    permit = printed(refused.value)
+    with pytest.raises(RestoreError, match="dropped_state") as refused:
+        # It was for the checkpoint before.
+        make(permit=permit).start(stream.writeStream.format("noop"), name="totals")
+    permit = printed(refused.value)
+    lenient = make(permit=permit)
     lenient.start(stream.writeStream.format("noop"), name="totals").processAllAvailable()
 
 

@@ -15,10 +15,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from chandy import Permit
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery, NoRestart
 from chandy.coordinator.cli import main
 from chandy.coordinator.connectors.files.sink import FilesSink
-from chandy.coordinator.errors import WriterError
+from chandy.coordinator.errors import SinkTakenError, WriterError
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.spark import progress
@@ -26,6 +27,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import ChannelRecord, UnreadFiles
 from tests.effort import chance, rounds, sampled
+from tests.permits import printed
 from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.listed_files import listed, local
@@ -140,20 +142,30 @@ def test_a_channel_goes_along_when_a_pipeline_is_moved(
     (channel,) = saved.channels
     assert channel.rows_to_publish == 40
     first.stop(checkpoint=False)
-    moved = CheckpointCoordinator(
-        spark,
-        pipeline="p",
-        storage=str(tmp_path / "elsewhere"),
-        config=CheckpointConfig(interval=None, restart=NoRestart(), take_over_output=True),
-        restore=saved.uri,
-    )
-    with moved:
-        pair = start(moved, spark, events, tmp_path)
+
+    def moved(permit: Permit | None) -> CheckpointCoordinator:
+        return CheckpointCoordinator(
+            spark,
+            pipeline="p",
+            storage=str(tmp_path / "elsewhere"),
+            config=CheckpointConfig(interval=None, restart=NoRestart()),
+            restore=saved.uri,
+            permit=permit,
+        )
+
+    # Each start is refused for one more sink, and says what to permit in all.
+    permit: Permit | None = None
+    for _ in ("middle", "out-0"):
+        with moved(permit) as refusing, pytest.raises(SinkTakenError) as refused:
+            start(refusing, spark, events, tmp_path)
+        permit = printed(refused.value)
+    with moved(permit) as there:
+        pair = start(there, spark, events, tmp_path)
         events.add()
         pair.writer.processAllAvailable()
-        moved.checkpoint().result(DEADLINE)
+        there.checkpoint().result(DEADLINE)
         pair.readers[0].processAllAvailable()
-        (channel,) = moved.checkpoint().result(DEADLINE).channels
+        (channel,) = there.checkpoint().result(DEADLINE).channels
         assert (channel.rows_to_publish, channel.files) == (0, UnreadFiles(0, 0, 0))
     for output in ("middle", "out-0"):
         assert read_through_log(tmp_path / output) == given(events)

@@ -20,6 +20,7 @@ from chandy import (
     FixedDelay,
     NoRestart,
     OutputAheadError,
+    Permit,
     QueryFailedError,
 )
 from chandy.coordinator.connectors.data_source.errors import DataSourceFailedError
@@ -29,6 +30,7 @@ from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.connectors import file_source
 from tests.coordinator.connectors.file_source import ArrowFileSource, FileSource, calls, files, mark, rows
+from tests.permits import printed
 from tests.waiting import DEADLINE, eventually
 
 from .. import insides
@@ -204,13 +206,13 @@ def test_an_older_checkpoint_is_refused_unless_rows_may_come_twice(
         first.checkpoint().result(DEADLINE)
     first.stop()
     before = ids(out)
-    with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
+    with pytest.raises(OutputAheadError, match="restore that one or a newer one") as refused:
         start(make(restore=1), events.stream(spark), out)
     with pytest.raises(OutputAheadError, match="without a checkpoint"):
         start(make(restore="none"), events.stream(spark), out)
     assert ids(out) == before
     assert committed(out) == given(events)
-    twice = make(restore=1, allow_repeated_output=True)
+    twice = make(restore=1, permit=printed(refused.value))
     start(twice, events.stream(spark), out).processAllAvailable()
     twice.stop()
     # An id that was used already would have been taken for a repetition, and its rows would be lost.
@@ -230,13 +232,14 @@ def test_a_savepoint_that_moves_to_another_store_needs_the_record(
     old = pipeline_uri(str(tmp_path / "store"), "p")
     events.add()
 
-    def moved(record: str | None, *, take_over: bool) -> None:
+    def moved(record: str | None, permit: Permit | None = None) -> None:
         coordinator = CheckpointCoordinator(
             spark,
             pipeline="p",
             storage=str(tmp_path / "elsewhere"),
-            config=CheckpointConfig(interval=None, restart=NoRestart(), take_over_output=take_over),
+            config=CheckpointConfig(interval=None, restart=NoRestart()),
             restore=saved.uri,
+            permit=permit,
         )
         try:
             start(coordinator, events.stream(spark), out, record=record).processAllAvailable()
@@ -246,11 +249,11 @@ def test_a_savepoint_that_moves_to_another_store_needs_the_record(
 
     before = ids(out)
     with pytest.raises(SinkTakenError, match="none: the checkpoint comes from a pipeline with another store"):
-        moved(None, take_over=False)
-    with pytest.raises(SinkTakenError, match="checkpoints in"):
-        moved(old, take_over=False)
+        moved(None)
+    with pytest.raises(SinkTakenError, match="checkpoints in") as refused:
+        moved(old)
     assert ids(out) == before
-    moved(old, take_over=True)
+    moved(old, printed(refused.value))
     assert committed(out) == given(events)
     assert calls(out, "repeated") == []
 

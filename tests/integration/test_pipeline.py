@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
+from chandy import Page
 from chandy.coordinator import (
     CheckpointCoordinator,
     CheckpointError,
@@ -319,7 +320,7 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     monkeypatch.setattr(activity, "_QUERIES_SECONDS", 0.1)
     monkeypatch.setattr(activity, "_OPERATORS_SECONDS", 0.1)
     events.add(1)
-    coordinator = make(interval="200 ms", initial_delay="100 ms", listen="127.0.0.1:0", token="secret")
+    coordinator = make(interval="200 ms", page=Page("127.0.0.1:0", token="secret"))
 
     def ask(path: str, method: str = "GET") -> bytes:
         request = Request(f"{coordinator.monitor_url}{path}", method=method)

@@ -91,10 +91,11 @@ def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_
 
 @pytest.mark.compat
 def test_timers_of_processing_time_fire_on_an_idle_stream(
-    make: Make, spark: SparkSession, seconds: Seconds
+    make: Make, spark: SparkSession, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = Rows()
-    coordinator = make(timer_period="1 ms")
+    monkeypatch.setenv("CHANDY_TIMER_PERIOD", "0.001")
+    coordinator = make()
     writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
     query = coordinator.start(writer, name="timed")
     seconds.add(("a", 0), ("b", 0))
@@ -110,11 +111,12 @@ def test_timers_of_processing_time_fire_on_an_idle_stream(
 
 @pytest.mark.compat
 def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due_and_ends(
-    make: Make, spark: SparkSession, seconds: Seconds
+    make: Make, spark: SparkSession, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CHANDY_TIMER_PERIOD", "3600")
     for expected in (["1 rows"], ["timer"], []):
         out = Rows()
-        with make(timer_period="1 h") as coordinator:
+        with make() as coordinator:
             writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
             if expected == ["1 rows"]:
                 seconds.add(("a", 0))

@@ -30,6 +30,7 @@ from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
 from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
+from tests.permits import printed
 from tests.waiting import DEADLINE, eventually
 
 from .. import insides
@@ -183,9 +184,15 @@ def test_checkpoints_complete_while_the_target_is_away(
 
 
 def test_a_query_pauses_when_too_much_waits_and_goes_on_by_itself(
-    make: Make, spark: SparkSession, events: Events, sink: SqliteSink, tmp_path: Path
+    make: Make,
+    spark: SparkSession,
+    events: Events,
+    sink: SqliteSink,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    coordinator = make(max_unpublished=1)
+    monkeypatch.setenv("CHANDY_MAX_UNPUBLISHED", "1")
+    coordinator = make()
     query = start(coordinator, spark, events, sink)
     away = tmp_path / "away"
     away.touch()
@@ -240,12 +247,12 @@ def test_an_older_checkpoint_is_refused_behind_published_output_unless_rows_may_
         first.checkpoint().result(DEADLINE)
     first.stop()
     before = published(sink)
-    with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
+    with pytest.raises(OutputAheadError, match="restore that one or a newer one") as refused:
         start(make(restore=1), spark, events, sink)
     with pytest.raises(OutputAheadError, match="without a checkpoint"):
         start(make(restore="none"), spark, events, sink)
     assert published(sink) == before
-    twice = make(restore=1, allow_repeated_output=True)
+    twice = make(restore=1, permit=printed(refused.value))
     query = start(twice, spark, events, sink)
     query.processAllAvailable()
     twice.stop()
@@ -268,9 +275,9 @@ def test_a_target_that_has_lost_its_rows_is_noticed(
     query.processAllAvailable()
     second.stop()
     sink.path.unlink()
-    with pytest.raises(OutputLostError, match="nothing of it"):
+    with pytest.raises(OutputLostError, match="nothing of it") as refused:
         start(make(), spark, events, sink)
-    third = make(allow_lost_output=True)
+    third = make(permit=printed(refused.value))
     query = start(third, spark, events, sink)
     events.add()
     query.processAllAvailable()
@@ -330,7 +337,8 @@ def test_a_paused_query_stops_at_once_and_nothing_of_it_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("chandy.coordinator.sinks.two_phase.query_sink._CLOSE_SECONDS", 0.0)
-    coordinator = make(max_unpublished=1)
+    monkeypatch.setenv("CHANDY_MAX_UNPUBLISHED", "1")
+    coordinator = make()
     query = start(coordinator, spark, events, sink)
     away = tmp_path / "away"
     away.touch()
@@ -482,6 +490,6 @@ def test_a_sink_that_is_gone_with_unpublished_output_is_missed(
     other = SqliteSink(tmp_path / "other.db", sink.columns, "other")
     with pytest.raises(RestoreError, match="no sink 'sqlite'"):
         start(make(restore=saved.uri), spark, events, other)
-    with pytest.raises(RestoreError, match="no sink 'sqlite'"):
+    with pytest.raises(RestoreError, match="no sink 'sqlite'") as refused:
         totals_into_nothing(make(restore=saved.uri), spark, events)
-    totals_into_nothing(make(restore=saved.uri, allow_new_output=True), spark, events)
+    totals_into_nothing(make(restore=saved.uri, permit=printed(refused.value)), spark, events)

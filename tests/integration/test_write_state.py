@@ -17,12 +17,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.streaming import StatefulProcessor
 
+from chandy import Permit
 from chandy.coordinator import CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.cli import main
 from chandy.state import SavepointWriter, read_state
 from chandy.state.errors import DefinitionError, NoSuchStateError, StateTypeError
 from chandy.storage import ChandyError
-from chandy.storage.backends.open import pipeline_uri
+from chandy.storage.backends.open import open_store, pipeline_uri
+from chandy.storage.checkpoints.savepoint import read_savepoint
 
 from ..effort import sampled
 from ..waiting import DEADLINE
@@ -219,7 +221,7 @@ def test_a_repaired_key_is_what_the_pipeline_goes_on_with(
         read_state(spark, uri, operator="all")
     before = events.totals(spark)
     events.add(1)
-    coordinator = make(restore=uri, allow_non_restored=True)
+    coordinator = make(restore=uri, permit=Permit(dropped_state={"all": read_savepoint(open_store(uri)).id}))
     start_totals(coordinator, events.stream(spark)).processAllAvailable()
     after = events.totals(spark)
     for key, (n, total) in after.items():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from chandy.coordinator.checkpoint import Checkpoint
-from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -30,6 +29,7 @@ from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import ChandyError, FailureCode, FencedError, StoreFailedError
 
+from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
 from .machines import Machine
 from .queries import Queries, Run
@@ -106,7 +106,7 @@ class Driver:
         self.initial = self.point = point
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
-        limits = CheckpointConfig(**world.config).limits
+        limits = limits_of(**world.config)
         self.state = WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,

@@ -31,7 +31,7 @@ from .store import Bucket, Fault, ScriptedStore, Trouble
 ROOT: Final = "memory://pipeline"
 CONFIG: Final[dict[str, Any]] = {
     "interval": "10 s",
-    "initial_delay": "5 s",
+    "initial_delay": 5.0,
     "retained": 2,
     "max_concurrent": 3,
     "tolerable_failures": 1,

@@ -19,6 +19,7 @@ from ....storage.errors import InvalidPlaceError, ObjectExistsError
 from ....storage.uri import is_same_store
 from ...errors import WriterError
 from ...fields import filled, optional, refuse
+from ...permit import Permit
 from ...sinks.guarantee import Guarantee, Level
 from ...sinks.two_phase.contract import (
     Committer,
@@ -270,8 +271,8 @@ def taken_over(found: Position | None, fence: Fence, place: str) -> Position:
             f"the record of what it has committed, in {place}",
             "none: the checkpoint comes from a pipeline with another store, or the record was deleted",
             "set `record` of the sink to that store's URI, or to wherever that sink keeps it; or, if nothing was "
-            "committed after this checkpoint and that pipeline will not run again, set "
-            "CheckpointConfig(take_over_output=True) for the first start",
+            "committed after this checkpoint and that pipeline will not run again, permit to go on without it",
+            wanted=Permit(taken_output={fence.name: f"unrecorded@{fence.restored.published or 0}"}),
         )
     return attrs.evolve(first, epoch=fence.restored.published)
 

@@ -27,6 +27,7 @@ from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
 from ....storage.ids import BatchId
 from ....storage.uri import is_same_store
+from ...permit import Permit
 from ..guarantee import Guarantee
 from ..place import OutputTarget
 from .errors import OutputTakenError, RewindError
@@ -55,9 +56,14 @@ class Fence:
     """What the checkpoint that the life begins from has of the sink; None: nothing."""
 
     @property
+    def name(self) -> str:
+        """Names the sink in its pipeline, and in a ``Permit``."""
+        return f"{self.query}/{self.sink}"
+
+    @property
     def writer(self) -> str:
         """Names the sink in its target, the same in all lives."""
-        return f"{self.pipeline}/{self.query}/{self.sink}"
+        return f"{self.pipeline}/{self.name}"
 
 
 @attrs.frozen
@@ -83,7 +89,8 @@ class Position:
                     f"an output of pipeline {fence.pipeline!r} with checkpoints in {fence.store}",
                     f"one of a pipeline of the same name with checkpoints in {self.store}",
                     "give the pipeline, the query or the sink another name, or another target; or, if that pipeline "
-                    "was moved here and will not run there again, set CheckpointConfig(take_over_output=True)",
+                    "was moved here and will not run there again, permit to take its output over",
+                    wanted=Permit(taken_output={fence.name: f"{self.store}@{self.generation}"}),
                 )
         elif self.generation > fence.generation:
             raise FencedError(

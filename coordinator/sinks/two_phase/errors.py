@@ -6,14 +6,19 @@ import attrs
 
 from ....storage.errors import ChandyError, RefusedError
 from ...errors import SinkTakenError
+from ...permit import Permit
 
 
 class OutputError(RefusedError):
     """A target refuses what is to be published: a row, a schema, a permission. Trying again does not help."""
 
 
+@attrs.define(eq=False)
 class OutputTakenError(SinkTakenError):
     """A target has the output of another pipeline."""
+
+    wanted: Permit = attrs.field(kw_only=True)
+    """What a user may permit: to take the output over from that very owner."""
 
 
 class OutputLostError(RefusedError):

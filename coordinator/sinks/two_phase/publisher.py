@@ -19,8 +19,9 @@ from ....storage.ids import CheckpointId
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from ...errors import ConfigError
+from ...permit import NOTHING_PERMITTED, Permit, Permits, after, span
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
-from .errors import OutputError, OutputLostError, RewindError, TargetUnavailableError
+from .errors import OutputError, OutputLostError, OutputTakenError, RewindError, TargetUnavailableError
 from .staged import batches_of
 
 log = logger(__name__)
@@ -56,6 +57,7 @@ class Publisher:
         proof: FenceProof,
         *,
         on_failure: Callable[[ChandyError], None],
+        permits: Permits = NOTHING_PERMITTED,
     ) -> None:
         """Make a publisher that has not connected.
 
@@ -64,11 +66,14 @@ class Publisher:
             fence: who publishes.
             proof: is checked before each act on the target, beside the fence that the target has itself.
             on_failure: called when an epoch cannot be published, and trying again will not help.
+            permits: whether an output may be taken over.
         """
         self._sink = sink
         self._fence = fence
         self._proof = proof
         self._on_failure = on_failure
+        self._permits = permits
+        self._may_take_over = True
         self._committer: Committer | None = None
         self._known: CheckpointId | None = None
         """The newest epoch that the target was seen to have."""
@@ -320,19 +325,29 @@ class Publisher:
 
     def _connected(self) -> Committer:
         if self._committer is None:
-            self._committer = self._able(self._sink.recover(self._fence))
+            self._committer = self._able(self._recovered())
             # A later generation must not lose the output to this one again.
-            self._fence = attrs.evolve(self._fence, may_take_over=False)
+            self._may_take_over = False
             position = self._committer.position
             if self._known is not None and (position is None or position < self._known):
+                lost = Permit(lost_output={self._fence.name: span(after(position), self._known)})
                 raise OutputLostError(
                     f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot go on",
                     f"its target to have all that was published, up to epoch {self._known}",
                     "nothing of it" if position is None else f"it up to epoch {position}",
                     "put back what the target has lost and start the pipeline again; or start it with "
-                    "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
+                    f"{self._permits.advice(lost)}, and these rows stay lost",
                 )
         return self._committer
+
+    def _recovered(self) -> Committer:
+        try:
+            return self._sink.recover(self._fence)
+        except OutputTakenError as error:
+            if not self._may_take_over or not self._permits.use(error.wanted):
+                error.advice += f": {self._permits.advice(error.wanted)}"
+                raise
+            return self._sink.recover(attrs.evolve(self._fence, may_take_over=True))
 
     def _able(self, committer: Committer) -> Committer:
         """Refuse a sink that cannot do what it says, before anything is published."""

@@ -26,6 +26,7 @@ from ....storage.long_waits import Reminder
 from ....storage.store import Store
 from ....storage.verified import verified
 from ...errors import WriterError
+from ...permit import NOTHING_PERMITTED, Permits
 from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink
 from ..guarantee import Guarantee
@@ -36,7 +37,6 @@ from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
 from .errors import BatchInterruptedError
 from .limits import Limits
-from .policy import OutputPolicy
 from .publisher import Publisher
 from .sink_set import check_together, guarantee
 from .takeover import SinkTakeover
@@ -64,7 +64,8 @@ class TransactionalSink(Sink):
         fence: Fence,
         proof: FenceProof,
         *,
-        policy: OutputPolicy,
+        max_unpublished: int,
+        permits: Permits = NOTHING_PERMITTED,
         first_epoch: CheckpointId,
         on_published: Callable[[CheckpointId], None],
         on_failure: Callable[[ChandyError], None],
@@ -75,7 +76,8 @@ class TransactionalSink(Sink):
             sinks: at least one.
             fence: who publishes; its ``sink`` does not matter.
             proof: is checked before each act on a target, and before anything staged is deleted.
-            policy: what the user allows.
+            max_unpublished: how many completed checkpoints may wait for a target before the query pauses.
+            permits: what may be given up for a start.
             first_epoch: the least id that this life gives to a checkpoint.
             on_published: called with the id of a checkpoint once all that it has to publish is published.
             on_failure: called when an epoch cannot be published at all.
@@ -88,13 +90,13 @@ class TransactionalSink(Sink):
         self._writing = Writing(tuple(sinks))
         self._fence = fence
         self._proof = proof
-        self._policy = policy
+        self._max_unpublished = max_unpublished
         self._on_published = on_published
         self._publishers = {
-            uid: Publisher(sink, attrs.evolve(fence, sink=uid), proof, on_failure=on_failure)
+            uid: Publisher(sink, attrs.evolve(fence, sink=uid), proof, on_failure=on_failure, permits=permits)
             for uid, sink in self._sinks.items()
         }
-        self._take_over = SinkTakeover(self._publishers, fence, policy, first_epoch)
+        self._take_over = SinkTakeover(self._publishers, fence, permits, first_epoch)
         self._at_once = frozenset(sink.uid for sink in sinks if sink.publish == "batch")
         """The uids of the sinks that publish each batch at once."""
         self._log = EpochLog(tuple(self._sinks))
@@ -267,7 +269,7 @@ class TransactionalSink(Sink):
     @property
     def is_full(self) -> bool:
         """Whether so much waits for its target that the query pauses."""
-        return len(self._waiting) >= self._policy.max_unpublished
+        return len(self._waiting) >= self._max_unpublished
 
     # --- a checkpoint ---------------------------------------------------------------------------------------
 

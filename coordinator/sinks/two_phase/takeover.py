@@ -15,11 +15,11 @@ from ....storage.checkpoints.manifest import EpochRecord, OutputRecord
 from ....storage.errors import DamagedError, FencedError, ObjectMissingError
 from ....storage.ids import CheckpointId
 from ....storage.logs import logger
+from ...permit import Permit, Permits, after, span
 from ..sink import StartPoint
 from .contract import Epoch, Fence
 from .epochs import Ahead, EpochsToPublish, LostOutput, where_to_begin
 from .errors import OutputAheadError, OutputLostError, RewindError
-from .policy import OutputPolicy
 from .publisher import Publisher
 
 log = logger(__name__)
@@ -36,8 +36,8 @@ class SinkTakeover:
     """By the uid of their sink."""
     fence: Fence
     """The identity of the publisher; its ``sink`` does not matter."""
-    policy: OutputPolicy
-    """What the user allows."""
+    permits: Permits
+    """What may be given up."""
     first_epoch: CheckpointId
     """The least id that this life gives to a checkpoint."""
     may_take_back: bool = True
@@ -74,9 +74,22 @@ class SinkTakeover:
             try:
                 self.publishers[uid].publish_now([epoch], _BEGIN_SECONDS)
             except (DamagedError, ObjectMissingError) as error:
-                if not self.policy.allow_lost_output:
+                wanted = self._loss(uid, epoch.id, epoch.id)
+                if not self.permits.use(wanted):
+                    log.error(
+                        "rows cannot be published; put their file back, or give them up",
+                        sink=uid,
+                        epoch=epoch.id,
+                        to_give_up=self.permits.advice(wanted),
+                    )
                     raise
                 log.error("rows are lost", sink=uid, epoch=epoch.id, rows=epoch.rows, error=str(error))
+
+    def _loss(self, uid: str, first: int, last: int) -> Permit:
+        return Permit(lost_output={self._named(uid): span(first, last)})
+
+    def _named(self, uid: str) -> str:
+        return attrs.evolve(self.fence, sink=uid).name
 
     def _decide(
         self,
@@ -129,8 +142,9 @@ class SinkTakeover:
             case Ahead(published):
                 return self._repeat(uid, record, published, beginning)
             case LostOutput(expected, found, left):
-                if not self.policy.allow_lost_output:
-                    raise self._lost(uid, expected, found, beginning)
+                wanted = self._loss(uid, after(found), expected)
+                if not self.permits.use(wanted):
+                    raise self._lost(uid, expected, found, beginning, wanted)
                 self.publishers[uid].accept_loss(found)
                 return left
             case EpochsToPublish(epochs):
@@ -155,25 +169,24 @@ class SinkTakeover:
         self, uid: str, record: OutputRecord | None, published: CheckpointId, beginning: StartPoint
     ) -> tuple[EpochRecord, ...]:
         """Accept that a target gets again what it has from after the checkpoint, if the user or the sink does."""
-        may_repeat = self.policy.allow_repeated_output or self.publishers[uid].may_repeat
-        if may_repeat and published >= self.first_epoch:
+        restored = beginning.checkpoint
+        if published >= self.first_epoch:
             raise OutputAheadError(
-                f"query {self.fence.query!r} cannot begin after checkpoint {beginning.checkpoint}",
+                f"query {self.fence.query!r} cannot begin after checkpoint {restored}",
                 f"a target of sink {uid!r} whose newest epoch is below {self.first_epoch}, the next id here",
                 f"epoch {published}, of the storage that the savepoint comes from",
-                "choose an empty target; or, if the target keeps a position for each sink, give the sink another uid, "
-                "and it gets the rows after the savepoint a second time",
+                "restore a savepoint that has it; or choose an empty target; or, if the target keeps a position for "
+                "each sink, give the sink another uid, and it gets the rows after the savepoint a second time",
             )
-        if may_repeat:
-            log.warning(
-                "rows are published again", sink=uid, published=published, checkpoint=beginning.checkpoint
-            )
+        # A target that is not ahead of the checkpoint has what came after a savepoint, in a way that was given up.
+        common = restored
+        if restored is not None and published <= restored:
+            common = record.published if record else None
+        wanted = Permit(repeated_output={self._named(uid): span(after(common), published)})
+        if self.publishers[uid].may_repeat or self.permits.use(wanted):
+            log.warning("rows are published again", sink=uid, published=published, checkpoint=restored)
             return tuple(epoch for epoch in record.epochs if epoch.id > published) if record else ()
-        at = (
-            "without a checkpoint"
-            if beginning.checkpoint is None
-            else f"at checkpoint {beginning.checkpoint}"
-        )
+        at = "without a checkpoint" if restored is None else f"at checkpoint {restored}"
         raise OutputAheadError(
             f"query {self.fence.query!r} cannot begin {at}",
             f"a target of sink {uid!r} that has nothing from after it",
@@ -184,17 +197,16 @@ class SinkTakeover:
                 if self.may_take_back
                 else "or start this query before those of the pipeline that read its output; "
             )
-            + "or set "
-            "CheckpointConfig(allow_repeated_output=True), and the target gets these rows a second time",
+            + f"or pass {self.permits.advice(wanted)}, and the target gets these rows a second time",
         )
 
     def _lost(
-        self, uid: str, expected: CheckpointId, found: int | None, beginning: StartPoint
+        self, uid: str, expected: CheckpointId, found: int | None, beginning: StartPoint, wanted: Permit
     ) -> OutputLostError:
         return OutputLostError(
             f"query {self.fence.query!r} cannot begin at checkpoint {beginning.checkpoint}",
             f"the target of sink {uid!r} to have what was published, up to checkpoint {expected}",
             "nothing of it" if found is None else f"it up to checkpoint {found}",
-            "put back what the target has lost, restore a checkpoint that the target fits, or set "
-            "CheckpointConfig(allow_lost_output=True), and these rows stay lost",
+            "put back what the target has lost, restore a checkpoint that the target fits, or pass "
+            f"{self.permits.advice(wanted)}, and these rows stay lost",
         )

@@ -35,7 +35,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from chandy.coordinator.channels import observer, state
 from chandy.coordinator.channels.observer import Channels
-from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.pending import CheckpointPhase
@@ -64,6 +63,7 @@ from chandy.storage.errors import ChandyError
 from chandy.storage.store import Store
 
 from ...effort import always_kept, sampled, until_found
+from ..limits import limits_of
 from ..sinks.two_phase.stepped_publisher import SteppedPublisher
 from ..stepped_executor import SteppedExecutor, SteppedRollback, Work
 from ..strict_machine import StrictStateMachine
@@ -72,7 +72,7 @@ from .listed_files import entries, lines, listed, local
 STEPS = 30
 WRITER, READERS = "writer", ("reader", "slow")
 """The queries, in the order in which they are started. The second reader is often behind."""
-CONFIG = CheckpointConfig(
+LIMITS = limits_of(
     interval=None,
     # A user may go back to any of them.
     retained=100,
@@ -286,7 +286,8 @@ class Life(SteppedExecutor):
         point = choose(catalog, restore)
         started = catalog.take_over("driver", world.tick(), point.manifest.id + 1 if point else 1)
         is_chosen = restore not in ("latest", "none")
-        self.keep_chosen = partial(catalog.choose, started, str(restore)) if is_chosen else lambda: None
+        chosen = attrs.evolve(started, restored=str(restore))
+        self.keep_chosen = partial(catalog.amend, chosen) if is_chosen else lambda: None
         self.initial = self.point = point
         observed = Channels(world.tick)
         self.runs = NotedRuns(self, observed)
@@ -294,7 +295,7 @@ class Life(SteppedExecutor):
             pipeline="pipeline",
             generation=started.generation,
             root=root,
-            limits=CONFIG.limits,
+            limits=LIMITS,
             next_id=started.next_id,
             completed=tuple(catalog.completed()),
             base=point.manifest.id if point and point.root == root else None,
@@ -323,7 +324,7 @@ class Life(SteppedExecutor):
             [FilesSink(str(self.world.output))],
             self.fence,
             Unshared(),
-            policy=CONFIG.output_policy,
+            max_unpublished=LIMITS.max_unpublished,
             first_epoch=self.first_epoch,
             on_published=lambda checkpoint: self.handle(on.Published(checkpoint, WRITER)),
             on_failure=self.fail,

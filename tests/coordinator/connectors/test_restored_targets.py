@@ -10,19 +10,19 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import pytest
 
+from chandy.coordinator.permit import Permit, Permits
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Fence
 from chandy.coordinator.sinks.two_phase.errors import OutputLostError
-from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import SinkTakeover
 from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
 
+from ...permits import printed
 from ...waiting import eventually
 from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
 from .conformance import Pipeline, Target
@@ -32,10 +32,8 @@ from .kafka_broker import kafka as kafka
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 
-POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
 
-
-def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool = False) -> Publisher:
+def begin(pipeline: Pipeline, generation: int, *published: int, permit: Permit | None = None) -> Publisher:
     """Begin a life from the checkpoint after what was published, as a coordinator does."""
     fence = Fence("flights", "delays", "out", pipeline.store, generation)
     publisher = Publisher(pipeline.sink, fence, Unshared(), on_failure=lambda error: None)
@@ -48,8 +46,8 @@ def begin(pipeline: Pipeline, generation: int, *published: int, may_lose: bool =
         outputs=() if newest is None else (OutputRecord(pipeline.sink.uid, (), newest),),
         root=pipeline.store,
     )
-    policy = attrs.evolve(POLICY, allow_lost_output=may_lose)
-    SinkTakeover({"out": publisher}, fence, policy, 1 if newest is None else newest + 2).run(beginning)
+    permits = Permits(permit or Permit())
+    SinkTakeover({"out": publisher}, fence, permits, 1 if newest is None else newest + 2).run(beginning)
     return publisher
 
 
@@ -82,12 +80,10 @@ class RestoredConformance(abc.ABC):
         found = "nothing of it" if self.left is None else f"it up to checkpoint {self.left}"
         # However often it is tried.
         for generation in (2, 3):
-            with pytest.raises(
-                OutputLostError, match=rf"found {found}; put back .*\(allow_lost_output=True\)"
-            ):
+            with pytest.raises(OutputLostError, match=rf"found {found}; put back") as refused:
                 begin(pipeline, generation, 1, 2, 3)
         assert sorted(target.rows()) == there
-        later = begin(pipeline, 4, 1, 2, 3, may_lose=True)
+        later = begin(pipeline, 4, 1, 2, 3, permit=printed(refused.value))
         later.publish_now([pipeline.epoch(5, [(5, "b")])], 30)
         later.close(30)
         assert sorted(target.rows()) == [*there, (5, "b")]

@@ -125,7 +125,7 @@ def test_nobody_orders_anything_without_a_token(begin: Begin) -> None:
     monitor = told(begin, known)
     status, text = ask(monitor, "/api/v1/checkpoints", "POST")
     assert (status, known.targets) == (403, [])
-    assert "set CheckpointConfig.token" in json.loads(text)["error"]
+    assert "set Page.token" in json.loads(text)["error"]
 
 
 @pytest.mark.parametrize(

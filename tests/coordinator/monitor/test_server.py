@@ -16,7 +16,7 @@ import pytest
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ConfigError, SetupError
-from chandy.coordinator.listening import Listening, address
+from chandy.coordinator.listening import Page, address
 from chandy.coordinator.monitor import connections
 from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.monitor.metrics import CONTENT_TYPE
@@ -64,6 +64,34 @@ def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Ca
     assert ask(monitor, "/metrics", Authorization="bearer secret")[0] == 200
 
 
+def test_a_token_for_reading_reads_and_gives_no_orders(begin: Callable[..., Monitor]) -> None:
+    monitor = begin(token="secret", read_token="look")
+    monitor.tell(pipeline := KnownPipeline())
+    for path in ("/", "/checkpoints/1", "/metrics", "/api/v1", "/api/v1/assignment", "/api/v1/openapi.json"):
+        for token in ("secret", "look"):
+            assert ask(monitor, path, Authorization=f"Bearer {token}")[0] == 200
+        assert ask(monitor, path, Authorization="Bearer loo")[0] == 401
+    for order in ("checkpoints", "savepoints", "drain", "rescale", "stop"):
+        answer = ask(monitor, f"/api/v1/{order}", "POST", b"{}", Authorization="Bearer look")
+        assert answer == (403, "this token may only read\n")
+    assert pipeline.told == pipeline.targets == []
+    assert ask(monitor, "/api/v1/checkpoints", "POST", Authorization="Bearer secret")[0] == 200
+
+
+def test_nobody_gives_orders_where_there_is_a_token_for_reading_alone(begin: Callable[..., Monitor]) -> None:
+    monitor = begin(read_token="look")
+    monitor.tell(KnownPipeline())
+    assert ask(monitor, "/metrics")[0] == 401
+    assert ask(monitor, "/metrics", Authorization="Bearer look")[0] == 200
+    assert ask(monitor, "/api/v1/stop", "POST", b"{}")[0] == 401
+    assert ask(monitor, "/api/v1/stop", "POST", b"{}", Authorization="Bearer look")[0] == 403
+
+
+def test_one_token_is_not_for_both() -> None:
+    with pytest.raises(ConfigError, match=r"Page\.read_token"):
+        Page("127.0.0.1:0", token="same", read_token="same")
+
+
 def test_a_token_may_have_any_letters(begin: Callable[..., Monitor]) -> None:
     monitor = begin(token="p\u00e4ss")
     assert ask(monitor, "/metrics", Authorization="Bearer p\u00e4ss".encode().decode("latin-1"))[0] == 200
@@ -72,8 +100,8 @@ def test_a_token_may_have_any_letters(begin: Callable[..., Monitor]) -> None:
 
 @pytest.mark.parametrize("token", ["secret\n", " secret", "sec\x1bret", "", "  ", 7, b"secret"])
 def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: Any) -> None:
-    with pytest.raises(ConfigError, match=r"CheckpointConfig\.token.*strip") as refused:
-        CheckpointConfig(listen="127.0.0.1:0", token=token)
+    with pytest.raises(ConfigError, match=r"Page\.token.*strip") as refused:
+        Page("127.0.0.1:0", token=token)
     assert "secret" not in str(refused.value)
 
 
@@ -184,14 +212,14 @@ def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -
 def test_a_port_that_is_taken_is_said_at_once(begin: Callable[..., Monitor]) -> None:
     taken = urlsplit(begin().url).port or 0
     with pytest.raises(SetupError, match=f"cannot be served on 127.0.0.1:{taken}"):
-        Monitor.begin("p", Listening("127.0.0.1", taken))
+        Monitor.begin("p", Page(f"127.0.0.1:{taken}"))
 
 
 def test_files_for_tls_that_cannot_be_used_are_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "wrong.pem").write_text("no certificate")
     for file in ("wrong.pem", "missing.pem"):
         with pytest.raises(SetupError, match="files for TLS"):
-            Monitor.begin("p", Listening("127.0.0.1", 0, certificate=str(tmp_path / file)))
+            Monitor.begin("p", Page("127.0.0.1:0", certificate=str(tmp_path / file)))
 
 
 def test_it_answers_by_tls(begin: Callable[..., Monitor], tmp_path: Path) -> None:
@@ -260,20 +288,20 @@ def test_an_address_has_a_host_and_a_port(text: str, found: tuple[str, int] | No
 
 @pytest.mark.parametrize("listen", ["9464", "", 9464, "127.0.0.1", "http://x:1"])
 def test_what_is_no_address_is_refused(listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"CheckpointConfig\.listen"):
-        CheckpointConfig(listen=listen)
+    with pytest.raises(ConfigError, match=r"Page\.address"):
+        Page(listen)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9464", "[::]:9464", "driver.example.com:9464", "10.0.0.1:1"])
 def test_an_address_that_others_reach_needs_a_token(listen: str) -> None:
     with pytest.raises(ConfigError, match="a token beside it"):
-        CheckpointConfig(listen=listen)
-    config = CheckpointConfig(listen=listen, token="secret")
-    assert "secret" not in repr(config)
-    assert config.listening is not None
-    assert "secret" not in repr(config.listening)
+        Page(listen)
+    for settings in ({"token": "secret"}, {"read_token": "secret"}):
+        page = Page(listen, **settings)
+        assert "secret" not in repr(CheckpointConfig(page=page))
+        assert "secret" not in repr(page)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:9464", "[::1]:0", "localhost:1", "127.1.2.3:5"])
 def test_an_address_of_this_machine_alone_needs_none(listen: str) -> None:
-    assert CheckpointConfig(listen=listen).listening is not None
+    assert Page(listen).is_loopback

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.pending import AckResult
@@ -21,7 +20,9 @@ from chandy.storage.checkpoints.manifest import (
     OperatorRecord,
     QueryRecord,
 )
+from chandy.storage.ids import CheckpointId
 
+from ..limits import limits_of
 from ..strict_machine import StrictStateMachine
 
 ROOT = "file:///store"
@@ -55,7 +56,7 @@ class Bench:
     ) -> None:
         self.now = 100.0
         self.seen: list[do.Instruction] = []
-        limits = CheckpointConfig(interval="10 s", initial_delay="10 s", retained=retained, **config).limits
+        limits = limits_of(**{"interval": "10 s", "initial_delay": 10.0, "retained": retained, **config})
         self.machine = StrictStateMachine(
             pipeline="p",
             generation=generation,
@@ -64,7 +65,7 @@ class Bench:
             next_id=next_id,
             base=base,
             completed=completed,
-            required=frozenset(required),
+            required=dict.fromkeys(required, CheckpointId(1)),
         )
         for host in "ab":
             self.answer(on.HostJoined(hello(host)))

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
-from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, QueryFailedError, StaleQueryError, StateLostError
 from chandy.coordinator.execution.dispatch import Job, JobLane
 from chandy.coordinator.protocol import events as on
@@ -113,6 +112,7 @@ from chandy.storage.errors import (
 from chandy.storage.store import Store
 
 from ...troubled_store import TROUBLES, StoreDownError, TroubledStore
+from ..limits import limits_of
 from ..stepped_executor import SteppedExecutor, UnreadableError, Work
 from ..strict_machine import StrictStateMachine
 
@@ -757,17 +757,17 @@ class Life(SteppedExecutor):
         point = catalog.latest() if restore == "latest" else read_savepoint(world.open(restore))
         self.initial = self.point = RestorePoint(point, root) if point else None
         self.found = {manifest.id for manifest in catalog.completed()}
-        limits = CheckpointConfig(
+        limits = limits_of(
             interval="10 s",
             interval_during_backlog="30 s",
-            initial_delay="10 s",
+            initial_delay=10.0,
             retained=2,
             max_concurrent=3,
             tolerable_failures=1,
             timeout="30 s",
             savepoint_timeout="60 s",
             max_queued=20,
-        ).limits
+        )
         completed = tuple(catalog.completed())
         base = point.id if point and root == ROOT else None
         self.new_machine = lambda: WatchedMachine(

@@ -23,7 +23,6 @@ def test_policy_and_life_cycle_are_not_counted_but_failures_of_the_checkpoint_ar
     assert {reason for reason in Reason if not reason.counted} == {
         Reason.COORDINATOR_SHUTDOWN,
         Reason.COORDINATOR_SUSPENDED,
-        Reason.MINIMUM_TIME,
         Reason.TOO_MANY_REQUESTS,
         Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
         Reason.SUBSUMED,

@@ -12,16 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.requests import (
-    Decision,
-    Drop,
-    Request,
-    RequestQueue,
-    Start,
-    Wait,
-    decide,
-)
+from chandy.coordinator.protocol.requests import Request, RequestQueue, startable
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
 NOW = 1_000.0
@@ -51,24 +42,18 @@ def queue_of(requests: Iterable[Request], limit: int = 1000) -> RequestQueue:
 
 def ask(
     queue: RequestQueue,
-    now: float = NOW,
     *,
     pending: int = 0,
     max_concurrent: int = 1,
     triggering: bool = False,
-    last_completed_at: float | None = None,
-    min_pause: float = 0.0,
     deletions_waiting: int = 0,
     is_output_full: bool = False,
-) -> Decision:
-    return decide(
+) -> Request | None:
+    return startable(
         queue,
-        now,
         pending=pending,
         max_concurrent=max_concurrent,
         triggering=triggering,
-        last_completed_at=last_completed_at,
-        min_pause=min_pause,
         deletions_waiting=deletions_waiting,
         is_output_full=is_output_full,
     )
@@ -76,14 +61,14 @@ def ask(
 
 def started(queue: RequestQueue, *, pending: int = 0, max_concurrent: int = 1) -> Request:
     """The request that starts next, out of the queue."""
-    decision = ask(queue, pending=pending, max_concurrent=max_concurrent)
-    assert isinstance(decision, Start)
-    queue.remove(decision.request)
-    return decision.request
+    request = ask(queue, pending=pending, max_concurrent=max_concurrent)
+    assert request is not None
+    queue.remove(request)
+    return request
 
 
 def test_nothing_starts_from_an_empty_queue() -> None:
-    assert ask(RequestQueue(1)) == Wait()
+    assert ask(RequestQueue(1)) is None
 
 
 def test_two_requests_of_one_kind_and_time_are_two() -> None:
@@ -99,43 +84,24 @@ def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_on
     request_: Request, places: int
 ) -> None:
     queue = queue_of([request_])
-    assert ask(queue, pending=places, max_concurrent=places) == Wait()
+    assert ask(queue, pending=places, max_concurrent=places) is None
     assert list(queue) == [request_]
-    assert ask(queue, pending=places - 1, max_concurrent=places) == Start(request_)
+    assert ask(queue, pending=places - 1, max_concurrent=places) is request_
 
 
 # The older one is subsumed by the newer one that completed, so both places are free.
 def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
-    assert ask(queue, pending=2, max_concurrent=2) == Wait()
+    assert ask(queue, pending=2, max_concurrent=2) is None
     assert started(queue, pending=0, max_concurrent=2) is first
     assert started(queue, pending=1, max_concurrent=2) is second
-
-
-def test_a_periodic_request_is_dropped_in_the_minimum_pause_and_told_when_it_ends() -> None:
-    request = periodic()
-    decision = ask(queue_of([request]), NOW, last_completed_at=NOW - 3, min_pause=10)
-    assert decision == Drop(request, Reason.MINIMUM_TIME, retry_at=NOW + 7)
-
-
-def test_a_periodic_request_starts_when_the_minimum_pause_has_just_ended() -> None:
-    request = periodic()
-    queue = queue_of([request])
-    dropped = ask(queue, NOW, last_completed_at=NOW - 3, min_pause=10)
-    assert isinstance(dropped, Drop)
-    assert ask(queue, dropped.retry_at, last_completed_at=NOW - 3, min_pause=10) == Start(request)
-
-
-@pytest.mark.parametrize("request_", [manual(), savepoint()])
-def test_a_checkpoint_by_hand_and_a_savepoint_do_not_wait_for_the_minimum_pause(request_: Request) -> None:
-    assert ask(queue_of([request_]), NOW, last_completed_at=NOW, min_pause=10) == Start(request_)
 
 
 def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_failed() -> None:
     second, third = manual(NOW + 1), manual(NOW + 2)
     queue = queue_of([second, third])
-    assert ask(queue, triggering=True, max_concurrent=3) == Wait()
+    assert ask(queue, triggering=True, max_concurrent=3) is None
     # The trigger failed: nothing completed, nothing is pending.
     assert started(queue) is second
     assert started(queue) is third
@@ -211,54 +177,37 @@ def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
 @pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
 def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) -> None:
     queue = queue_of([request_])
-    assert ask(queue, max_concurrent=2, deletions_waiting=3) == Wait()
-    assert ask(queue, max_concurrent=2, deletions_waiting=2) == Start(request_)
+    assert ask(queue, max_concurrent=2, deletions_waiting=3) is None
+    assert ask(queue, max_concurrent=2, deletions_waiting=2) is request_
 
 
 @pytest.mark.parametrize("make", [periodic, manual, savepoint])
 def test_nothing_starts_while_as_much_output_waits_as_may(make: Callable[[], Request]) -> None:
     request = make()
     queue = queue_of([request])
-    assert ask(queue, is_output_full=True) == Wait()
-    assert ask(queue) == Start(request)
-
-
-def test_a_periodic_request_is_not_dropped_for_the_pause_while_output_waits() -> None:
-    queue = queue_of([periodic()])
-    waits = ask(queue, last_completed_at=NOW - 1, min_pause=5.0, is_output_full=True)
-    assert waits == Wait()
-
-
-def test_the_minimum_pause_counts_from_the_last_completion_and_not_from_a_failure() -> None:
-    request = periodic(NOW)
-    # The checkpoint before this request failed at NOW; the last that completed did so 10 s earlier.
-    assert ask(queue_of([request]), NOW, last_completed_at=NOW - 10, min_pause=10) == Start(request)
-
-
-def test_there_is_no_pause_before_any_checkpoint_has_completed() -> None:
-    request = periodic()
-    assert ask(queue_of([request]), min_pause=1_000_000, last_completed_at=None) == Start(request)
+    assert ask(queue, is_output_full=True) is None
+    assert ask(queue) is request
 
 
 def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])
     assert started(queue) is first
-    assert ask(queue, pending=1) == Wait()
-    assert ask(queue, pending=0) == Start(second)
+    assert ask(queue, pending=1) is None
+    assert ask(queue, pending=0) is second
 
 
 def test_a_savepoint_starts_before_the_periodic_checkpoints_that_wait_when_a_place_is_free() -> None:
     first, second, urgent = periodic(NOW), periodic(NOW + 1), savepoint(NOW + 2)
     queue = queue_of([first, second, urgent])
-    assert ask(queue, pending=1) == Wait()
+    assert ask(queue, pending=1) is None
     assert started(queue) is urgent
 
 
 def test_deciding_leaves_the_queue_as_it_is() -> None:
     request = manual()
     queue = queue_of([request])
-    assert ask(queue) == ask(queue) == Start(request)
+    assert ask(queue) == ask(queue) is request
 
 
 def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cleared() -> None:

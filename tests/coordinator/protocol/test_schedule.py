@@ -21,29 +21,23 @@ def running(interval: float = 10.0, initial_delay: float = 10.0, now: float = NO
     return schedule
 
 
-@given(
-    st.floats(0.001, 1e6),
-    st.floats(0, 1),
-    st.floats(0, 1, exclude_max=True),
-    st.sampled_from([0.0, NOW, 1.7e9]),
-)
-def test_the_first_tick_comes_by_chance_between_the_minimum_pause_and_the_interval(
-    interval: float, share: float, chance: float, now: float
+@given(st.floats(0.001, 1e6), st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, NOW, 1.7e9]))
+def test_the_first_tick_comes_by_chance_within_the_interval(
+    interval: float, chance: float, now: float
 ) -> None:
-    pause = interval * share
-    schedule = Schedule(interval, min_pause=pause)
+    schedule = Schedule(interval)
     schedule.start(now, chance)
     assert schedule.next_at is not None
-    assert now + pause <= schedule.next_at <= now + interval
+    assert now <= schedule.next_at <= now + interval
 
 
 def test_the_first_delay_follows_chance_so_that_pipelines_do_not_align() -> None:
     due = []
     for chance in (0.0, 0.25, 0.75):
-        schedule = Schedule(10.0, min_pause=2.0)
+        schedule = Schedule(10.0)
         schedule.start(NOW, chance)
         due.append(schedule.next_at)
-    assert due == [NOW + 2, NOW + 4, NOW + 8]
+    assert due == [NOW, NOW + 2.5, NOW + 7.5]
 
 
 def test_a_first_delay_that_is_configured_is_kept_to() -> None:
@@ -88,21 +82,10 @@ def test_after_a_tick_the_next_is_later_but_no_more_than_an_interval_away(
         assert now < schedule.next_at <= now + interval * 1.001
 
 
-def test_after_a_refusal_for_the_minimum_pause_it_ticks_at_its_end_and_goes_on_from_there() -> None:
-    schedule = running()
-    schedule.ticked(NOW + 10)
-    schedule.postpone(NOW + 13)
-    assert not schedule.due(NOW + 12.9)
-    assert schedule.due(NOW + 13)
-    schedule.ticked(NOW + 13)
-    assert schedule.next_at == NOW + 23
-
-
 def test_a_stopped_schedule_is_never_due_and_no_late_event_starts_it() -> None:
     schedule = running()
     schedule.stop()
     schedule.ticked(NOW + 10)
-    schedule.postpone(NOW + 20)
     assert schedule.next_at is None
     assert not schedule.due(NOW + 1_000_000)
 
@@ -115,17 +98,10 @@ def test_after_a_restart_no_tick_is_due_before_one_that_was_taken_even_if_the_cl
     assert schedule.next_at == NOW + 10
 
 
-def test_a_refusal_does_not_move_the_next_tick_before_one_that_was_taken() -> None:
-    schedule = running()
-    schedule.ticked(NOW + 10)
-    schedule.postpone(NOW - 500)
-    assert schedule.next_at == NOW + 10
-
-
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["start", "stop", "tick", "postpone", "behind", "caught up"]),
+            st.sampled_from(["start", "stop", "tick", "behind", "caught up"]),
             st.floats(-100, 100),
         ),
         max_size=40,
@@ -141,8 +117,6 @@ def test_the_times_of_ticks_never_decrease_across_restarts(steps: list[tuple[str
             schedule.start(now, 0.0)
         elif step == "stop":
             schedule.stop()
-        elif step == "postpone":
-            schedule.postpone(now + 5)
         elif step in ("behind", "caught up"):
             schedule.falls_behind(step == "behind")
         elif schedule.due(now):
@@ -192,7 +166,6 @@ def test_ticks_are_never_further_away_than_the_interval_that_holds(
 def test_without_an_interval_nothing_is_ever_due(initial_delay: float | None) -> None:
     schedule = Schedule(None, initial_delay=initial_delay)
     schedule.start(NOW, 0.0)
-    schedule.postpone(NOW)
     schedule.falls_behind(True)
     assert schedule.next_at is None
     assert not schedule.due(NOW + 1_000_000)

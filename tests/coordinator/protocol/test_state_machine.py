@@ -414,20 +414,6 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
     assert list(bench.machine.checkpoints.pending) == [4]
 
 
-def test_a_periodic_checkpoint_within_the_minimum_pause_is_refused_and_comes_at_its_end() -> None:
-    bench = Bench(min_pause="5 s")
-    bench(on.ScheduleStarted(0.0))
-    bench.now = 108.0
-    bench.completed()
-    ended = bench.machine.checkpoints.history.snapshot().checkpoints[0].completed_at
-    assert ended is not None
-    bench(on.Tick(), 110.0)
-    assert bench.reasons() == [Reason.MINIMUM_TIME]
-    assert bench.machine.next_deadline() == ended + 5
-    bench(on.Tick(), ended + 5)
-    assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
-
-
 def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planned() -> None:
     bench = Bench()
     bench.request()

@@ -25,6 +25,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
@@ -153,7 +154,7 @@ class Life:
                 ending=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
-                allow_new_output=False,
+                permits=NOTHING_PERMITTED,
             ),
             runs=self.runs,
             local_recovery=recovery,

@@ -27,6 +27,7 @@ from chandy.coordinator.errors import (
     RescaledError,
 )
 from chandy.coordinator.execution.questions import Questions
+from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.events import Closed, Suspended
 from chandy.coordinator.protocol.life import QueryPhase
@@ -238,7 +239,7 @@ class Setup:
                 ending=interrupted,
                 owner=SinkOwner(self.catalog.store.uri, "p"),
                 may_begin_anew=True,
-                allow_new_output=False,
+                permits=NOTHING_PERMITTED,
             ),
             runs=self.runs,
             local_recovery=recovery,

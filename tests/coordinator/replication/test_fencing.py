@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chandy import Permit
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.state_changes import StateChangesSource
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -57,7 +58,9 @@ def of_b() -> OfB:
 
 
 def test_a_fenced_driver_begins_no_replica(of_b: OfB) -> None:
-    replicating = Replicating(touched, None, "p", "memory://", "memory://p", CheckpointConfig(), of_b.a)  # type: ignore[arg-type]
+    replicating = Replicating(
+        touched, None, "p", "memory://", "memory://p", CheckpointConfig(), Permit(), of_b.a
+    )  # type: ignore[arg-type]
     nothing: Any = None
     with pytest.raises(FencedError):
         replicating.replica(
@@ -84,6 +87,7 @@ def test_a_pipeline_within_one_that_was_taken_over_is_not_taken_over(of_b: OfB) 
         "latest",
         lambda: 0.0,
         Process.of(os.getpid()),
+        Permit(),
         Runs(),
         of_b.a,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chandy.coordinator.errors import RestoreError, SinkTakenError, WriterError
+from chandy.coordinator.permit import Permits
 from chandy.coordinator.sinks.at_least_once import AtLeastOnceSink
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.owner import Mark, SinkOwner, mark_of
@@ -19,6 +20,8 @@ from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.proof import Unshared
+
+from ...permits import printed
 
 WRITER: Any = None
 OWNER = SinkOwner("file:///store/p", "p")
@@ -77,7 +80,7 @@ def sink(tmp_path: Path) -> FileSink:
 
 
 def begins(
-    sink: Sink, files: dict[str, Path] | None, query: str = "q", owner: SinkOwner = OWNER, **allowed: bool
+    sink: Sink, files: dict[str, Path] | None, query: str = "q", owner: SinkOwner = OWNER, **allowed: Any
 ) -> None:
     sink.begin(query, StartPoint(owner, Unshared(), files, **allowed))
 
@@ -278,12 +281,13 @@ def test_a_checkpoint_of_another_output_is_refused_or_begins_empty_there(
     kept = keep(sink, 1, tmp_path)
     fork, owner = FileSink(tmp_path / "fork", "parquet"), SinkOwner("file:///store/fork", "fork")
     with pytest.raises(
-        RestoreError, match=f"expected the output {sink.path}, found {fork.path}; .*allow_new"
-    ):
+        RestoreError, match=f"expected the output {sink.path}, found {fork.path}; .*begins empty"
+    ) as refused:
         begins(fork, kept, owner=owner)
     assert not fork.path.exists()
 
-    begins(fork, kept, owner=owner, allow_new_output=True)
+    permits = Permits(printed(refused.value))
+    begins(fork, kept, owner=owner, permits=permits)
     assert "begins empty" in caplog.text
     assert set(fork.files_at(1)) == {"0", "1"}
     write_batch(fork.path, 2)
@@ -295,7 +299,7 @@ def test_a_checkpoint_of_another_output_is_refused_or_begins_empty_there(
     other = FileSink(tmp_path / "other", "parquet")
     write_batch(other.path, 0)
     with pytest.raises(SinkTakenError):
-        begins(other, kept, owner=owner, allow_new_output=True)
+        begins(other, kept, owner=owner, permits=permits)
 
 
 def test_files_that_somebody_else_has_deleted_are_told(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chandy.state.format.arrow import BYTES
 from chandy.state.rpc import wire
-from chandy.state.rpc.wire import Page, messages, runs
+from chandy.state.rpc.wire import ScanPage, messages, runs
 
 
 @given(
@@ -48,7 +48,7 @@ def test_runs_are_stretches_of_one_shard() -> None:
 def test_a_page_comes_as_it_was_sent(rows: int, complete: bool) -> None:
     keys = [b"key-%d" % row for row in range(rows)]
     values = [b"" for _ in range(rows)]
-    page = Page.unpack(*Page.of([7] * rows, keys, values, complete=complete).pack())
+    page = ScanPage.unpack(*ScanPage.of([7] * rows, keys, values, complete=complete).pack())
     assert page.complete is complete
     assert page.entries.shards.tolist() == [7] * rows
     assert page.entries.keys.to_pylist() == keys

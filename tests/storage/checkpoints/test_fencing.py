@@ -266,7 +266,7 @@ def test_what_a_user_has_chosen_holds_until_a_checkpoint_has_completed_since() -
     assert catalog.chosen() == ""
     second = catalog.take_over("second", 2.0)
     assert catalog.chosen() == ""
-    catalog.choose(second, "1")
+    catalog.amend(attrs.evolve(second, restored="1"))
     # The next ones begin where it stood, and a damaged or void manifest changes nothing of that.
     third = catalog.take_over("third", 3.0)
     assert (catalog.chosen(), third.restored) == ("1", "1")

@@ -10,7 +10,7 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.protocol.limits import MAX_UNPUBLISHED
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Fence, Staged, TwoPhaseSink, WriteContext
@@ -102,7 +102,7 @@ class Lives:
         self.folder = folder
         self.made: list[Life] = []
 
-    def __call__(self, *sinks: TwoPhaseSink, first_epoch: int = 1, **config: Any) -> Life:
+    def __call__(self, *sinks: TwoPhaseSink, first_epoch: int = 1) -> Life:
         failures: list[ChandyError] = []
         published: list[int] = []
         fence = Fence("p", "q", "", f"file://{self.folder}/store/", len(self.made) + 1)
@@ -110,7 +110,7 @@ class Lives:
             sinks,
             fence,
             Unshared(),
-            policy=CheckpointConfig(**config).output_policy,
+            max_unpublished=MAX_UNPUBLISHED,
             first_epoch=first_epoch,
             on_published=published.append,
             on_failure=failures.append,

@@ -28,7 +28,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.files.rewinds import Rewinds
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.dispatch import Dispatcher
@@ -84,6 +83,7 @@ from chandy.storage.store import Store
 from ....effort import always_kept, sampled, until_found
 from ....mutation import mutate
 from ....troubled_store import TROUBLES, TroubledStore
+from ...limits import limits_of
 from ...stepped_executor import SteppedExecutor, SteppedRollback
 from ...strict_machine import StrictStateMachine
 from .stepped_publisher import SteppedPublisher
@@ -92,9 +92,9 @@ STEPS = 40
 ROOT = "memory://pipeline"
 QUERY = "copy"
 SINKS = ("a", "b")
-CONFIG = CheckpointConfig(
+LIMITS = limits_of(
     interval="10 s",
-    initial_delay="10 s",
+    initial_delay=10.0,
     retained=2,
     max_concurrent=3,
     tolerable_failures=10**6,
@@ -103,7 +103,6 @@ CONFIG = CheckpointConfig(
     max_queued=20,
     max_unpublished=2,
 )
-LIMITS = CONFIG.limits
 Row = tuple[int, int]
 """A record of the input, and the attempt at a batch that wrote it."""
 
@@ -372,7 +371,7 @@ class Life(SteppedExecutor):
         point, root = (self.point.manifest, self.point.root) if self.point else (None, ROOT)
         self.keep_chosen: Callable[[], None] = lambda: None
         if restore != "latest":
-            self.keep_chosen = partial(catalog.choose, started, restore)
+            self.keep_chosen = partial(catalog.amend, attrs.evolve(started, restored=restore))
         machine = StrictStateMachine(
             pipeline="pipeline",
             generation=started.generation,
@@ -389,7 +388,7 @@ class Life(SteppedExecutor):
             fence,
             # It may be frozen right after any look: the targets' own fence has to hold by itself.
             Unshared(),
-            policy=CONFIG.output_policy,
+            max_unpublished=LIMITS.max_unpublished,
             first_epoch=started.next_id,
             on_published=lambda checkpoint: self.handle(on.Published(checkpoint, QUERY)),
             on_failure=self.fail,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from chandy.coordinator.errors import ConfigError
+from chandy.coordinator.permit import Permit, Permits
 from chandy.coordinator.sinks.two_phase import publisher as publisher_module
 from chandy.coordinator.sinks.two_phase.contract import Batch, Committer, Epoch, Fence, Staged, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import (
@@ -391,8 +392,17 @@ def test_a_life_that_has_taken_an_output_over_does_not_take_it_back(
 ) -> None:
     """Of another storage's pipeline, after which a third one has taken it over in the meantime."""
     failures: list[ChandyError] = []
-    fences = [Fence("p", "q", sink.uid, f"file://{tmp_path}/{name}/", 1, may_take_over=True) for name in "ab"]
-    first, second = (Publisher(sink, fence, Unshared(), on_failure=failures.append) for fence in fences)
+    stores = [f"file://{tmp_path}/{name}/" for name in "ab"]
+    first, second = (
+        Publisher(
+            sink,
+            Fence("p", "q", sink.uid, own, 1),
+            Unshared(),
+            on_failure=failures.append,
+            permits=Permits(Permit(taken_output={f"q/{sink.uid}": f"{other}@1"})),
+        )
+        for own, other in (stores, stores[::-1])
+    )
     first.begin(0)
     second.begin(0)
     sink.trouble.before = [away()]

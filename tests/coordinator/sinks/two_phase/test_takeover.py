@@ -10,11 +10,11 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from chandy.coordinator.permit import Permit, Permits
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase.contract import Epoch, Fence, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputLostError
-from chandy.coordinator.sinks.two_phase.policy import OutputPolicy
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import SinkTakeover
 from chandy.storage.backends.local import LocalStore
@@ -22,12 +22,11 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import Generation
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
-from chandy.storage.errors import FencedError, StorageReplacedError
+from chandy.storage.errors import FencedError, ObjectMissingError, StorageReplacedError
 
+from ....permits import printed
 from ...connectors.directory_target import Directory
 from .sqlite_sink import SqliteSink
-
-POLICY = OutputPolicy(max_unpublished=9, allow_repeated_output=False, allow_lost_output=False)
 
 
 @attrs.define
@@ -51,10 +50,17 @@ class Pipeline:
         first_epoch: int,
         *outputs: OutputRecord,
         may_take_back: bool = True,
+        permit: Permit | None = None,
     ) -> Publisher:
         """Begin a life with the sink brought to a checkpoint."""
         (publisher,) = begin_all(
-            [self], generation, checkpoint, first_epoch, *outputs, may_take_back=may_take_back
+            [self],
+            generation,
+            checkpoint,
+            first_epoch,
+            *outputs,
+            may_take_back=may_take_back,
+            permit=permit,
         )
         return publisher
 
@@ -74,6 +80,7 @@ def begin_all(
     first_epoch: int,
     *outputs: OutputRecord,
     may_take_back: bool = True,
+    permit: Permit | None = None,
 ) -> list[Publisher]:
     """Begin a life of a query with several sinks: pipelines with the same root."""
     one = pipelines[0]
@@ -87,7 +94,7 @@ def begin_all(
         )
         for other in pipelines
     }
-    SinkTakeover(publishers, fence, POLICY, first_epoch, may_take_back).run(
+    SinkTakeover(publishers, fence, Permits(permit or Permit()), first_epoch, may_take_back).run(
         StartPoint(
             SinkOwner(one.store.uri, "p"),
             Unshared(),
@@ -181,8 +188,14 @@ def test_a_driver_that_was_overtaken_is_not_told_of_a_wiped_storage(pipeline: Pi
 def test_a_target_that_cannot_take_back_refuses(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
-    with pytest.raises(OutputAheadError, match="restore that one or a newer one"):
+    with pytest.raises(OutputAheadError, match="restore that one or a newer one") as refused:
         pipeline.begin(2, 1, 3, pipeline.record(1))
+    # What is permitted is this repetition, and no later one.
+    permit = printed(refused.value)
+    assert permit == Permit(repeated_output={"q/sqlite": "2-2"})
+    pipeline.begin(3, 1, 3, pipeline.record(1), permit=permit).publish_now([pipeline.epoch(3)], 60)
+    with pytest.raises(OutputAheadError, match="2-3"):
+        pipeline.begin(4, 1, 4, pipeline.record(1), permit=permit)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -217,3 +230,39 @@ def test_no_sink_brings_anything_back_if_another_one_of_the_query_has_lost_its_o
     with pytest.raises(OutputLostError, match="sink 'two'"):
         begin_all(in_order, 3, 3, 4, *(one.record(3) for one in both))
     assert directories[0].rows() == [(1, "a")]
+
+
+def test_a_permit_is_for_one_loss_and_not_for_the_next(pipeline: Pipeline, directory: Directory) -> None:
+    def publish(publisher: Publisher, *epochs: int) -> None:
+        publisher.publish_now([pipeline.epoch(number) for number in epochs], 60)
+
+    publish(pipeline.begin(1, None, 1), 1, 2)
+    shutil.rmtree(directory.path)
+    with pytest.raises(OutputLostError) as refused:
+        pipeline.begin(2, 2, 3, pipeline.record(2))
+    permit = printed(refused.value)
+    assert permit == Permit(lost_output={f"q/{pipeline.sink.uid}": "1-2"})
+    publish(pipeline.begin(3, 2, 3, pipeline.record(2), permit=permit), 3)
+    # A later loss, of what was published since.
+    shutil.rmtree(directory.path)
+    with pytest.raises(OutputLostError) as refused:
+        pipeline.begin(4, 3, 4, pipeline.record(3), permit=permit)
+    again = printed(refused.value)
+    assert again.covers(Permit(lost_output={f"q/{pipeline.sink.uid}": "1-3"}))
+    assert not permit.covers(again)
+    publish(pipeline.begin(5, 3, 4, pipeline.record(3), permit=again), 4)
+    assert directory.rows() == [(4, "a")]
+
+
+def test_an_epoch_whose_rows_are_gone_is_given_up_by_a_permit_for_it_alone(
+    pipeline: Pipeline, directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1)], 60)
+    left = [pipeline.epoch(2), pipeline.epoch(3)]
+    pipeline.store.delete_all([file.key for file in left[0].files])
+    with pytest.raises(ObjectMissingError):
+        pipeline.begin(2, 3, 4, pipeline.record(1, left))
+    permit = printed(caplog.text)
+    assert permit == Permit(lost_output={f"q/{pipeline.sink.uid}": "2-2"})
+    pipeline.begin(3, 3, 4, pipeline.record(1, left), permit=permit)
+    assert sorted(directory.rows()) == [(1, "a"), (3, "a")]
