@@ -76,7 +76,12 @@ def runs_always(file: Path, name: str) -> bool:
 
 @pytest.mark.parametrize(
     ("file", "guard"),
-    [(file, guard) for file in TESTS.rglob("test_*.py") if file != Path(__file__) for guard in guards(file)],
+    [
+        (file, guard)
+        for file in sorted(TESTS.rglob("test_*.py"))
+        if file != Path(__file__)
+        for guard in guards(file)
+    ],
     ids=lambda value: value.name if isinstance(value, Path) else value.rpartition("::")[2],
 )
 def test_what_the_full_run_alone_tries_has_a_guard_that_every_run_tries(file: Path, guard: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
 import attrs
@@ -120,7 +121,12 @@ def savepoints(store: Store) -> dict[CheckpointId, str]:
     """
     keys = store.list(CHECKPOINTS)
     ids = sorted(id for key in keys if (id := checkpoint_of(key)) and key == savepoint_key(id))
-    return {id: _place(store, id, _recorded(store, id)) for id in ids}
+    found = {}
+    for id in ids:
+        # A savepoint may expire between the list and the look at its record.
+        with contextlib.suppress(ObjectMissingError):
+            found[id] = _place(store, id, _recorded(store, id))
+    return found
 
 
 def _recorded(store: Store, checkpoint: CheckpointId) -> str:

@@ -159,6 +159,9 @@ def test_totals_survive_a_restore(spark: SparkSession, make: Make, events: Event
     assert {key[0]: (row.n, row.total) for key, row in found.items()} == events.totals(spark)
 
 
+@pytest.mark.full(
+    "state/aggregation/test_event_ttl.py::test_a_key_lives_until_the_time_that_its_row_gave_it_whatever_is_declared_later"
+)
 def test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_them(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def read(spark: SparkSession, folder: Path, format: str, schema: pa.Schema) -> p
 
 @pytest.mark.parametrize("format", sampled(["parquet", "json", "csv"], 1))
 def test_what_is_accepted_is_read_back_as_it_was(format: str, spark: SparkSession, tmp_path: Path) -> None:
-    @trying(30)
+    @trying(15)
     @given(tables(), st.sampled_from(ZONES), st.data())
     def check(case: tuple[pa.Table, tuple[str, ...]], zone: str, data: st.DataObject) -> None:
         rows, partition_by = in_utc(case[0]), case[1]

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-# The ordinary run tries an eighth of the cases.
 CHOSEN = some(CASES, (len(CASES) + 7) // 8, "same as PySpark")
 
 
@@ -53,6 +52,9 @@ def expected(spark: SparkSession, folder: Path) -> Iterator[dict[str, list[list[
             spark.conf.set(key, was)
 
 
+@pytest.mark.full(
+    "integration/test_task_in_spark.py::test_a_processor_gives_the_same_rows_as_on_sparks_own_transform_with_state"
+)
 def test_processors_give_the_same_rows_as_on_pysparks_own_engine(
     expected: dict[str, list[list[str]]], make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:

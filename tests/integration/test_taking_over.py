@@ -27,7 +27,7 @@ from .whole_output import check_whole
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = rounds(2, full=10)
+ROUNDS = rounds(1, full=10)
 
 
 # --- in one process -----------------------------------------------------------------------------------------

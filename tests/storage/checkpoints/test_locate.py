@@ -17,7 +17,7 @@ from chandy.storage.checkpoints.layout import (
     savepoint_key,
     validate_pipeline,
 )
-from chandy.storage.checkpoints.locate import find, locate, pipeline, pipelines, savepoint
+from chandy.storage.checkpoints.locate import find, locate, pipeline, pipelines, savepoint, savepoints
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint
 from chandy.storage.errors import InvalidNameError
@@ -155,3 +155,19 @@ def test_the_pipeline_may_be_named(storage: Path) -> None:
     Catalog(LocalStore(storage / "other")).take_over("driver", 1.0)
     assert locate(str(storage), name="p").manifest.id == 2
     assert locate(str(storage), 1, "p").manifest.id == 1
+
+
+def test_a_savepoint_that_expires_while_one_looks_is_left_out(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(storage / "p")
+    store.write(savepoint_key(4), b"file:///elsewhere")
+    listed = LocalStore.list
+
+    def list_and_expire(given: LocalStore, prefix: str = "") -> list[str]:
+        found = listed(given, prefix)
+        given.delete(savepoint_key(4))
+        return found
+
+    monkeypatch.setattr(LocalStore, "list", list_and_expire)
+    assert savepoints(store) == {3: (storage.parent / "save").as_uri()}

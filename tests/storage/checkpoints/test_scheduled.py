@@ -134,6 +134,8 @@ def test_the_newest_stay_whatever_their_clocks_said(ids: list[int], keep: int, i
         ("scheduled-19700101T000000Z-0123456", False),
         ("before-upgrade", False),
     ],
+    # A name has a part by chance, and all processes must collect the same tests.
+    ids=["of a schedule", "in a place", "of somebody", "too long", "of a user"],
 )
 def test_the_name_says_whether_it_is_by_schedule(name: str, expected: bool) -> None:
     assert is_scheduled(name) is expected
