@@ -20,9 +20,9 @@ from chandy.state.rpc.access import Entries, ShardColumn
 from chandy.state.rpc.calls import Call
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.liveness import Liveness
-from chandy.state.rpc.messages import BeginTask
+from chandy.state.rpc.messages import BatchTimes, BeginTask
 from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.state.rpc.wire import REQUEST, Page
+from chandy.state.rpc.wire import REQUEST, ScanPage
 
 from .state_hosts import WorldHost, WorldHosts
 
@@ -39,11 +39,8 @@ def task_client(host: WorldHost, *, looks: bool = True) -> TaskClient:
 
 def run_task(
     client: TaskClient, task: BeginTask, keys: Mapping[int, Sequence[bytes]], update: Update
-) -> dict[tuple[int, bytes], Value]:
+) -> BatchTimes:
     """Run a whole task: it reads the values of keys by shard, and has what becomes of them staged.
-
-    Returns:
-        What it has read, by shard and key.
 
     Raises:
         ChandyError: the task fails. Spark runs it again, or the query ends.
@@ -55,7 +52,7 @@ def run_task(
         values = access.fetch(shards, column).to_pylist()
         new = [update(shard, key, value) for (shard, key), value in zip(rows, values, strict=True)]
         access.apply([Entries(shards, column, pa.array(new, BYTES))])
-        return dict(zip(rows, values, strict=True))
+        return access.times
 
 
 @attrs.frozen
@@ -105,7 +102,7 @@ class _WorldExchange:
         request = pa.record_batch([from_numpy(shards), keys, pa.nulls(len(keys), BYTES)], schema=REQUEST)
         return self._call(lambda access: [batch.column(0) for batch in access.fetch(request)], "fetch")
 
-    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> ScanPage:
         starts = [first, *[start] * (len(shards) - 1)]
         request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
         return self._call(lambda access: access.scan(pa.record_batch(request, schema=REQUEST)), "scan")
