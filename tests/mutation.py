@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 
-def mutate(patch: pytest.MonkeyPatch, owner: type, name: str, right: str, wrong: str) -> None:
-    """Put other text into a method of the product.
+def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right: str, wrong: str) -> None:
+    """Put other text into a method or a function of the product.
 
     Args:
         patch: takes it out again.
-        owner: the class.
-        name: of the method.
+        owner: the class, or a module that has the function.
+        name: of what is changed.
         right: what is there once, as it is in the method without the indentation of the class.
         wrong: what is to be there.
     """
