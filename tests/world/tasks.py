@@ -22,7 +22,7 @@ from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.liveness import Liveness
 from chandy.state.rpc.messages import BeginTask
 from chandy.state.rpc.metrics import OperatorMetrics
-from chandy.state.rpc.wire import REQUEST, Page
+from chandy.state.rpc.wire import REQUEST, ScanPage
 
 from .state_hosts import WorldHost, WorldHosts
 
@@ -105,7 +105,7 @@ class _WorldExchange:
         request = pa.record_batch([from_numpy(shards), keys, pa.nulls(len(keys), BYTES)], schema=REQUEST)
         return self._call(lambda access: [batch.column(0) for batch in access.fetch(request)], "fetch")
 
-    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> Page:
+    def scan(self, shards: ShardColumn, first: bytes, start: bytes, stop: bytes) -> ScanPage:
         starts = [first, *[start] * (len(shards) - 1)]
         request = [pa.array(shards), pa.array(starts, BYTES), pa.array([stop] * len(shards), BYTES)]
         return self._call(lambda access: access.scan(pa.record_batch(request, schema=REQUEST)), "scan")
