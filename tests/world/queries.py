@@ -21,6 +21,7 @@ from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from chandy.storage.errors import ChandyError
 
+from .promises import Promises
 from .records import READS, SHARDS, added_to, uid_of
 from .scheduler import Scheduler
 from .state_hosts import WorldHost
@@ -68,7 +69,10 @@ class Queries:
     folder: Path
     hosts: Callable[[], list[WorldHost]]
     ended: Callable[[Run, Exception], object]
+    promises: Promises
     runs: dict[str, Run] = attrs.field(factory=dict)
+    closed: set[tuple[str, int]] = attrs.field(factory=set)
+    """The epochs that are closed, by query and checkpoint."""
     pause: float = 1.0
     """Seconds between two batches at most."""
 
@@ -206,9 +210,12 @@ class Queries:
         yield {"offsets": path}
 
     def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
-        """There are no sinks."""
+        self.scheduler.point()
+        self.closed.add((query, checkpoint))
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        self.scheduler.point()
+        self.promises.check((query, checkpoint) in self.closed, "a sink is asked for an epoch that is open")
         return ()
 
     def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
