@@ -25,4 +25,4 @@ def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right
     assert text.count(right) == 1, f"{owner.__name__}.{name} has changed: {right!r} is not there once"
     made: dict[str, Any] = {}
     exec(compile(text.replace(right, wrong), inspect.getfile(method), "exec"), method.__globals__, made)
-    patch.setattr(owner, name, made[name])
+    patch.setattr(owner, name, made[method.__name__])
