@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 
-def mutate(patch: pytest.MonkeyPatch, owner: type, name: str, right: str, wrong: str) -> None:
-    """Put other text into a method of the product.
+def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right: str, wrong: str) -> None:
+    """Put other text into a method or a function of the product.
 
     Args:
         patch: takes it out again.
-        owner: the class.
+        owner: the class or the module.
         name: of the method.
         right: what is there once, as it is in the method without the indentation of the class.
         wrong: what is to be there.
@@ -24,4 +25,4 @@ def mutate(patch: pytest.MonkeyPatch, owner: type, name: str, right: str, wrong:
     assert text.count(right) == 1, f"{owner.__name__}.{name} has changed: {right!r} is not there once"
     made: dict[str, Any] = {}
     exec(compile(text.replace(right, wrong), inspect.getfile(method), "exec"), method.__globals__, made)
-    patch.setattr(owner, name, made[name])
+    patch.setattr(owner, name, made[method.__name__])

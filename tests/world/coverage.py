@@ -13,6 +13,9 @@ from .events import KINDS
 NEAR: Final = 5
 """Two events are a pair if at most so many events are from the one to the other."""
 
+SHOWN: Final = 10
+"""Pairs that have not come together are shown up to so many."""
+
 
 @attrs.define
 class Coverage:
@@ -52,7 +55,9 @@ class Coverage:
         def counted(some: Counter[str]) -> str:
             return ", ".join(f"{name} {number:,}" for name, number in some.most_common())
 
-        unseen = ", ".join(f"{one} + {other}" for one, other in self.unseen) or "none"
+        unseen = ", ".join(f"{one} + {other}" for one, other in self.unseen[:SHOWN]) or "none"
+        if (more := len(self.unseen) - SHOWN) > 0:
+            unseen += f" and {more} more"
         return (
             f"{self.runs:,} runs, {self.steps:,} steps, {self.seconds / 3600:.1f} h of simulated time, "
             f"{self.completed:,} checkpoints, {self.drivers:,} drivers\n"

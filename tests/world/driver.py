@@ -21,6 +21,7 @@ from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose, known
+from chandy.state.rpc.messages import AskBatch
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
@@ -72,6 +73,7 @@ class Driver:
         self.connected: dict[str, WorldHost] = {}
         self.requests: list[Future[Checkpoint]] = []
         self.has_begun = False
+        self.begun_at = 0.0
         self.fenced_by: FencedError | None = None
         self.failed: Exception | None = None
         world.scheduler.spawn(self.process, self._main, "main")
@@ -86,7 +88,7 @@ class Driver:
         except StoreFailedError as error:
             self.failed = error
         else:
-            self.has_begun = True
+            self.has_begun, self.begun_at = True, self.world.scheduler.now
             self._supervise()
             return
         self.world.scheduler.kill(self.process)
@@ -139,6 +141,15 @@ class Driver:
             reports=self,
         )
         self.hosts = self.executor.hosts
+        ask = self.hosts.handlers[AskBatch]
+
+        def asked(message: AskBatch) -> object:
+            was_late = world.promises.is_late(self)
+            answer = ask(message)
+            world.promises.begins(self, was_late)
+            return answer
+
+        self.hosts.handlers[AskBatch] = asked
         self.watch.listen(self.fenced)
         self.watch.begin()
         self.runs = 0
@@ -287,6 +298,16 @@ class Driver:
     def request(self, kind: CheckpointKind, target: str | None = None) -> Future[Checkpoint]:
         """Ask for a checkpoint."""
         future = self.executor.request(kind, target=target)
+        self.requests.append(future)
+        return future
+
+    def stop(self, target: str) -> Future[Checkpoint]:
+        """Stop the queries, and ask for the savepoint that they stop with."""
+        for query in reversed(SHARDS):
+            run = self.queries.runs[query]
+            self.queries.stop(run)
+            self.executor.protocol.handle(on.QueryStopped(query, run.committed))
+        future = self.executor.request(CheckpointKind.SAVEPOINT, target=target, is_final=True)
         self.requests.append(future)
         return future
 

@@ -51,6 +51,7 @@ KINDS: Final = {
     "disk_fills": 1,
     "clock_jumps": 1,
     "store_slows_down": 1,
+    "reader_pins": 2,
 }
 """What can happen, and how often in relation."""
 PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")

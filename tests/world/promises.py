@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.instructions import Instruction
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where there are very many small files."""
+TRUSTED_SECONDS: Final = 20.0
+"""A driver that has looked for a successor knows so long ago at most, and a little more, whether there is one."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -64,14 +66,19 @@ class Promises:
         """By checkpoint and run of a query the cut."""
         self.owned: dict[tuple[str, ShardId, int], str] = {}
         """By run, shard and term its one owner."""
+        self.pinned: dict[str, Manifest] = {}
+        """By reader the checkpoint that it keeps."""
         self.restored: set[tuple[str, int, int]] = set()
         self._memory = Memory(1 << 20, MemoryDatabases)
         self._needed: tuple[object, frozenset[str]] = (None, frozenset())
 
     def check(self, holds: bool, what: str) -> None:
-        """Raise unless something holds."""
+        """End the run unless something holds, also if what calls this catches every error."""
         if not holds:
-            raise BrokenPromiseError(what)
+            error = BrokenPromiseError(what)
+            if (thread := self.world.scheduler.current) is not None:
+                self.world.scheduler.failures.append((thread, error))
+            raise error
 
     # --- what a driver decides and says ---------------------------------------------------------------------
 
@@ -123,6 +130,18 @@ class Promises:
                 f"{query}/{shard}: a task has read {read} for {key!r}, and {expected} is before its batch",
             )
 
+    def begins(self, driver: Driver, was_late: bool) -> None:
+        """Look at a batch that may begin."""
+        self.check(
+            not was_late, f"a batch of driver {driver.number} begins, and its successor has long begun"
+        )
+
+    def is_late(self, driver: Driver) -> bool:
+        """Return whether a driver has had a successor for so long that no look of its own can count any more."""
+        then = self.world.scheduler.now - TRUSTED_SECONDS
+        later = [one for one in self.world.drivers if one.has_begun and one.generation > driver.generation]
+        return any(one.begun_at < then for one in later)
+
     # --- what a store has -----------------------------------------------------------------------------------
 
     def changing(self, root: str, act: StoreAct) -> None:
@@ -145,12 +164,15 @@ class Promises:
             tuple(manifest.id for manifest in retained),
             tuple(key for key in catalog.store.list("generations/")),
             tuple(self.announced),
+            tuple(self.pinned),
         )
         if state != self._needed[0]:
             latest = catalog.latest()
             manifests = {manifest.id: manifest for manifest in (*retained, *([latest] if latest else []))}
             keys = {key for manifest in manifests.values() for key in manifest.keys()}  # noqa: SIM118
             keys |= {manifest_key(id) for id in manifests}
+            for manifest in self.pinned.values():
+                keys |= {*manifest.keys(), manifest_key(manifest.id)}
             self._needed = state, frozenset(keys)
         return self._needed[1]
 
@@ -164,6 +186,8 @@ class Promises:
         leader = world.newest_begun()
         retained = () if leader is None else leader.state.checkpoints.retained.manifests
         for manifest in (*retained, *([latest] if latest else [])):
+            self.restores(manifest, world.root)
+        for manifest in (*catalog.completed(), *self.pinned.values()):
             self.restores(manifest, world.root)
         for root, manifest in self.savepoints.items():
             self.restores(manifest, root)

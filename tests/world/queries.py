@@ -83,6 +83,8 @@ class Queries:
     ended: Callable[[Run, Exception], object]
     promises: Promises
     runs: dict[str, Run] = attrs.field(factory=dict)
+    closed: set[tuple[str, int]] = attrs.field(factory=set)
+    """The epochs that are closed, by query and checkpoint."""
     pause: float = 1.0
     """Seconds between two batches at most."""
 
@@ -233,9 +235,12 @@ class Queries:
         yield {"offsets": path}
 
     def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
-        """There are no sinks."""
+        self.scheduler.point()
+        self.closed.add((query, checkpoint))
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
+        self.scheduler.point()
+        self.promises.check((query, checkpoint) in self.closed, "a sink is asked for an epoch that is open")
         return ()
 
     def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:

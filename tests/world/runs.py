@@ -40,7 +40,8 @@ def made(seed: object) -> Iterator[World]:
         try:
             yield world
         finally:
-            world.scheduler.end()
+            with _unlogged():
+                world.scheduler.end()
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -131,6 +132,17 @@ def _shown(seed: object, events: Sequence[WorldEvent], error: Exception) -> str:
         f"--- the end of the log:\n{log}\n"
         f"--- again: make simulate SEED={seed} STEPS=1"
     )
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Log nothing: threads that are thrown away have nothing to say."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
 
 
 @contextmanager

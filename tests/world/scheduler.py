@@ -396,4 +396,6 @@ class Scheduler:
 
     def _raise_failure(self) -> None:
         (thread, error), self.failures = self.failures[0], []
+        if isinstance(error, AssertionError):
+            raise error
         raise UnhandledError(f"{thread.process.name}: {thread.name} ended by {error!r}") from error

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from chandy.coordinator.checkpoint import Checkpoint
+from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
 from chandy.storage import runtime
 from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.checkpoints.pins import Pins
+from chandy.storage.checkpoints.proof import Unshared
+from chandy.storage.errors import StorageError
 from chandy.storage.store import Store
 
 from .choices import Choices
@@ -184,13 +192,48 @@ class World:
                 f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
             )
         self.promises.whole()
+        self._stops()
+
+    def _stops(self) -> None:
+        """A user asks for a checkpoint, and for a stop a moment later. Nothing is in the way of either."""
+        scheduler, leader = self.scheduler, self.newest_begun()
+        assert leader is not None
+        wait = scheduler.choices.stream("world").random() ** 2
+        asked: list[Future[Checkpoint]] = []
+
+        def ask() -> None:
+            asked.append(leader.request(CheckpointKind.MANUAL))
+            runtime.sleep(wait)
+            asked.append(leader.stop("memory://stopped"))
+
+        scheduler.spawn(leader.process, ask, "user")
+        scheduler.run(
+            lambda: len(asked) == 2 and all(one.done() for one in asked), steps=10**9, seconds=BOUND
+        )
+        checkpoint, savepoint = (future.exception() for future in asked)
+        # A stop may come before the batch of a cut has committed.
+        if savepoint is not None or (
+            checkpoint is not None
+            and not (
+                isinstance(checkpoint, CheckpointError)
+                and checkpoint.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+            )
+        ):
+            raise AssertionError(f"nothing was in the way: {checkpoint}, {savepoint}")
+        self.promises.whole()
 
     def _has_settled(self) -> bool:
         """Whether a driver leads, and every request has ended."""
+        alive = [driver for driver in self.drivers if driver.process.is_alive]
+        if not alive:
+            self.start_driver()
         leader = self.newest_begun()
-        if leader is None or not leader.process.is_alive or leader.fenced_by is not None:
-            if not any(driver.process.is_alive for driver in self.drivers):
-                self.start_driver()
+        if (
+            leader is None
+            or alive != [leader]
+            or leader.fenced_by is not None
+            or self.catalog().newest_generation() != leader.generation
+        ):
             return False
         return all(
             future.done() for driver in self.drivers if driver.process.is_alive for future in driver.requests
@@ -216,13 +259,15 @@ class Director:
 
     world: World
     savepoints: int = 0
+    is_healed: bool = False
 
     def _now_and_later(self, event: WorldEvent, later: Any) -> None:
         scheduler = self.world.scheduler
 
         def end() -> None:
             runtime.sleep(event.seconds)
-            later()
+            if not self.is_healed:
+                later()
 
         scheduler.spawn(scheduler.world, end, f"end of {event.kind}")
 
@@ -336,13 +381,34 @@ class Director:
         if processes:
             self._pick(event, processes).offset += (event.which - 0.5) * 1e6
 
+    def reader_pins(self, event: WorldEvent) -> None:
+        """A reader keeps the latest checkpoint for a while."""
+        world, name = self.world, f"reader-{len(self.world.met)}"
+        store = world.open(world.root)
+
+        def read() -> None:
+            try:
+                latest = Catalog(store).latest()
+                if latest is None:
+                    return
+                manifest = Pins(store, name).hold(latest.id, runtime.time())
+            except StorageError:
+                return
+            world.promises.pinned[name] = manifest
+            runtime.sleep(event.seconds * 4)
+            del world.promises.pinned[name]
+            with suppress(StorageError):
+                Pins(store, name).release(Unshared())
+
+        world.scheduler.spawn(world.scheduler.world, read, name)
+
     def _freeze(self, event: WorldEvent, process: SimulatedProcess) -> None:
         self.world.scheduler.freeze(process)
         self._now_and_later(event, lambda: self.world.scheduler.thaw(process))
 
     def heal(self) -> None:
         """Nothing is in the way any more."""
-        world = self.world
+        world, self.is_healed = self.world, True
         for bucket in world.buckets.values():
             bucket.faults.clear()
             bucket.longest = 0.05
