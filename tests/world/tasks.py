@@ -20,7 +20,7 @@ from chandy.state.rpc.access import Entries, ShardColumn
 from chandy.state.rpc.calls import Call
 from chandy.state.rpc.client import TaskClient
 from chandy.state.rpc.liveness import Liveness
-from chandy.state.rpc.messages import BatchTimes, BeginTask
+from chandy.state.rpc.messages import BeginTask
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.state.rpc.wire import REQUEST, ScanPage
 
@@ -39,8 +39,11 @@ def task_client(host: WorldHost, *, looks: bool = True) -> TaskClient:
 
 def run_task(
     client: TaskClient, task: BeginTask, keys: Mapping[int, Sequence[bytes]], update: Update
-) -> BatchTimes:
+) -> dict[tuple[int, bytes], Value]:
     """Run a whole task: it reads the values of keys by shard, and has what becomes of them staged.
+
+    Returns:
+        What it has read, by shard and key.
 
     Raises:
         ChandyError: the task fails. Spark runs it again, or the query ends.
@@ -52,7 +55,7 @@ def run_task(
         values = access.fetch(shards, column).to_pylist()
         new = [update(shard, key, value) for (shard, key), value in zip(rows, values, strict=True)]
         access.apply([Entries(shards, column, pa.array(new, BYTES))])
-        return access.times
+        return dict(zip(rows, values, strict=True))
 
 
 @attrs.frozen
