@@ -216,7 +216,9 @@ class CheckpointCoordinator(KeyedOperators):
         """
         patience = seconds(timeout)
         with self._growing():
-            self._starter.rescale(operator, parallelism, patience)
+            await_outcome = self._starter.rescale(operator, parallelism, patience)
+        # Without the lock: neither a stop nor another start waits for the batch.
+        await_outcome()
 
     def adoption(
         self,

@@ -87,6 +87,8 @@ class Operators:
     """By uid."""
     _again: dict[str, DefinedOperator | None] = attrs.field(factory=dict, init=False)
     """While a query is built again, its operators by uid: what they are now; None: not made again yet."""
+    _wanted: dict[str, int] = attrs.field(factory=dict, init=False)
+    """While a query is built again, by uid how many tasks are to run an operator that is rescaled."""
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -328,7 +330,7 @@ class Operators:
         uid = stream.uid
         was, is_again = self._made.get(uid), uid in self._again
         # Made again, it has as many as it was rescaled to, whatever the default has become.
-        tasks = was.tasks if was and is_again else stream.tasks
+        tasks = self._wanted.get(uid, was.tasks) if was and is_again else stream.tasks
         task = operator_task(
             stream.df,
             uid=uid,
@@ -373,32 +375,37 @@ class Operators:
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """Forget what was made or rescaled inside of the ``with`` if it fails."""
-        before = dict(self._made)
+        """Forget what was made inside of the ``with`` if it fails."""
+        before = self.uids
         try:
             yield
         except BaseException:
-            self._made = before
+            self._forget_all_but(before)
             raise
+
+    def _forget_all_but(self, uids: frozenset[str]) -> None:
+        for uid in self.uids - uids:
+            del self._made[uid]
 
     @contextmanager
     def made_again(self, uid: str, tasks: int) -> Iterator[None]:
         """Have all operators of a query made again inside of the ``with``, one of them for another number of tasks.
 
+        Nothing has changed afterwards: ``rescaled`` says that they are what runs.
+
         Raises:
-            DefinitionError: one was not made again, or is another one now. Nothing has changed.
+            DefinitionError: one was not made again, or is another one now.
         """
-        query = self._made[uid].record.query
+        query, before = self._made[uid].record.query, self.uids
         own = [made.record for made in self._made.values() if made.record.query == query]
-        with self.undone_on_error():
-            self.rescaled(uid, tasks)
-            self._again = dict.fromkeys(record.uid for record in own)
-            try:
-                yield
-                for record in own:
-                    _check_same(record, self._again[record.uid])
-            finally:
-                self._again = {}
+        self._again, self._wanted = dict.fromkeys(record.uid for record in own), {uid: tasks}
+        try:
+            yield
+            for record in own:
+                _check_same(record, self._again[record.uid])
+        finally:
+            self._again, self._wanted = {}, {}
+            self._forget_all_but(before)
 
     # --- records --------------------------------------------------------------------------------------------
 

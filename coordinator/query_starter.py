@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -22,6 +23,7 @@ from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, name_taken
 from .permit import Permit
 from .protocol.events import Published, ScheduleStarted
+from .protocol.user_requests import UserRequest
 from .query import CheckpointedQuery, Definition
 from .recovery.supervisor import Supervisor
 from .restore import restore_point
@@ -197,12 +199,15 @@ class QueryStarter:
         log.info("query started", guarantee=str(query.guarantee))
         return query
 
-    def rescale(self, uid: str, parallelism: int | None, timeout: float) -> None:
-        """Have another number of tasks run an operator.
+    def rescale(self, uid: str, parallelism: int | None, timeout: float) -> Callable[[], None]:
+        """Ask for another number of tasks to run an operator.
 
         Args:
             uid, parallelism: as for ``CheckpointCoordinator.rescale``.
             timeout: seconds to wait for the running batch.
+
+        Returns:
+            What waits until they do. It is called without a lock, and raises a ``ChandyError`` if they do not.
 
         Raises:
             ChandyError: as there. The query goes on as it was.
@@ -218,30 +223,38 @@ class QueryStarter:
                 uid, "a query with it that runs", found, "give it parallelism= where it is made"
             )
         if tasks == self.operators.tasks(uid):
-            return
+            return _nothing
         batches = started.plan.batches
         if batches is not None and batches.uid == uid:
             # Each of its batches has a plan of its own.
             batches.rescale(tasks)
-            self.operators.rescaled(uid, tasks)
-        else:
-            self._go_on_with(started, RescaledError(record.query, uid, tasks), timeout)
-        log.info("operator rescaled", operator=uid, tasks=tasks)
+            self._rescaled(uid, tasks)
+            return _nothing
+        wanted = RescaledError(record.query, uid, tasks)
+        planned = self._built_again(started, uid, tasks)
+        request = self.supervisor.go_on_with(record.query, planned.writer, wanted, timeout)
+        return partial(self._await_plan, started, planned, wanted, request)
 
-    def _go_on_with(self, started: _Started, wanted: RescaledError, timeout: float) -> None:
-        """Have a query go on with another plan of it.
+    def _await_plan(
+        self, started: _Started, planned: _Plan, wanted: RescaledError, request: UserRequest
+    ) -> None:
+        """Wait until a query goes on with another plan.
 
         Raises:
             ChandyError: it does not. If it is to be started with that plan all the same, the operators have it, too.
         """
-        query = started.query
-        with self.operators.undone_on_error():
-            planned = self._built_again(started, wanted.uid, wanted.tasks)
-            request = self.supervisor.go_on_with(query.name, planned.writer, wanted, timeout)
-            if query.definition.writer is not planned.writer:
-                request.check()
-        started.plan = planned
+        self.supervisor.await_outcome(wanted.query, request)
+        if started.query.definition.writer is planned.writer:
+            started.plan = planned
+            if planned.batches is not None:
+                # They may have been rescaled meanwhile.
+                planned.batches.rescale(self.operators.tasks(planned.batches.uid))
+            self._rescaled(wanted.uid, wanted.tasks)
         request.check()
+
+    def _rescaled(self, uid: str, tasks: int) -> None:
+        self.operators.rescaled(uid, tasks)
+        log.info("operator rescaled", operator=uid, tasks=tasks)
 
     def _built_again(self, started: _Started, uid: str, tasks: int) -> _Plan:
         """Return another plan of a query, in which an operator has a number of tasks."""
@@ -254,15 +267,14 @@ class QueryStarter:
                 "give coordinator.start a function that makes the query's operators and returns the writer; or start "
                 "the program again with another parallelism",
             )
-        with self.operators.undone_on_error():
-            with self.operators.made_again(uid, tasks):
-                planned = self._planned(request)
-            was, now = started.plan.rows.schema, planned.rows.schema
-            if now != was:
-                raise _another(request.name, f"columns {shown(was)}", f"columns {shown(now)}")
-            if started.transactional is not None:
-                planned.attach(started.transactional, request.table)
-            _check_same(request.name, started.query.definition.facts, planned.facts(request.table))
+        with self.operators.made_again(uid, tasks):
+            planned = self._planned(request)
+        was, now = started.plan.rows.schema, planned.rows.schema
+        if now != was:
+            raise _another(request.name, f"columns {shown(was)}", f"columns {shown(now)}")
+        if started.transactional is not None:
+            planned.attach(started.transactional, request.table)
+        _check_same(request.name, started.query.definition.facts, planned.facts(request.table))
         return planned
 
     def _planned(self, request: QueryRequest) -> _Plan:
@@ -299,6 +311,10 @@ class QueryStarter:
             on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
             on_failure=self.supervisor.output_failed,
         )
+
+
+def _nothing() -> None:
+    """Wait for nothing: it is done."""
 
 
 def _check_made(query: str, facts: WriterFacts, before: frozenset[str]) -> None:

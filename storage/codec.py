@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import attrs
 import cattrs
 from cattrs.preconf.json import make_converter
 
-from .errors import CodecError
+from .errors import CodecError, UnfitError
 
 T = TypeVar("T")
+
+_SEAL: Final = "sha256"
 
 
 def to_json(value: object) -> bytes:
     """Return the value as canonical JSON (ASCII, sorted keys, no spaces): equal values give equal bytes."""
     return canonical(plain(value))
+
+
+def to_sealed_json(value: object) -> bytes:
+    """Return the value as ``to_json`` has it, with the SHA-256 of that beside its fields; see ``check_seal``."""
+    document = plain(value)
+    return canonical({**document, _SEAL: _sha256(document)})
+
+
+def check_seal(document: dict[str, Any]) -> None:
+    """Check a document of ``to_sealed_json`` by its SHA-256. One without was written before there was any.
+
+    Raises:
+        UnfitError: it was written otherwise.
+    """
+    said = document.get(_SEAL)
+    found = _sha256({name: value for name, value in document.items() if name != _SEAL})
+    if said not in (None, found):
+        raise UnfitError(f"SHA-256 {said}", f"SHA-256 {found}")
+
+
+def _sha256(document: object) -> str:
+    return hashlib.sha256(canonical(document)).hexdigest()
 
 
 def plain(value: object) -> Any:
@@ -36,11 +61,17 @@ def from_json(type_: type[T], data: bytes) -> T:
 
 
 def from_json_of_any_version(type_: type[T], data: bytes) -> T:
-    """Like ``from_json``, but ignore keys that the class does not have: a newer version may have added them."""
+    """Like ``from_json``, but ignore keys that the class does not have: a newer version may have added them.
+
+    Raises:
+        CodecError: as ``from_json``.
+        UnfitError: the document has a SHA-256, and it is that of another one.
+    """
     document = parse(type_.__name__, data)
     if isinstance(document, dict):
         # mypy does not know that the class is one of attrs'.
         known = attrs.fields_dict(type_)  # type: ignore[arg-type]
+        check_seal(document)
         document = {name: value for name, value in document.items() if name in known}
     return structure(type_, document)
 

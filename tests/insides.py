@@ -7,10 +7,11 @@ import atexit
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
-from chandy.coordinator.leadership import leadership
+from chandy.coordinator.leadership.leadership import LocalLeaders
 from chandy.coordinator.recovery.decisions import StopRequested
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.storage import runtime
 from chandy.storage.disk.locks import FileLock
 
 
@@ -53,7 +54,7 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     supervisor(coordinator)._events.put(None)
     executor(coordinator).close()
     # Of a process that is gone, others find that out; this one lives on.
-    leadership._here.pop(coordinator._taken.leadership.driver.nonce)
+    runtime.own(LocalLeaders).remove(coordinator._taken.leadership)
     for lock in (supervisor(coordinator)._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
 

@@ -15,8 +15,8 @@ def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right
 
     Args:
         patch: takes it out again.
-        owner: the class or the module.
-        name: of the method.
+        owner: the class, or a module that has the function.
+        name: of what is changed.
         right: what is there once, as it is in the method without the indentation of the class.
         wrong: what is to be there.
     """

@@ -65,7 +65,7 @@ class Election:
     patience: float
     """Seconds to wait for a driver that has claimed a generation and not done anything since."""
     has_waited: bool = False
-    """Whether there was a leader to wait for."""
+    """Whether there was a leader to wait for. One that was stopped on purpose before is none."""
     _last: _Sign | None = None
     _since: float = 0.0
     _seen: float = 0.0
@@ -74,7 +74,8 @@ class Election:
         """Decide after a look that has succeeded."""
         if self._may_take_over(seen):
             return Decision.TAKE_OVER
-        self.has_waited = True
+        if seen.lease is None or not seen.lease.stopped:
+            self.has_waited = True
         return Decision.WAIT
 
     def lost_sight(self) -> None:
@@ -98,9 +99,9 @@ class Election:
         if seen.generation == 0:
             return True
         lease = seen.lease
-        if lease is not None and lease.stopped:
+        if lease is not None and lease.stopped and self.has_waited:
             # A user who starts the program again wants it to run. A driver that only waited does not undo the stop.
-            return not self.has_waited and seen.leader is not Leader.THERE
+            return False
         match seen.leader:
             case Leader.DEAD:
                 return True

@@ -119,8 +119,7 @@ class Leadership:
         )
         lease = None if lease_seconds is None else HeldLease(catalog, claim.generation, lease_seconds)
         leadership = cls(catalog, driver, lease)
-        with _lock:
-            _here[driver.nonce] = leadership
+        runtime.own(LocalLeaders).add(leadership)
         try:
             # Before the driver's record: a standby waits for ever for a driver that keeps no lease.
             if lease is not None:
@@ -166,9 +165,8 @@ class Leadership:
 
     def step_down(self) -> None:
         """Step down: this generation writes into no sink any more. Calls after the first do nothing."""
-        with _lock:
-            if _here.pop(self.driver.nonce, None) is None:
-                return
+        if not runtime.own(LocalLeaders).remove(self):
+            return
         if self.lease is not None:
             self.lease.end()
         try:
@@ -191,9 +189,27 @@ class Leadership:
             self.lease.stop()
 
 
-_here: dict[str, Leadership] = {}
-"""All leaders in this process, by the nonce in their record."""
-_lock = runtime.lock()
+class LocalLeaders:
+    """All leaders in this process."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._by_nonce: dict[str, Leadership] = {}
+
+    def add(self, leadership: Leadership) -> None:
+        """Add one."""
+        with self._lock:
+            self._by_nonce[leadership.driver.nonce] = leadership
+
+    def remove(self, leadership: Leadership) -> bool:
+        """Remove one; return whether it was there."""
+        with self._lock:
+            return self._by_nonce.pop(leadership.driver.nonce, None) is not None
+
+    def get(self, driver: DriverRecord) -> Leadership | None:
+        """Return that of a driver's record; None if it is none of this process, or has stepped down."""
+        with self._lock:
+            return self._by_nonce.get(driver.nonce)
 
 
 # --- following a predecessor --------------------------------------------------------------------------------
@@ -250,8 +266,10 @@ def _await(
     while True:
         sign = _sign(catalog, driver)
         waited = runtime.monotonic() - began
-        if sign is Sign.LIVES and (is_silent or _is_still(catalog, driver, lease, waited)):
-            # Frozen. Like a driver elsewhere, it begins no batch when it wakes before it has looked for a successor.
+        is_elsewhere = sign is Sign.LIVES and not _is_own_process(driver)
+        if is_elsewhere and (is_silent or _is_still(catalog, driver, lease, waited)):
+            # Frozen. Like a driver on another machine, it begins no batch when it wakes before it has looked for a
+            # successor. This process is not: what its JVM runs for the other driver goes on.
             sign = Sign.UNKNOWN
         if sign is Sign.DEAD:
             catalog.step_down(driver.generation)
@@ -317,11 +335,15 @@ def _sign(catalog: Catalog, driver: DriverRecord) -> Sign:
     if driver.machine != machine_id():
         return Sign.UNKNOWN
     python, java = Process(driver.pid, driver.started), Process(driver.java, driver.java_started)
-    if python.pid == os.getpid() and python.lives:
-        with _lock:
-            return Sign.LIVES if driver.nonce in _here else Sign.DEAD
+    if _is_own_process(driver):
+        return Sign.DEAD if runtime.own(LocalLeaders).get(driver) is None else Sign.LIVES
     # When a driver is killed its JVM lives on for a moment, and may write into a sink.
     return Sign.LIVES if python.lives or java.lives else Sign.DEAD
+
+
+def _is_own_process(driver: DriverRecord) -> bool:
+    own = driver.machine == machine_id() and driver.pid == os.getpid()
+    return own and Process(driver.pid, driver.started).lives
 
 
 def _end_java(catalog: Catalog, driver: DriverRecord, patience: float) -> None:
@@ -340,9 +362,7 @@ def _end_java(catalog: Catalog, driver: DriverRecord, patience: float) -> None:
 
 
 def _fence_here(catalog: Catalog, claim: Claim, driver: DriverRecord) -> None:
-    with _lock:
-        leadership = _here.get(driver.nonce)
-    if leadership is not None:
+    if (leadership := runtime.own(LocalLeaders).get(driver)) is not None:
         leadership.fence(FencedError(catalog.store.uri, driver.generation, claim.generation, claim.owner))
 
 

@@ -25,7 +25,7 @@ import attrs
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ..errors import PipelineStateLostError
 from ..protocol.life import Life, Setback
-from ..protocol.user_requests import RequestPhase
+from ..protocol.user_requests import RequestPhase, UserRequest
 from . import decisions as on
 from .query_lives import QueryLives
 from .repetition import SAME, FailurePoint, Repetition
@@ -128,8 +128,8 @@ class RecoveryStateMachine:
                 return self._fail(error)
             case on.RunEnded():
                 return self._run_ended(event, now)
-            case BatchOver(query):
-                return self._batch_over(query, now)
+            case BatchOver(query, request):
+                return self._batch_over(query, request, now)
             case on.HostLost(why, noticed_at) if noticed_at > self._given_up_at:
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
@@ -191,8 +191,8 @@ class RecoveryStateMachine:
         self.rescalings.add(event.query, event.cause, event.request, now, refused)
         return on.DoNothing()
 
-    def _batch_over(self, query: str, now: float) -> on.Decision:
-        asked, run = self.rescalings.waiting(query), self._runs.get(query)
+    def _batch_over(self, query: str, request: UserRequest, now: float) -> on.Decision:
+        asked, run = self.rescalings.waiting(query, request), self._runs.get(query)
         if asked is None:
             return on.DoNothing()
         if run is None or query in self.queries.waiting or self.must_go_back:

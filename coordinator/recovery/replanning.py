@@ -29,6 +29,7 @@ _POLL_SECONDS: Final = 0.02
 class _Plan:
     """The plan that a query is to go on with, once its request is being carried out."""
 
+    query: str
     request: UserRequest
     writer: DataStreamWriter
 
@@ -46,25 +47,30 @@ class Replanning:
     """Has Spark end a run."""
     decided: runtime.Condition
     """Notified after every event that was decided."""
-    _plans: dict[str, _Plan] = attrs.field(factory=dict, init=False)
-    """By query."""
+    _plans: list[_Plan] = attrs.field(factory=list, init=False)
 
     def go_on_with(
         self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
     ) -> UserRequest:
-        """Have a query go on with another plan; see ``Supervisor.go_on_with``."""
+        """Ask for a query to go on with another plan; see ``Supervisor.go_on_with``."""
         request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
-        self._plans[name] = _Plan(request, writer)
+        # Before anybody decides: a failure may start the query again at once. A plan that is refused is never taken.
+        self._plans.append(_Plan(name, request, writer))
         self.report(RescaleRequested(name, cause, request))
-        watching = runtime.thread(target=carried(self._watch), args=(name, request), name="chandy-rescale")
-        watching.start()
+        if not request.is_over:
+            runtime.thread(target=carried(self._watch), args=(name, request), name="chandy-rescale").start()
+        return request
+
+    def await_outcome(self, name: str, request: UserRequest) -> None:
+        """Wait until a request has ended."""
         with self.decided:
-            self.decided.wait_for(lambda: request.phase is not RequestPhase.ADMITTED, timeout)
+            self.decided.wait_for(
+                lambda: request.phase is not RequestPhase.ADMITTED, max(0.0, request.deadline - self.clock())
+            )
         # Also while the thread waits for a disk.
-        self.report(BatchOver(name))
+        self.report(BatchOver(name, request))
         with self.decided:
             self.decided.wait_for(lambda: request.is_over)
-        return request
 
     def _watch(self, name: str, request: UserRequest) -> None:
         """Report the end of each batch of a query, until it is told to stop."""
@@ -78,7 +84,7 @@ class Replanning:
                 run.await_running_batch(math.inf, is_settled)
             # Why a run has ended by itself is reported by whoever follows it.
             if run is not None and run.spark is not None and run.spark.isActive:
-                self.report(BatchOver(name))
+                self.report(BatchOver(name, request))
             runtime.sleep(_POLL_SECONDS)
 
     def stop(self, name: str, number: int) -> None:
@@ -97,11 +103,11 @@ class Replanning:
 
     def take(self, queries: Mapping[str, CheckpointedQuery]) -> None:
         """Give queries the plans with which they are to go on from here. A later way back keeps them."""
-        for name, plan in list(self._plans.items()):
+        for plan in tuple(self._plans):
             if plan.request.phase is RequestPhase.UNDER_WAY:
-                run, query = self.runs.get(name), queries[name]
+                run, query = self.runs.get(plan.query), queries[plan.query]
                 query.definition = attrs.evolve(query.definition, writer=plan.writer)
                 if run is not None:
                     run.definition = query.definition
-            if plan.request.phase is not RequestPhase.ADMITTED:
-                del self._plans[name]
+            if plan.request.phase not in (RequestPhase.ASKED, RequestPhase.ADMITTED):
+                self._plans.remove(plan)

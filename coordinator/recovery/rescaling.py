@@ -32,6 +32,8 @@ class BatchOver:
     """The running batch of a query that is to go on with another plan has committed, or its time is up."""
 
     query: str
+    request: UserRequest
+    """The request that has waited for it."""
 
 
 @attrs.frozen
@@ -92,10 +94,11 @@ class Rescalings:
         self._by_query[query] = asked
         return True
 
-    def waiting(self, query: str) -> Rescaling | None:
-        """Return the one that waits for its query's running batch, or for the pipeline to recover."""
+    def waiting(self, query: str, request: UserRequest) -> Rescaling | None:
+        """Return that of a request if it waits for its query's running batch, or for the pipeline to recover."""
         found = self._by_query.get(query)
-        return found if found is not None and found.request.phase is RequestPhase.ADMITTED else None
+        is_it = found is not None and found.request is request
+        return found if is_it and request.phase is RequestPhase.ADMITTED else None
 
     def stopped(self, query: str, run: int) -> Rescaling | None:
         """Return the one for which a run was told to stop, also if nobody waits for it any more."""

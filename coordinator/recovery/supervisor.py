@@ -292,10 +292,10 @@ class Supervisor:
     def go_on_with(
         self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
     ) -> UserRequest:
-        """Have a query go on with another writer of the same query, in place; return the request once it is over.
+        """Ask for a query to go on with another writer of the same query, in place; return the request.
 
-        The query goes on with its running batch meanwhile, and no lock is held: whatever happens to the pipeline is
-        decided as ever, and ends the request.
+        The query goes on with its running batch meanwhile. Whatever happens to the pipeline is decided as ever, and
+        ends the request.
 
         Args:
             name, writer: the query, and the writer that is the same but for how many tasks run operators.
@@ -303,6 +303,10 @@ class Supervisor:
             timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
         """
         return self._replanning.go_on_with(name, writer, cause, timeout)
+
+    def await_outcome(self, name: str, request: UserRequest) -> None:
+        """Wait until a request for a query has ended. The caller holds no lock."""
+        self._replanning.await_outcome(name, request)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.

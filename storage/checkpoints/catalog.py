@@ -8,7 +8,7 @@ import attrs
 
 from .. import runtime
 from ..backends.retrying import create_own
-from ..codec import from_json_of_any_version, to_json
+from ..codec import from_json_of_any_version, to_sealed_json
 from ..errors import (
     CodecError,
     DamagedError,
@@ -261,7 +261,7 @@ class Catalog:
         counted = [checkpoint for checkpoint in committed if self._counts(checkpoint, started)]
         generation = begin(claim, committed, counted, touched, started, first_id)
         try:
-            self.store.create(start_key(claim.generation), to_json(generation))
+            self.store.create(start_key(claim.generation), to_sealed_json(generation))
         except ObjectExistsError:
             # A driver that lists and then sleeps may claim a number whose record is gone, beside the one that had it.
             self.check_not_fenced(claim.generation)
@@ -272,7 +272,7 @@ class Catalog:
 
     def amend(self, generation: Generation) -> None:
         """Write the caller's own start record again, with what it says of its user's choices."""
-        self.store.write(start_key(generation.generation), to_json(generation))
+        self.store.write(start_key(generation.generation), to_sealed_json(generation))
 
     def _counts(self, checkpoint: CheckpointId, started: Sequence[Generation]) -> bool:
         """Whether a manifest of a lower generation counts, after the claim that fences them all."""
@@ -372,7 +372,7 @@ class Catalog:
             return from_json_of_any_version(Claim, self.store.read(generation_key(generation))).owner
         except ObjectMissingError:
             return None
-        except CodecError:
+        except (CodecError, UnfitError):
             # That it is there is enough.
             return "a driver whose record is damaged"
 
@@ -392,7 +392,7 @@ class Catalog:
             number += 1
             claim = Claim(number, owner, now, runtime.token())
             try:
-                self.store.create(generation_key(number), to_json(claim))
+                self.store.create(generation_key(number), to_sealed_json(claim))
             except ObjectExistsError:
                 continue
             return claim
@@ -406,7 +406,7 @@ class Catalog:
         """
         claim = Claim(generation + 1, owner, now, runtime.token())
         try:
-            self.store.create(generation_key(claim.generation), to_json(claim))
+            self.store.create(generation_key(claim.generation), to_sealed_json(claim))
         except ObjectExistsError:
             return None
         return claim
@@ -415,7 +415,7 @@ class Catalog:
 
     def take_leadership(self, driver: DriverRecord) -> None:
         """Record that the driver of a generation may write into the pipeline's sinks."""
-        self.store.write(driver_key(driver.generation), to_json(driver))
+        self.store.write(driver_key(driver.generation), to_sealed_json(driver))
 
     def step_down(self, generation: int) -> None:
         """Record that the driver of a generation writes into no sink any more."""
@@ -433,7 +433,7 @@ class Catalog:
 
     def renew(self, lease: LeaseRecord) -> None:
         """Record a leader's lease."""
-        self.store.write(lease_key(lease.generation), to_json(lease))
+        self.store.write(lease_key(lease.generation), to_sealed_json(lease))
 
     def lease(self, generation: int) -> LeaseRecord | None:
         """Return the lease of a generation's leader; None if it keeps none."""

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from chandy.state.rpc import messages, orders
 from chandy.storage.checkpoints.fencing import Claim, Generation
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
-from chandy.storage.codec import from_json, to_json
-from chandy.storage.errors import CodecError
+from chandy.storage.codec import from_json, from_json_of_any_version, to_json, to_sealed_json
+from chandy.storage.errors import CodecError, UnfitError
 
 from ..effort import examples
 
@@ -107,3 +107,22 @@ def test_anything_but_the_exact_value_is_refused_with_the_reason(data: bytes, re
 
 def test_defaults_may_be_left_out() -> None:
     assert from_json(Handle, b"{}") == Handle()
+
+
+@settings(max_examples=examples(200))
+@given(start=values(Generation, 0), at=st.integers(0, 10**6), change=st.integers(1, 255))
+def test_a_sealed_record_is_read_as_it_was_written_or_not_at_all(
+    start: Generation, at: int, change: int
+) -> None:
+    sealed = to_sealed_json(start)
+    assert from_json_of_any_version(Generation, sealed) == start
+    # Earlier versions have written no seal.
+    assert from_json_of_any_version(Generation, to_json(start)) == start
+    at %= len(sealed)
+    try:
+        found = from_json_of_any_version(
+            Generation, sealed[:at] + bytes([sealed[at] ^ change]) + sealed[at + 1 :]
+        )
+    except (CodecError, UnfitError):
+        return
+    assert found == start

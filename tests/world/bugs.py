@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import pytest
@@ -24,309 +23,273 @@ class SeededBug:
     """A bug, and the seed from which runs find it."""
 
     name: str
-    put_in: Callable[[pytest.MonkeyPatch], None]
-    """Puts it into the product."""
-    seed: int = 0
+    seed: int
+    owner: type | ModuleType
+    method: str
+    right: str
+    wrong: str
 
-
-def text(
-    owner: type | ModuleType, method: str, right: str, wrong: str
-) -> Callable[[pytest.MonkeyPatch], None]:
-    """Return what puts other text into a method of the product; as for ``mutate``."""
-    return lambda patch: mutate(patch, owner, method, right, wrong)
-
-
-def value(owner: Any, name: str, wrong: Any) -> Callable[[pytest.MonkeyPatch], None]:
-    """Return what puts another method in the place of one of the product."""
-    return lambda patch: patch.setattr(owner, name, wrong)
+    def put_in(self, patch: pytest.MonkeyPatch) -> None:
+        """Put it into the product."""
+        mutate(patch, self.owner, self.method, self.right, self.wrong)
 
 
 BUGS: Final = (
     # --- those that no test found before
     SeededBug(
         "the cut is chosen upstream first: a reader's cut is behind its writer's",
-        text(
-            CheckpointJobs,
-            "choose_cut",
-            "    for query in choose.queries:\n        begun",
-            "    for query in reversed(choose.queries):\n        begun",
-        ),
+        0,
+        CheckpointJobs,
+        "choose_cut",
+        "    for query in choose.queries:\n        begun",
+        "    for query in reversed(choose.queries):\n        begun",
     ),
     SeededBug(
         "an epoch is closed after its job was submitted",
-        text(
-            Dispatcher,
-            "hand_on",
-            """            self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
+        0,
+        Dispatcher,
+        "hand_on",
+        """            self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
             yield None
             submit(JobLane.IO, instruction.root, Job(jobs.store_progress, instruction))""",
-            """            submit(JobLane.IO, instruction.root, Job(jobs.store_progress, instruction))
+        """            submit(JobLane.IO, instruction.root, Job(jobs.store_progress, instruction))
             yield None
             self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)""",
-        ),
     ),
     SeededBug(
         "'begin batch' is answered without the fence proof",
-        text(
-            ConnectedHosts,
-            "ask_once",
-            "    self._proof.check()\n",
-            "",
-        ),
+        0,
+        ConnectedHosts,
+        "ask_once",
+        "    self._proof.check()\n",
+        "",
     ),
     SeededBug(
         "a manifest is written without the look for doomed objects",
-        text(
-            CheckpointJobs,
-            "finalize",
-            "if doomed := self._protocol.doomed(manifest):",
-            "if (doomed := self._protocol.doomed(manifest)) and False:",
-        ),
+        0,
+        CheckpointJobs,
+        "finalize",
+        "if doomed := self._protocol.doomed(manifest):",
+        "if (doomed := self._protocol.doomed(manifest)) and False:",
     ),
     SeededBug(
         "no QueryStopped after planning",
-        text(
-            CheckpointJobs,
-            "choose_cut",
-            "self._protocol.handle(on.QueryStopped(query, batch))",
-            "pass",
-        ),
+        0,
+        CheckpointJobs,
+        "choose_cut",
+        "self._protocol.handle(on.QueryStopped(query, batch))",
+        "pass",
     ),
     SeededBug(
         "acknowledgements of dismissed hosts count",
-        text(
-            ConnectedHosts,
-            "ack",
-            "    self._check_not_dismissed(ack.host)\n",
-            "",
-        ),
+        0,
+        ConnectedHosts,
+        "ack",
+        "    self._check_not_dismissed(ack.host)\n",
+        "",
     ),
     SeededBug(
         "there is no trigger record before the cut",
-        text(
-            CheckpointJobs,
-            "_take_place",
-            "    self._store.create(trigger_key(choose.checkpoint), note.encode())\n",
-            "",
-        ),
+        0,
+        CheckpointJobs,
+        "_take_place",
+        "    self._store.create(trigger_key(choose.checkpoint), note.encode())\n",
+        "",
     ),
     # --- jobs
     SeededBug(
         "a job of the driver stores the progress after the newest batch, not after the cut",
-        text(
-            CheckpointJobs,
-            "store_progress",
-            "self._progress.hold(order.query, order.cut)",
-            "self._progress.hold(order.query, self._progress.begun(order.query) - 1)",
-        ),
+        0,
+        CheckpointJobs,
+        "store_progress",
+        "self._progress.hold(order.query, order.cut)",
+        "self._progress.hold(order.query, self._progress.begun(order.query) - 1)",
     ),
     SeededBug(
         "a commit is not confirmed",
-        text(
-            commit,
-            "commit_steps",
-            "yield from _until_known(lambda: catalog.confirm(manifest), StoreFailedError, is_closed)",
-            "pass",
-        ),
+        0,
+        commit,
+        "commit_steps",
+        "yield from _until_known(lambda: catalog.confirm(manifest), StoreFailedError, is_closed)",
+        "pass",
     ),
     SeededBug(
         "nobody looks for a successor before a savepoint's manifest counts",
-        text(
-            commit,
-            "commit_steps",
-            "        yield None\n        catalog.check_not_fenced(manifest.generation)\n    else:",
-            "        yield None\n    else:",
-        ),
+        0,
+        commit,
+        "commit_steps",
+        "        yield None\n        catalog.check_not_fenced(manifest.generation)\n    else:",
+        "        yield None\n    else:",
     ),
     SeededBug(
         "a manifest of which nobody knows is taken for written",
-        text(
-            commit,
-            "_until_known",
-            "            error, unknown = failed, StoreFailedError\n",
-            "            error, unknown = failed, StoreFailedError\n            return\n",
-        ),
+        0,
+        commit,
+        "_until_known",
+        "            error, unknown = failed, StoreFailedError\n",
+        "            error, unknown = failed, StoreFailedError\n            return\n",
     ),
     SeededBug(
         "a manifest of which nobody knows is taken for not written",
-        text(
-            CheckpointJobs,
-            "finalize",
-            "is_known=not isinstance(error, OutcomeUnknownError)",
-            "is_known=True",
-        ),
+        0,
+        CheckpointJobs,
+        "finalize",
+        "is_known=not isinstance(error, OutcomeUnknownError)",
+        "is_known=True",
     ),
     SeededBug(
         "a failure of the second look at a manifest is taken for that of the first",
-        text(
-            commit,
-            "_until_known",
-            "error, unknown = failed, StoreFailedError",
-            "error = failed",
-        ),
+        0,
+        commit,
+        "_until_known",
+        "error, unknown = failed, StoreFailedError",
+        "error = failed",
     ),
     SeededBug(
         "a checkpoint is announced before its manifest is written",
-        text(
-            CheckpointJobs,
-            "finalize",
-            "        if doomed := self._protocol.doomed(manifest):",
-            "        self._tell_of(manifest, order.root)\n        if doomed := self._protocol.doomed(manifest):",
-        ),
+        0,
+        CheckpointJobs,
+        "finalize",
+        "        if doomed := self._protocol.doomed(manifest):",
+        "        self._tell_of(manifest, order.root)\n        if doomed := self._protocol.doomed(manifest):",
     ),
     SeededBug(
         "a commit is noticed that has not happened",
-        text(
-            CheckpointJobs,
-            "notice_commits",
-            "if self._is_committed(query, cut):",
-            "if self._is_committed(query, cut - 1):",
-        ),
+        0,
+        CheckpointJobs,
+        "notice_commits",
+        "if self._is_committed(query, cut):",
+        "if self._is_committed(query, cut - 1):",
     ),
     SeededBug(
         "a job copies the shards of a savepoint, and leaves the first one out",
-        text(
-            CheckpointJobs,
-            "copy_shards",
-            "for number, (shard, _) in enumerate(order.sources)",
-            "for number, (shard, _) in enumerate(order.sources[1:])",
-        ),
+        0,
+        CheckpointJobs,
+        "copy_shards",
+        "for number, (shard, _) in enumerate(order.sources)",
+        "for number, (shard, _) in enumerate(order.sources[1:])",
     ),
     SeededBug(
         "a fenced driver takes places of checkpoints",
-        text(
-            CheckpointJobs,
-            "_take_place",
-            "    self._watch.check_now()\n",
-            "",
-        ),
+        0,
+        CheckpointJobs,
+        "_take_place",
+        "    self._watch.check_now()\n",
+        "",
     ),
     SeededBug(
         "the end of a deletion is not told if it fails",
-        text(
-            CheckpointJobs,
-            "discard",
-            "    finally:\n",
-            "    else:\n",
-        ),
+        0,
+        CheckpointJobs,
+        "discard",
+        "    finally:\n",
+        "    else:\n",
     ),
     # --- deletions
     SeededBug(
         "a deletion forgets the checkpoints that are kept",
-        text(
-            checkpoint_jobs,
-            "discard_steps",
-            "deletable(gone, [*needed(), *remaining, *found])",
-            "deletable(gone, [*remaining, *found])",
-        ),
+        0,
+        checkpoint_jobs,
+        "discard_steps",
+        "deletable(gone, [*needed(), *remaining, *found])",
+        "deletable(gone, [*remaining, *found])",
     ),
     SeededBug(
         "a deletion forgets the checkpoints that a reader has pinned",
-        text(
-            checkpoint_jobs,
-            "discard_steps",
-            "deletable(gone, [*needed(), *remaining, *found])",
-            "deletable(gone, [*needed(), *found])",
-        ),
+        0,
+        checkpoint_jobs,
+        "discard_steps",
+        "deletable(gone, [*needed(), *remaining, *found])",
+        "deletable(gone, [*needed(), *found])",
     ),
     SeededBug(
         "a deletion takes a manifest for gone that the store has refused to delete",
-        text(
-            checkpoint_jobs,
-            "discard_steps",
-            "if one.id in given_up and manifest_key(one.id) not in failed]",
-            "if one.id in given_up]",
-        ),
+        0,
+        checkpoint_jobs,
+        "discard_steps",
+        "if one.id in given_up and manifest_key(one.id) not in failed]",
+        "if one.id in given_up]",
     ),
     SeededBug(
         "a deletion does not look for pins",
-        text(
-            pins,
-            "pinned",
-            "for held in pins(store).values() for id in held",
-            "for held in [] for id in held",
-        ),
+        0,
+        pins,
+        "pinned",
+        "for held in pins(store).values() for id in held",
+        "for held in [] for id in held",
     ),
     SeededBug(
         "a deletion forgets what others are deleting",
-        text(
-            RetainedCheckpoints,
-            "there_besides",
-            "return (*self._kept(), *others)",
-            "return self._kept()",
-        ),
+        0,
+        RetainedCheckpoints,
+        "there_besides",
+        "return (*self._kept(), *others)",
+        "return self._kept()",
     ),
     SeededBug(
         "nobody knows what is being deleted",
-        text(
-            RetainedCheckpoints,
-            "being_deleted",
-            "if not self._deleting:",
-            "if True:",
-        ),
+        0,
+        RetainedCheckpoints,
+        "being_deleted",
+        "if not self._deleting:",
+        "if True:",
     ),
     SeededBug(
         "what was dropped and is still there is not dropped again",
-        text(
-            RetainedCheckpoints,
-            "deleted",
-            "sorted((*self.manifests, *remaining), key=lambda one: one.id)",
-            "self.manifests",
-        ),
+        0,
+        RetainedCheckpoints,
+        "deleted",
+        "sorted((*self.manifests, *remaining), key=lambda one: one.id)",
+        "self.manifests",
     ),
     SeededBug(
         "a checkpoint of which nobody knows whether it is written is deleted",
-        text(
-            RetainedCheckpoints,
-            "leave_undecided",
-            "self._undecided[manifest.id] = manifest",
-            "pass",
-        ),
+        0,
+        RetainedCheckpoints,
+        "leave_undecided",
+        "self._undecided[manifest.id] = manifest",
+        "pass",
     ),
     SeededBug(
         "retention drops the checkpoint that the state grew from",
-        text(
-            RetainedCheckpoints,
-            "drop",
-            "[*bases, *([] if self.base is None else [self.base])]",
-            "[]",
-        ),
+        0,
+        RetainedCheckpoints,
+        "drop",
+        "[*bases, *([] if self.base is None else [self.base])]",
+        "[]",
     ),
     SeededBug(
         "an aborted checkpoint is deleted with what others have of it",
-        text(
-            checkpoint_jobs,
-            "discard_aborted",
-            """.difference(
+        0,
+        checkpoint_jobs,
+        "discard_aborted",
+        """.difference(
         *(manifest.keys() for manifest in others)
     )""",
-            "",
-        ),
+        "",
     ),
     SeededBug(
         "an aborted checkpoint is deleted by a driver that has a successor",
-        text(
-            checkpoint_jobs,
-            "discard_aborted",
-            """    proof.check_now()
+        0,
+        checkpoint_jobs,
+        "discard_aborted",
+        """    proof.check_now()
     if own in found and catalog.read(checkpoint).generation != proof.generation:
         return frozenset()
 """,
-            "",
-        ),
+        "",
     ),
     SeededBug(
         "a deletion deletes objects before their manifests",
-        text(
-            checkpoint_jobs,
-            "discard_steps",
-            "    failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}\n",
-            """    others = [*needed(), *(yield from _others(store, {*by_id, *(one.id for one in needed())}))]
+        0,
+        checkpoint_jobs,
+        "discard_steps",
+        "    failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}\n",
+        """    others = [*needed(), *(yield from _others(store, {*by_id, *(one.id for one in needed())}))]
     _delete(store, sorted(deletable([one for one in by_id.values() if one.id in given_up], others)))
     yield
     failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}
 """,
-        ),
     ),
 )
 """All of them."""

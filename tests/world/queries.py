@@ -33,6 +33,8 @@ ATTEMPTS: Final = 4
 UNHEARD, SPECULATIVE, KILLED, WIDE = 0.05, 0.05, 0.02, 0.3
 """How often Spark does not hear of a task's success, begins a second attempt beside the first, has an attempt killed in
 its midst, and has one task for all shards."""
+SLOW_SECONDS: Final = 3.0
+"""How long a second attempt stands still at most, before it reads and before it has anything staged."""
 PATIENCE: Final = 15.0
 """Seconds that a task waits for another owner of its shards, as with standbys."""
 
@@ -184,9 +186,9 @@ class Queries:
 
     def _speculate(self, run: Run, task: BeginTask, start: int, end: int) -> None:
         with suppress(ChandyError):
-            self._run_task(run, task, start, end)
+            self._run_task(run, task, start, end, SLOW_SECONDS)
 
-    def _run_task(self, run: Run, task: BeginTask, start: int, end: int) -> None:
+    def _run_task(self, run: Run, task: BeginTask, start: int, end: int, longest: float = 0.0) -> None:
         random = self.scheduler.choices.stream("tasks")
         deadline = runtime.monotonic() + PATIENCE
         while True:
@@ -197,7 +199,9 @@ class Queries:
                 keys, update = added_to(run.query, task.shards, start, end)
                 if random.random() < KILLED:
                     update = _killed
-                found = run_task(task_client(hosts[random.randrange(len(hosts))]), task, keys, update)
+                found = run_task(
+                    task_client(hosts[random.randrange(len(hosts))]), task, keys, update, longest
+                )
                 self.promises.staged(run.query, start, found)
                 return
             except (HostLostError, HostDismissedError, ShardMovingError):

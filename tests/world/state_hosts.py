@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -128,6 +128,18 @@ class WorldHost:
     @property
     def _changelogs(self) -> Path:
         return self.machine.folder / HOST_CHANGELOGS
+
+    def left(self, query_ids: Collection[str]) -> list[str]:
+        """Return what it has that no run of these needs, for people."""
+        if (host := self.state_host) is None:
+            return []
+        table = host._table
+        keys = [*table._shards, *(host._arrivals._wanted.values() if host._arrivals else ())]
+        found = [f"{key} of {key.query_id}" for key in keys if key.query_id not in query_ids]
+        found += [f"{key}, set aside" for key in table._aside]
+        found += [f"order {accepted.order.checkpoint}" for accepted in host._snapshots._running]
+        found += [str(path) for path in host._snapshots._directory.glob("*") if not host._snapshots._running]
+        return [f"{one} at {self.name}" for one in found]
 
     def _run(self) -> None:
         setup, cache = self.setup, self.machine.folder

@@ -23,6 +23,7 @@ from chandy.state.rpc.liveness import Liveness
 from chandy.state.rpc.messages import BeginTask
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.state.rpc.wire import REQUEST, ScanPage
+from chandy.storage import runtime
 
 from .state_hosts import WorldHost, WorldHosts
 
@@ -38,9 +39,15 @@ def task_client(host: WorldHost, *, looks: bool = True) -> TaskClient:
 
 
 def run_task(
-    client: TaskClient, task: BeginTask, keys: Mapping[int, Sequence[bytes]], update: Update
+    client: TaskClient,
+    task: BeginTask,
+    keys: Mapping[int, Sequence[bytes]],
+    update: Update,
+    longest: float = 0.0,
 ) -> dict[tuple[int, bytes], Value]:
     """Run a whole task: it reads the values of keys by shard, and has what becomes of them staged.
+
+    Before it reads, and before it has anything staged, it takes ``longest`` seconds at most.
 
     Returns:
         What it has read, by shard and key.
@@ -49,13 +56,20 @@ def run_task(
         ChandyError: the task fails. Spark runs it again, or the query ends.
     """
     with client.begin(task) as access:
+        _take_time(longest)
         rows = [(shard, key) for shard in sorted(keys) for key in keys[shard]]
         shards = np.asarray([shard for shard, _ in rows], np.int32)
         column = pa.array([key for _, key in rows], BYTES)
         values = access.fetch(shards, column).to_pylist()
         new = [update(shard, key, value) for (shard, key), value in zip(rows, values, strict=True)]
+        _take_time(longest)
         access.apply([Entries(shards, column, pa.array(new, BYTES))])
         return dict(zip(rows, values, strict=True))
+
+
+def _take_time(longest: float) -> None:
+    if longest:
+        runtime.sleep(longest * runtime.random() ** 2)
 
 
 @attrs.frozen

@@ -47,6 +47,8 @@ CONFIG: Final[dict[str, Any]] = {
     "savepoint_timeout": "60 s",
     "max_queued": 20,
 }
+TIDY_SECONDS: Final = 60.0
+"""Seconds in which what nobody needs is gone."""
 BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
@@ -192,7 +194,26 @@ class World:
                 f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
             )
         self.promises.whole()
+        self._tidies_up()
         self._stops()
+
+    def _tidies_up(self) -> None:
+        """Nothing is left at hosts that nobody needs, and nobody is left without a driver."""
+        scheduler, until = self.scheduler, self.scheduler.now + TIDY_SECONDS
+        while left := self._left():
+            if scheduler.now > until:
+                raise AssertionError(f"what nobody needs is left: {left}")
+            scheduler.call(scheduler.world, lambda: runtime.sleep(1.0), steps=10**9)
+
+    def _left(self) -> list[str]:
+        found: list[str] = []
+        for driver in self.drivers:
+            for host in driver.connected.values():
+                if host.process.is_alive and driver.process.is_alive:
+                    found += host.left({run.query_id for run in driver.queries.runs.values()})
+                elif host.process.is_alive:
+                    found.append(f"{host.name}, whose driver is gone")
+        return found
 
     def _stops(self) -> None:
         """A user asks for a checkpoint, and for a stop a moment later. Nothing is in the way of either."""

@@ -16,6 +16,7 @@ afterwards, because the newest entry is too far ahead.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,8 @@ _NOTE = "chandy"
 _REWINDS = "rewinds"
 _REMOVED = "removed"
 _LAYOUT = "layout"
+_SHA256 = "sha256"
+"""The key in that line for the hash of the entry without it. Earlier versions have written none."""
 _OWN: Final = ("writer", "epoch", "key", "staged")
 """What a line about a file has for Chandy, by the names of ``DataFile``."""
 
@@ -152,14 +155,16 @@ def encode(added: Iterable[str], known: LogEntry, directory: str, modified: floa
         note[_LAYOUT] = plain(known.layout)
     if known.removed:
         note[_REMOVED] = {writer: list(lines) for writer, lines in known.removed.items()}
-    return "\n".join([VERSION, *added, json.dumps(note)]).encode()
+    lines = [VERSION, *added]
+    note[_SHA256] = _hash([*lines, json.dumps(note)])
+    return "\n".join([*lines, json.dumps(note)]).encode()
 
 
 def decode(number: int, data: bytes) -> LogEntry | None:
     """Return what is known with an entry; None if it is not Chandy's.
 
     Raises:
-        CodecError, ValueError: it cannot be read.
+        CodecError, UnfitError, ValueError: it cannot be read.
     """
     note = _note(data)
     if note is None:
@@ -228,9 +233,16 @@ def _foreign(number: int) -> str:
 
 
 def _note(data: bytes) -> dict[str, Any] | None:
-    last = data.decode().splitlines()[-1]
+    *lines, last = data.decode().splitlines()
     document = json.loads(last) if last.startswith("{") else {}
+    said = document.pop(_SHA256, None)
+    if said is not None and said != (found := _hash([*lines, json.dumps(document)])):
+        raise UnfitError("an entry", f"one with SHA-256 {found} that was written with {said}")
     return document if _NOTE in document else None
+
+
+def _hash(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _line(

@@ -9,6 +9,8 @@ import json
 import attrs
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chandy.coordinator.connectors.files import log as file_log
 from chandy.coordinator.connectors.files.formats import (
@@ -25,6 +27,9 @@ from chandy.coordinator.connectors.files.rewinds import Rewinds, TakenBack
 from chandy.coordinator.connectors.files.sink import url_of
 from chandy.coordinator.sinks.two_phase.contract import Position
 from chandy.coordinator.sinks.two_phase.staged import in_utc
+from chandy.storage.errors import CodecError, UnfitError
+
+from ...effort import trying
 
 
 @pytest.mark.parametrize(
@@ -224,6 +229,21 @@ def test_an_entry_keeps_files_and_positions() -> None:
     assert file_log.positions_of(b"v1") is None
     # Spark reads past folders.
     assert json.loads(entry.splitlines()[-1])["isDir"] is True
+
+
+@trying(200)
+@given(at=st.integers(0, 10**6), change=st.integers(1, 255))
+def test_an_entry_is_read_as_it_was_written_or_not_at_all(at: int, change: int) -> None:
+    known = file_log.LogEntry(3, {"a/b/c": Position("file:///s", 3, 7)})
+    lines = [file_log.line_of(DataFile(f"file:///out/{n}", 12, 3, "a/b/c", n, f"{n}"), 1.5) for n in (6, 7)]
+    entry = file_log.encode(lines, known, "file:///out", 1.5)
+    at %= len(entry)
+    changed = entry[:at] + bytes([entry[at] ^ change]) + entry[at + 1 :]
+    try:
+        found = file_log.decode(3, changed)
+    except (CodecError, UnfitError, ValueError):
+        return
+    assert found is None or (found, file_log.lines_of(changed)) == (known, lines)
 
 
 def test_what_can_be_gone_back_to_and_brought_back() -> None:

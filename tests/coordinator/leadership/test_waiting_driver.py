@@ -372,7 +372,9 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
     def sleep(seconds: float) -> None:
         raise AssertionError("it waits")
 
-    monkeypatch.setattr(leadership, "runtime", SimpleNamespace(monotonic=runtime.monotonic, sleep=sleep))
+    monkeypatch.setattr(
+        leadership, "runtime", SimpleNamespace(monotonic=runtime.monotonic, sleep=sleep, own=runtime.own)
+    )
     await_predecessors(catalog, won.claim, SHORT, won.silence)
     assert catalog.leader(1) is None
 

@@ -214,8 +214,8 @@ def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failur
     for run in range(3):
         request = asked(made)
         assert request.phase is RequestPhase.ADMITTED
-        assert made.handle(BatchOver("q"), 5.0) == on.StopForPlan("q", run)
-        assert made.handle(BatchOver("q"), 5.0) == on.DoNothing()
+        assert made.handle(BatchOver("q", request), 5.0) == on.StopForPlan("q", run)
+        assert made.handle(BatchOver("q", request), 5.0) == on.DoNothing()
         # Stopped in its batch, it may end with an error: the batch runs again.
         assert made.handle(ended(run, text="cancelled" if run else ""), 6.0) == IN_PLACE
         assert request.phase is RequestPhase.UNDER_WAY
@@ -237,7 +237,7 @@ def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
     made = machine()
     request = asked(made)
     if is_told:
-        made.handle(BatchOver("q"), 5.0)
+        made.handle(BatchOver("q", request), 5.0)
     assert isinstance(made.handle(end, 6.0), on.WaitToRestart)
     assert made.loss is not None
     assert isinstance(made.handle(on.DelayOver(), 20.0), on.RollBack)
@@ -248,8 +248,8 @@ def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
 
 def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed() -> None:
     made = machine()
-    asked(made)
-    made.handle(BatchOver("q"), 5.0)
+    request = asked(made)
+    made.handle(BatchOver("q", request), 5.0)
     made.handle(NotStopped("q", 0), 5.0)
     assert isinstance(made.handle(failed(), 6.0), on.WaitToRestart)
 
@@ -257,7 +257,7 @@ def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed() -> None:
 def test_a_query_that_cannot_go_on_with_another_plan_is_restarted_as_after_a_failure() -> None:
     made = machine(FixedDelay("5 s", attempts=1))
     request = asked(made)
-    decisions(made, BatchOver("q"), ended())
+    decisions(made, BatchOver("q", request), ended())
     assert made.handle(on.RestartFailed(BOOM, final=False), 6.0) == on.WaitToRestart(11.0, RESCALED)
     with pytest.raises(NotRescaledError, match="could not be started"):
         request.check()
@@ -269,7 +269,7 @@ def test_another_plan_waits_for_nothing_that_another_query_waits_for() -> None:
     made.handle(on.RunStarted("r", 1), 0.0)
     made.handle(failed(query="r", run=1), 1.0)
     request = asked(made)
-    assert made.handle(BatchOver("q"), 5.0) == on.StopForPlan("q", 0)
+    assert made.handle(BatchOver("q", request), 5.0) == on.StopForPlan("q", 0)
     assert made.handle(ended(), 5.0) == IN_PLACE
     decisions(made, on.RunStarted("q", 2), on.RestartedInPlace("q"))
     assert request.phase is RequestPhase.DONE
@@ -284,13 +284,13 @@ def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
     made = machine()
     request = asked(made)
     made.handle(event, 5.5)
-    assert made.handle(BatchOver("q"), 6.0) == on.DoNothing()
+    assert made.handle(BatchOver("q", request), 6.0) == on.DoNothing()
     assert request.phase is RequestPhase.ADMITTED
     if in_time:
         made.handle(on.DelayOver(), 20.0)
         assert request.phase is RequestPhase.UNDER_WAY
         return
-    made.handle(BatchOver("q"), 65.0)
+    made.handle(BatchOver("q", request), 65.0)
     with pytest.raises(NotRescaledError, match="waits to be restarted after a failure"):
         request.check()
     assert asked(made, at=66.0).phase is RequestPhase.ADMITTED
@@ -313,18 +313,18 @@ def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
     made = machine()
     request = asked(made)
     if is_told:
-        made.handle(BatchOver("q"), 5.0)
+        made.handle(BatchOver("q", request), 5.0)
     made.handle(event, 6.0)
     assert request.phase is phase
-    assert made.handle(BatchOver("q"), 6.0) == on.DoNothing()
+    assert made.handle(BatchOver("q", request), 6.0) == on.DoNothing()
     if not isinstance(event, on.QueryOver):
         assert asked(made).phase is RequestPhase.REFUSED
 
 
 def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_withdrawn() -> None:
     made = machine()
-    asked(made)
-    decisions(made, BatchOver("q"), on.StopRequested())
+    request = asked(made)
+    decisions(made, BatchOver("q", request), on.StopRequested())
     assert made.handle(ended(), 5.0) == on.DoNothing()
     assert isinstance(made.handle(on.StopWithdrawn(), 6.0), on.WaitToRestart)
     assert made.handle(on.DelayOver(), 20.0) == IN_PLACE
@@ -720,14 +720,22 @@ class Failures(RuleBasedStateMachine):
         self.requests.append((query, request))
         self.tell(RescaleRequested(query, RESCALED, request))
 
-    @rule(query=st.sampled_from(QUERIES), ends=st.sampled_from(["well", "with an error", "not told"]))
-    def its_batch_is_over(self, query: str, ends: str) -> None:
-        waits = self.machine.rescalings.waiting(query)
-        decision = self.tell(BatchOver(query))
+    @rule(
+        query=st.sampled_from(QUERIES),
+        which=st.sampled_from([0, 0, 1]),
+        ends=st.sampled_from(["well", "with an error", "not told"]),
+    )
+    def its_batch_is_over(self, query: str, which: int, ends: str) -> None:
+        asked = [request for one, request in self.requests if one == query]
+        if not asked:
+            return
+        request = asked[-1 - which % len(asked)]
+        waits = request.phase is RequestPhase.ADMITTED
+        decision = self.tell(BatchOver(query, request))
         if isinstance(decision, on.DoNothing):
             return
         assert decision == on.StopForPlan(query, self.runs[query])
-        assert waits is not None, "a query is stopped for nothing"
+        assert waits, "a query is stopped for nothing"
         assert not (self.lost or self.stopping), "it is stopped, and nobody starts it"
         if ends == "not told":
             self.tell(NotStopped(query, self.runs[query]))
@@ -856,7 +864,8 @@ class Failures(RuleBasedStateMachine):
             return
         self.now += 100.0
         for query in QUERIES:
-            self.its_batch_is_over(query, "well")
+            for which in range(len(self.requests)):
+                self.its_batch_is_over(query, which, "well")
             self.what_was_told_to_stop_ends(query, frozenset(), fails=False)
         self.the_delay_is_over("no", final=False)
         assert all(request.is_over for _, request in self.requests), "somebody waits for ever"
@@ -939,8 +948,8 @@ def forget_who_got_another_plan(patch: pytest.MonkeyPatch) -> None:
 def say_too_early_that_it_is_done(patch: pytest.MonkeyPatch) -> None:
     right = RecoveryStateMachine._batch_over
 
-    def decide(machine: RecoveryStateMachine, query: str, now: float) -> on.Decision:
-        decision = right(machine, query, now)
+    def decide(machine: RecoveryStateMachine, query: str, request: UserRequest, now: float) -> on.Decision:
+        decision = right(machine, query, request, now)
         machine.rescalings.starting((query,))
         machine.rescalings.started((query,))
         return decision

@@ -1049,7 +1049,9 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
 
 
 def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
-    setup.supervisor.go_on_with("q", writer, RESCALED, timeout).check()  # type: ignore[arg-type]
+    request = setup.supervisor.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
+    setup.supervisor.await_outcome("q", request)
+    request.check()
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -1156,7 +1158,7 @@ def in_batch(
     pool = ThreadPoolExecutor(1)
     asked = pool.submit(go_on, setup, "for 4 tasks", 36_000.0)
     pool.shutdown(wait=False)
-    eventually(lambda: setup.supervisor._state.rescalings.waiting("q") is not None)
+    eventually(lambda: "q" in setup.supervisor._state.rescalings._by_query)
     assert isinstance(run.spark, Failing)
     return run.spark, lambda: asked.exception(DEADLINE)
 

@@ -1,0 +1,424 @@
+"""Drivers that take a pipeline over, stand by, freeze, wake, lose their store and their machines.
+
+Each is two processes of a machine: the program, which runs the product's take-over, lease and watch, and its JVM, which
+runs batches and knows nothing of all that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import attrs
+from typing_extensions import override
+
+from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.leadership.waiting_driver import WaitingDriver
+from chandy.coordinator.wiring.taken_pipeline import PipelineTakeover, TakenPipeline, look
+from chandy.state.local.processes import Process
+from chandy.storage import runtime
+from chandy.storage.backends.retrying import RetryingStore
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.layout import generation_key, lease_key
+from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.store import Store
+
+from .choices import Choices
+from .machines import Machine
+from .runtime import SimulatedRuntime
+from .scheduler import Pace, Scheduler, SimulatedProcess
+from .store import Bucket, Fault, ScriptedStore, Trouble
+from .system import SimulatedSystem, asked
+
+ROOT: Final = "memory://pipeline"
+PATIENCE: Final = 10.0
+"""Seconds of a lease, and for which a predecessor is waited for."""
+ENOUGH: Final = 400.0
+"""Seconds after the last trouble in which a driver begins a batch, at the latest."""
+
+
+class CutStore(ScriptedStore):
+    """A store that some programs cannot reach."""
+
+    def __init__(self, scheduler: Scheduler, bucket: Bucket, program: Program) -> None:
+        super().__init__(scheduler, bucket)
+        self._program = program
+
+    @override
+    def _call(self, operation: str, key: str, act: Callable[[], Any]) -> tuple[Any, Trouble | None]:
+        part = self._program.cut
+        if part is not None and part in key:
+            self._scheduler.sleep(0.05, "a store that is not reached")
+            raise StoreFailedError(self.uri, key, operation, "no route", transient=True)
+        return super()._call(operation, key, act)
+
+
+@attrs.define(eq=False)
+class Program:
+    """A driver of the pipeline, from its start to its end."""
+
+    world: Leaders = attrs.field(repr=False)
+    number: int
+    python: SimulatedProcess
+    java: SimulatedProcess
+    stands_by: bool
+    random: Random = attrs.field(repr=False)
+    fenced: runtime.Flag = attrs.field(repr=False)
+    told: runtime.Flag = attrs.field(repr=False)
+    """Whether it was told to stop."""
+    idle: runtime.Flag = attrs.field(repr=False)
+    """Whether its JVM runs no batch."""
+    cut: str | None = None
+    """The part of the keys that it does not reach; None: it reaches all."""
+    hands_over: bool = False
+    generation: int = 0
+    """What it has claimed and started; 0: nothing yet."""
+    is_over: bool = False
+    began: int = 0
+    """How many batches it has begun."""
+    waits_since: float = float("inf")
+    """When it began to wait for another driver, in seconds of the run."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may still do something."""
+        return self.python.is_alive and not self.is_over
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes that it leads."""
+        return self.lives and self.generation > 0
+
+    def main(self) -> None:
+        """Do what the program does."""
+        catalog = Catalog(self.world.store_of(self))
+        java = Process.of(self.world.system.pid(self.java))
+        takeover = PipelineTakeover(
+            "pipeline", catalog, self.world.config, "latest", runtime.time, java, self, None
+        )  # type: ignore[arg-type]
+        try:
+            with ExitStack() as made:
+                found = look(catalog, "latest")
+                if self.stands_by:
+                    cache = FileCache(self.world.folder / "cache")
+                    standby = WaitingDriver(catalog, PATIENCE, cache, self._waits, runtime.time)
+                    self._lead(takeover.in_turn(standby, found, made))
+                else:
+                    self._lead(takeover.now(found, made))
+        except (ChandyError, OSError) as error:
+            self.world.ended.append((self.number, error))
+        self.is_over = True
+        if not any(one.lives for one in self.world.programs if one.python is self.python):
+            self.world.scheduler.kill(self.python)
+
+    def _waits(self, needed: runtime.Flag) -> None:
+        self.waits_since = min(self.waits_since, self.world.scheduler.now)
+
+    def _lead(self, taken: TakenPipeline) -> None:
+        self.generation = taken.generation.generation
+        self.world.starts(self)
+        taken.watch.listen(lambda error: self.fenced.set())
+        while not self.fenced.is_set() and not self.told.is_set():
+            try:
+                taken.watch.proof.check()
+            except FencedError:
+                return
+            except (ChandyError, OSError):
+                runtime.sleep(0.5)
+                continue
+            self.world.begins_batch(self)
+            self._run_batch()
+            self.told.wait(0.2)
+        if self.told.is_set() and not self.hands_over and not self.fenced.is_set():
+            taken.leadership.stop()
+            if self._says_stopped():
+                self.world.stopped.setdefault(self.generation, self.world.scheduler.now)
+
+    def _says_stopped(self) -> bool:
+        data = self.world.bucket.objects.get(lease_key(self.generation))
+        return data is not None and bool(json.loads(data)["stopped"])
+
+    def _run_batch(self) -> None:
+        self.began += 1
+        self.idle.clear()
+        self.world.scheduler.spawn(self.java, self._batch, "batch")
+        while not self.idle.wait(1.0) and self.java.is_alive and not self.told.is_set():
+            pass
+
+    def _batch(self) -> None:
+        drawn = self.random.random
+        until = runtime.monotonic() + (0.5 if drawn() < 0.8 else 15.0) * drawn()
+        # Spark cancels what is told to stop, unless nothing can cancel that.
+        may_cancel = drawn() < 0.7
+        while runtime.monotonic() < until and not (may_cancel and self.fenced.is_set()):
+            runtime.sleep(0.1)
+        self.idle.set()
+
+    def await_ends(self, timeout: float | None) -> bool:
+        """See ``Runs``."""
+        return self.idle.wait(timeout) if self.java.is_alive else True
+
+
+@attrs.frozen
+class Happening:
+    """Something that happens to the drivers."""
+
+    at: float
+    """Seconds since the run began."""
+    kind: str
+    which: float
+    """Of those that it may happen to: at least 0 and below 1."""
+    how: float
+    """A number of the same kind for whatever else it is about."""
+
+
+class Leaders:
+    """The store, the machines and the programs of a run, and what must hold of them."""
+
+    def __init__(self, scheduler: Scheduler, folder: Path, *, only_standbys: bool) -> None:
+        self.scheduler, self.folder = scheduler, folder
+        self.system = SimulatedSystem(scheduler)
+        self.bucket = Bucket(ROOT)
+        self.config = CheckpointConfig(takeover_timeout=f"{PATIENCE:g} s")
+        self.only_standbys = only_standbys
+        self.machines = [Machine(scheduler, name, folder / name) for name in ("m0", "m1")]
+        self.programs: list[Program] = []
+        self.ended: list[tuple[int, Exception]] = []
+        """Which programs have ended with what errors."""
+        self.stopped: dict[int, float] = {}
+        """When the lease of a generation said that it was stopped on purpose, in seconds of the run."""
+        self.troubled = 0.0
+        """When anything last failed that all depend on."""
+        self.met: dict[str, int] = {}
+
+    def store_of(self, program: Program) -> Store:
+        """Return the store as a program reaches it."""
+        return RetryingStore(CutStore(self.scheduler, self.bucket, program))
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
+    def a_driver_comes(self, which: float, how: float, stands_by: bool, most: int = 4) -> None:
+        """Somebody starts the program, at times in a process that runs it already.
+
+        Args:
+            which: of the machines.
+            how: at least 0 and below 1.
+            stands_by: whether it waits for its turn.
+            most: how many that live are enough on a machine.
+        """
+        machine = self.machines[int(which * len(self.machines))]
+        here = [one for one in self.programs if one.python.is_alive and one.python.machine is machine]
+        if not machine.is_on or len(here) >= most:
+            return
+        number = len(self.programs)
+        if here and how < 0.2:
+            python, java = here[-1].python, here[-1].java
+        else:
+            python, java = machine.start(f"driver-{number}"), machine.start(f"java-{number}")
+            python.at_end.append(partial(self._java_follows, python, java, how * 2))
+        python.offset = (0.0, 3600.0, -3600.0)[int(how * 1000) % 3]
+        random = self.scheduler.choices.stream(f"program {number}")
+        with self.scheduler.inside(python):
+            made = Program(
+                self, number, python, java, stands_by, random, runtime.flag(), runtime.flag(), runtime.flag()
+            )
+        made.idle.set()
+        self.programs.append(made)
+        self.scheduler.spawn(python, made.main, f"main-{number}")
+
+    def _java_follows(self, python: SimulatedProcess, java: SimulatedProcess, seconds: float) -> None:
+        """A JVM ends a moment after its program."""
+
+        def follow() -> None:
+            runtime.sleep(seconds)
+            self.scheduler.kill(java)
+
+        self.scheduler.spawn(self.scheduler.world, follow, f"end of {java.name}")
+
+    def _one(self, which: float, *, leads: bool = False) -> Program | None:
+        found = [one for one in self.programs if (one.leads if leads else one.lives)]
+        return found[int(which * len(found))] if found else None
+
+    def happen(self, one: Happening) -> None:
+        """Let something happen."""
+        self.met[one.kind] = self.met.get(one.kind, 0) + 1
+        if one.kind == "comes":
+            self.a_driver_comes(one.which, one.how, self.only_standbys or one.how < 0.6)
+            return
+        if one.kind == "store":
+            operation, part, trouble = _FAULTS[int(one.how * len(_FAULTS))]
+            self.bucket.faults.append(
+                Fault(operation, part, trouble, times=1 + int(one.which * 3), seconds=8.0)
+            )
+            self.troubled = max(self.troubled, self.scheduler.now + 60.0)
+            return
+        program = self._one(one.which, leads=one.how < 0.7)
+        if program is None:
+            return
+        machine = program.python.machine
+        match one.kind:
+            case "is killed":
+                self.scheduler.kill(program.python)
+            case "loses power":
+                machine.lose_power()
+                self._later(5.0 + 60.0 * one.how, machine.start_again)
+            case "freezes":
+                self.scheduler.freeze(program.python)
+                self._later(40.0 * one.how, partial(self.scheduler.thaw, program.python))
+            case "is cut off":
+                program.cut = ("", "lease", "generations/")[int(one.how * 1000) % 3]
+                self._later(40.0 * one.how, partial(self._mend, program))
+            case "is told to stop":
+                program.hands_over = one.how < 0.2
+                program.told.set()
+            case "has another time of day":
+                program.python.offset += (3600.0, -3600.0)[int(one.how * 1000) % 2]
+
+    def direct(self, happenings: list[Happening]) -> None:
+        """Let everything happen in its time."""
+
+        def go() -> None:
+            for one in happenings:
+                runtime.sleep(max(0.0, one.at - self.scheduler.now))
+                self.happen(one)
+
+        self.scheduler.call(self.scheduler.world, go, 2_000_000)
+
+    def _later(self, seconds: float, then: Callable[[], object]) -> None:
+        def wait() -> None:
+            runtime.sleep(seconds)
+            then()
+
+        self.scheduler.spawn(self.scheduler.world, wait, "what comes later")
+
+    def _mend(self, program: Program) -> None:
+        program.cut = None
+
+    # --- promises -------------------------------------------------------------------------------------------
+
+    def starts(self, program: Program) -> None:
+        """A program has taken the pipeline over, and may write."""
+        before = [
+            one
+            for one in self.programs
+            if one is not program and 0 < one.generation < program.generation and one.java.is_alive
+        ]
+        for one in before:
+            is_near = one.java.machine is program.java.machine
+            assert not is_near or one.idle.is_set(), (
+                f"driver {program.number} begins to write while the JVM of driver {one.number} runs a batch"
+            )
+        stopped = self.stopped.get(program.generation - 1)
+        if stopped is None or not program.stands_by or self.scheduler.now < self.troubled:
+            return
+        claimed = self.bucket.modified[generation_key(program.generation)]
+        # It claims by a look that is younger than this.
+        has_waited = program.waits_since < stopped - 5.0 < stopped + 1.0 < claimed
+        assert not has_waited, (
+            f"driver {program.number} has waited, and goes on with what was stopped on purpose"
+        )
+
+    def begins_batch(self, program: Program) -> None:
+        """A program begins a batch."""
+        newer = [one.number for one in self.programs if one.generation > program.generation]
+        assert not newer, f"driver {program.number} begins a batch after driver {newer[0]} has begun to write"
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """Let everything be well again."""
+        self.bucket.faults.clear()
+        for machine in self.machines:
+            machine.start_again()
+        for program in self.programs:
+            program.cut = None
+            self.scheduler.thaw(program.python)
+
+    def one_leads(self) -> None:
+        """Have a driver come after all stops, and see that one gets the pipeline."""
+        self.scheduler.call(self.scheduler.world, lambda: runtime.sleep(60.0), 2_000_000)
+        self.a_driver_comes(0.0, 0.5, self.only_standbys, most=100)
+        before = sum(one.began for one in self.programs)
+        until = self.scheduler.now + ENOUGH
+        self.scheduler.run(
+            lambda: sum(one.began for one in self.programs) > before or self.scheduler.now > until, 2_000_000
+        )
+        assert self.scheduler.now <= until, (
+            f"no driver begins a batch any more\n{self.scheduler.whereabouts()}"
+        )
+
+
+_FAULTS: Final = [
+    ("create", "generations/", Trouble.LOST),
+    ("create", "generations/", Trouble.LATE),
+    ("create", "generations/", Trouble.REFUSED),
+    ("write", "lease", Trouble.LOST),
+    ("write", "lease", Trouble.SLOW),
+    ("write", "lease", Trouble.TWICE),
+    ("write", "driver", Trouble.LOST),
+    ("write", "driver", Trouble.REFUSED),
+    ("delete", "driver", Trouble.LOST),
+    ("delete", "driver", Trouble.REFUSED),
+    ("read", "generations/", Trouble.SLOW),
+    ("read", "lease", Trouble.REFUSED),
+    ("read", "driver", Trouble.SLOW),
+    ("list", "generations/", Trouble.SLOW),
+    ("stat", "generations/", Trouble.SLOW),
+]
+KINDS: Final = {
+    "comes": 4,
+    "store": 3,
+    "is killed": 3,
+    "loses power": 1,
+    "freezes": 4,
+    "is cut off": 3,
+    "is told to stop": 2,
+    "has another time of day": 1,
+}
+"""What may happen, and how often."""
+
+
+def drawn(choices: Choices, number: int = 25, seconds: float = 12.0) -> list[Happening]:
+    """Draw what happens in a run, by ascending times."""
+    random, at, found = choices.stream("happenings"), 0.0, []
+    for kind in random.choices(list(KINDS), list(KINDS.values()), k=number):
+        at += seconds * random.random()
+        found.append(Happening(at, kind, random.random(), random.random()))
+    return found
+
+
+@contextmanager
+def leaders(seed: object, folder: Path, *, only_standbys: bool) -> Iterator[Leaders]:
+    """Make a world of drivers, and end it."""
+    scheduler = Scheduler(Choices(seed), Pace(held_up=0.0002))
+    with runtime.used(SimulatedRuntime(scheduler)):
+        world = Leaders(scheduler, folder, only_standbys=only_standbys)
+        with asked(world.system):
+            try:
+                yield world
+            finally:
+                scheduler.end()
+
+
+def run(seed: object, folder: Path, happenings: list[Happening] | None = None) -> Leaders:
+    """Run drivers from a seed; raise what promise is broken.
+
+    Args:
+        seed: of everything that is left to chance.
+        folder: for what programs keep on their disks.
+        happenings: what happens; None: what the seed draws.
+    """
+    random = Choices(seed).stream("kind of run").random()
+    with leaders(seed, folder, only_standbys=random < 0.5) as world:
+        for _ in range(2):
+            world.a_driver_comes(random, 0.3, stands_by=True)
+        world.direct(drawn(Choices(seed)) if happenings is None else happenings)
+        world.calm()
+        world.one_leads()
+        return world
