@@ -46,6 +46,7 @@ KINDS: Final = {
     "driver_dies": 1,
     "driver_freezes": 1,
     "successor_starts": 1,
+    "driver_is_taken_over": 1,
     "machines_are_cut_off": 1,
     "power_fails": 1,
     "disk_fills": 1,

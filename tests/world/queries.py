@@ -211,12 +211,17 @@ class Queries:
 
     # --- Progress -------------------------------------------------------------------------------------------
 
+    def _disk(self) -> None:
+        """The driver's disk takes its time, now and then much."""
+        random = self.scheduler.choices.stream("disk")
+        self.scheduler.sleep(4.0 * random.random() ** 6, "the driver's disk")
+
     def begun(self, query: str) -> int:
-        self.scheduler.point()
+        self._disk()
         return self.runs[query].planned
 
     def current_batch(self, query: str) -> int | None:
-        self.scheduler.point()
+        self._disk()
         run = self.runs[query]
         return run.committed if run.has_ended else None
 
@@ -230,6 +235,7 @@ class Queries:
 
     @contextmanager
     def hold(self, query: str, batch: int) -> Iterator[Mapping[str, Path]]:
+        self._disk()
         run = self.runs[query]
         if run.committed < batch:
             # The query has gone back meanwhile, and with it its directory.
@@ -239,7 +245,7 @@ class Queries:
         yield {"offsets": path}
 
     def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
-        self.scheduler.point()
+        self._disk()
         self.closed.add((query, checkpoint))
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:

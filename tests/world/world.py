@@ -389,6 +389,14 @@ class Director:
         if len([one for one in self.world.drivers if one.process.is_alive]) < 3:
             self.world.start_driver()
 
+    def driver_is_taken_over(self, event: WorldEvent) -> None:
+        """A driver stands still for so long that another one is started, and goes on beside it."""
+        if driver := self._driver(event):
+            self.world.scheduler.freeze(driver.process)
+            self.world.start_driver()
+            longer = attrs.evolve(event, seconds=event.seconds * 2 + 20.0)
+            self._now_and_later(longer, lambda: self.world.scheduler.thaw(driver.process))
+
     def machines_are_cut_off(self, event: WorldEvent) -> None:
         """Nothing arrives between two machines for a while."""
         names = [frozenset(pair) for pair in (("a", "b"), ("driver", "a"), ("driver", "b"), ("a", "c"))]
