@@ -94,7 +94,7 @@ def opened(browser: Any, begin: Callable[..., Monitor]) -> Iterator[Open]:
     ) -> Any:
         monitor = begin("orders")
         if pipeline is not None:
-            monitor.tell(pipeline)
+            monitor.routes.tell(pipeline)
         contexts.append(browser.new_context(viewport=size, color_scheme=scheme))
         page = contexts[-1].new_page()
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -220,7 +220,7 @@ def test_a_word_explains_itself_to_pointer_and_keys(opened: Open) -> None:
 
 def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor]) -> None:
     monitor = begin("orders")
-    monitor.tell(ShownPipeline())
+    monitor.routes.tell(ShownPipeline())
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()
     page.goto(monitor.url)
@@ -236,7 +236,7 @@ def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor
 def in_charge(browser: Any, begin: Callable[..., Monitor]) -> Iterator[tuple[Any, ShownPipeline]]:
     """A page of a driver with a token, and the pipeline."""
     monitor, pipeline = begin("orders", token="secret"), ShownPipeline()
-    monitor.tell(pipeline)
+    monitor.routes.tell(pipeline)
     context = browser.new_context(viewport=PHONE, http_credentials={"username": "me", "password": "secret"})
     page = context.new_page()
     page.goto(monitor.url)
