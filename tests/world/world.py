@@ -49,6 +49,8 @@ CONFIG: Final[dict[str, Any]] = {
 }
 TIDY_SECONDS: Final = 60.0
 """Seconds in which what nobody needs is gone."""
+DISK_SECONDS: Final = 2.0
+"""Seconds that a disk takes at most to write what a database has."""
 BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
@@ -150,7 +152,11 @@ class World:
         return lambda memory: MemoryDatabases(memory, lambda what: self._use_disk(self.machines[name], what))
 
     def _use_disk(self, machine: Machine, what: str) -> None:
-        self.scheduler.point()
+        if what in ("read", "scan"):
+            self.scheduler.point()
+        else:
+            chance = self.scheduler.choices.stream("disks")
+            self.scheduler.sleep(DISK_SECONDS * chance.random() ** 3, f"{machine.name} to {what}")
         if machine.is_full and what in ("write", "checkpoint"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
