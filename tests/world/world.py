@@ -13,6 +13,8 @@ import attrs
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
@@ -374,9 +376,32 @@ class Director:
             self._freeze(event, host.process)
 
     def host_joins(self, event: WorldEvent) -> None:
-        """Another executor starts."""
+        """Another executor starts; if it has, it ends."""
         if "c" not in self.world.executors:
             self.world.executors.append("c")
+            return
+        self.world.executors.remove("c")
+        for host in self.world.hosts:
+            if host.machine.name == "c":
+                host.end()
+
+    def machine_is_drained(self, event: WorldEvent) -> None:
+        """A user drains a machine, and takes its power once it is empty."""
+        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        if driver := self._driver(event):
+            self.world.scheduler.spawn(driver.process, lambda: self._drain(driver, machine, event), "user")
+
+    def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
+        protocol = driver.executor.protocol
+        try:
+            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
+        except DrainError:
+            return
+        kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
+        self.world.promises.check(not kept, f"{machine.name} is drained, and it has {kept}")
+        if machine.is_on and not self.is_healed:
+            machine.lose_power()
+            self._now_and_later(event, machine.start_again)
 
     def driver_dies(self, event: WorldEvent) -> None:
         """The driver is killed, and started again a little later."""
