@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("aggregating", "savepoints"),
     ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
+    ("observer",),
     ("recovery",),
     ("restore",),
     ("hosts", "leadership"),
