@@ -23,6 +23,7 @@ from .assigned_shard import Assignment, assigned_shards
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
+from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
@@ -141,7 +142,8 @@ class CheckpointCoordinator(KeyedOperators):
             config=self._config,
             pipeline=parts.pipeline,
             operators=parts.operators,
-            adopter=parts.adopter,
+            adopt=parts.adopter.begin,
+            sources=sources_of,
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,

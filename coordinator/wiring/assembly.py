@@ -25,6 +25,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
+from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..checkpoint import Checkpoint
@@ -401,7 +402,12 @@ def _adopter(
     return Adopter(
         driver.spark,
         storage,
-        pipeline.life(executor.protocol.versions),
+        AdoptingPipeline(
+            pipeline.catalog.store.uri,
+            pipeline.name,
+            pipeline.generation.generation,
+            executor.protocol.versions,
+        ),
         pipeline.point,
         adoptions,
         executor.watch.proof,
