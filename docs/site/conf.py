@@ -43,6 +43,7 @@ docs/aggregate-batches
 docs/writing-state
 docs/sinks
 docs/publish-each-batch
+docs/own-sinks
 docs/replication
 docs/kafka
 ```
