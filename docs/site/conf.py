@@ -38,6 +38,7 @@ CONTENTS: Final = """
 :caption: Use
 examples/README
 docs/keyed-state
+docs/dead-letters
 docs/testing
 docs/aggregate-batches
 docs/writing-state
