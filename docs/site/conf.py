@@ -69,6 +69,10 @@ docs/benchmarks
 docs/comparison
 docs/design
 docs/internals
+docs/simulator
+docs/seeds
+docs/simulator
+docs/seeds
 CONTRIBUTING
 CHANGELOG
 ```
