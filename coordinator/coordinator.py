@@ -546,7 +546,7 @@ class CheckpointCoordinator(KeyedOperators):
             if replicas := self.replicas:
                 with runtime.pool(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
-            if not hand_over and self._executor.protocol.closed() is None:
+            if not hand_over and not self.life.is_over:
                 self._taken.leadership.stop()
             self._closing.close()
             self._taken.drop_claimed(self._taken.generation.generation)

@@ -57,7 +57,7 @@ class GracefulStop:
         """
         batches = self.supervisor.current_batches()
         if self.executor.protocol.read(
-            lambda state: state.closed is not None or state.checkpoints.retained.base_has(batches)
+            lambda state: state.life.is_over or state.checkpoints.retained.base_has(batches)
         ):
             return None
         try:

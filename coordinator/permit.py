@@ -45,13 +45,15 @@ def _is_id(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_spans(value: object) -> bool:
+    return isinstance(value, str) and bool(_SPANS.fullmatch(value))
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-_by_span: Final = _mapping(
-    'checkpoints, such as "4-7"', lambda value: isinstance(value, str) and bool(_SPANS.fullmatch(value))
-)
+_by_span: Final = _mapping('checkpoints, such as "4-7"', _is_spans)
 _by_id: Final = _mapping("the id of the restored checkpoint", _is_id)
 
 
@@ -146,26 +148,16 @@ class Permit:
 
 
 def _covers(given: int | str, wanted: int | str) -> bool:
-    """Return whether an entry permits what another one does: the same, or rows that are among its own."""
-    if given == wanted:
-        return True
-    if not (_SPANS.fullmatch(str(given)) and _SPANS.fullmatch(str(wanted))):
-        return False
-    return all(
-        any(first <= start and end <= last for first, last in _spans(given)) for start, end in _spans(wanted)
-    )
+    """Return whether an entry permits what another one does: the very same, or rows that it lists among others."""
+    if _is_spans(given) and _is_spans(wanted):
+        return set(str(wanted).split(",")) <= set(str(given).split(","))
+    return given == wanted
 
 
 def _joined(given: int | str, wanted: int | str) -> int | str:
     if _covers(given, wanted):
         return given
-    are_rows = _SPANS.fullmatch(str(given)) and _SPANS.fullmatch(str(wanted))
-    return f"{given},{wanted}" if are_rows else wanted
-
-
-def _spans(text: int | str) -> list[tuple[int, int]]:
-    ends = (one.split("-") for one in str(text).split(","))
-    return [(int(first), int(last)) for first, last in ends]
+    return f"{given},{wanted}" if _is_spans(given) and _is_spans(wanted) else wanted
 
 
 @attrs.frozen

@@ -84,9 +84,8 @@ class CheckpointExecutor:
             timeout=host_timeout,
             reports=reports,
         )
-        self._closing = runtime.flag()
-        self._closed = runtime.flag()
-        self._ended = runtime.flag()
+        self._threads_end = runtime.flag()
+        """Set once the threads are to end, and what they wait for."""
         self.jobs = CheckpointJobs(
             self.protocol,
             watch,
@@ -95,7 +94,7 @@ class CheckpointExecutor:
             open_store=open_store,
             progress=progress,
             clock=clock,
-            is_closed=self._closed.is_set,
+            is_closed=self._threads_end.is_set,
             reports=reports,
         )
         self.send = self.hosts.send
@@ -108,8 +107,9 @@ class CheckpointExecutor:
         self._elsewhere: dict[str, StoreWorkers] = {}
         """By URI, for savepoints; changed by the dispatching thread alone."""
         self._others = {lane: lane_workers(lane, self._carry_out) for lane in JobLane if not lane.is_of_store}
+        self._dispatching = runtime.thread(target=carried(self._dispatch), name="chandy-dispatch")
         self._threads = [
-            runtime.thread(target=carried(self._dispatch), name="chandy-dispatch"),
+            self._dispatching,
             self._watcher("chandy-watch", self._look_at_the_time),
             self._watcher("chandy-commits", self._look_for_commits),
         ]
@@ -129,16 +129,13 @@ class CheckpointExecutor:
         future: Future[Checkpoint] = runtime.future()
         # The caller cannot cancel it: others may wait for the checkpoint, too.
         future.set_running_or_notify_cancel()
-        if self._closing.is_set():
-            future.set_exception(CheckpointError(None, Reason.COORDINATOR_SHUTDOWN))
-            return future
 
         def expect(request: Request) -> None:
             self._futures[request] = future
 
         # Before the instructions: one of them may end the request at once.
         self.protocol.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
-        if self._ended.is_set():
+        if not self._dispatching.is_alive():
             self._answer_the_rest()
         return future
 
@@ -155,7 +152,7 @@ class CheckpointExecutor:
 
     def _watch(self, look: Callable[[], float | None], wake: runtime.Flag) -> None:
         """Look again and again, after the seconds that a look returns or when something has happened."""
-        while not self._closed.is_set():
+        while not self._threads_end.is_set():
             try:
                 pause = look()
             except Exception:
@@ -180,7 +177,7 @@ class CheckpointExecutor:
 
     def _look_for_commits(self) -> float | None:
         """Look for commits of cuts, on the driver's disk, which may not answer."""
-        take_all(self.jobs.notice_commits(), self._closed)
+        take_all(self.jobs.notice_commits(), self._threads_end)
         return _COMMIT_POLL_SECONDS if self.protocol.waiting_for_commits() else None
 
     def _dispatch(self) -> None:
@@ -191,13 +188,13 @@ class CheckpointExecutor:
                 continue
             with caused_by(given.cause):
                 try:
-                    take_all(self.dispatcher.hand_on(given.instruction), self._closed)
+                    take_all(self.dispatcher.hand_on(given.instruction), self._threads_end)
                 except Exception:
                     log.exception("an instruction failed", instruction=type(given.instruction).__name__)
 
     def _carry_out(self, job: Job) -> None:
         with caused_by(job.cause):
-            take_all(self.dispatcher.steps_of(job), self._closed)
+            take_all(self.dispatcher.steps_of(job), self._threads_end)
 
     # --- what the dispatcher hands on -----------------------------------------------------------------------
 
@@ -246,27 +243,26 @@ class CheckpointExecutor:
     @property
     def is_closed(self) -> bool:
         """Whether it carries nothing out any more."""
-        return self._closed.is_set()
+        return self._threads_end.is_set()
 
     def abandon(self) -> None:
         """Tell the hosts to stop and leave all else as it is, because the interpreter is about to end."""
-        self._closed.set()
+        self._threads_end.set()
         self.hosts.stop()
 
-    def close(self, reason: Reason = Reason.COORDINATOR_SHUTDOWN) -> None:
+    def close(self) -> None:
         """Abort pending checkpoints, tell the hosts to stop, and end the threads.
 
         It waits for what is being written and deleted, but not for ever: what hangs is named in the log and left
         behind. Every future has an outcome when this returns.
         """
-        if self._closed.is_set():
+        if self._threads_end.is_set():
             return
         asked = list(self._futures.values())
-        self.protocol.handle(on.Closed(reason))
-        # However many requests come now, none of them is queued ahead of what is waited for.
-        self._closing.set()
+        life = self.protocol.read(lambda state: state.life).stopped()
+        self.protocol.handle(on.LifeChanged(life))
         self._settle_all()
-        self._closed.set()
+        self._threads_end.set()
         self.protocol.wake_watchers()
         self.hosts.stop()
         self.protocol.instructions.put(None)
@@ -279,10 +275,10 @@ class CheckpointExecutor:
             left = self._unfinished(deadline)
         if left:
             log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=left)
-        self._ended.set()
         self._answer_the_rest()
         runtime.wait(asked, _STOP_SECONDS)
-        self._refuse_the_rest(reason)
+        assert life.why_over is not None
+        self._refuse_the_rest(life.why_over)
 
     def _settle_all(self) -> None:
         """Wait for the manifests of savepoints, too."""

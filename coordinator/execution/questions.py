@@ -12,7 +12,6 @@ from typing import TypeVar
 from ...state.rpc.messages import HostHello
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
-from ..protocol.reasons import Reason
 from ..protocol.shard_assignment import ShardLocations
 from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import History
@@ -80,10 +79,6 @@ class Questions(ABC):
     def interval(self) -> float | None:
         """Return the seconds between periodic checkpoints now, or None if there are none."""
         return self.read(lambda state: state.admission.schedule.current)
-
-    def closed(self) -> Reason | None:
-        """Return why no checkpoint is taken any more, or None if checkpoints are taken."""
-        return self.read(lambda state: state.closed)
 
     # --- queries, shards and hosts --------------------------------------------------------------------------
 

@@ -1,36 +1,27 @@
-"""The HTTP server in the driver: pages for people, metrics for Prometheus, health for probes.
+"""The HTTP server in the driver: a thread that answers, and the socket on which it is asked.
 
 ``CheckpointConfig.page`` turns it on.
 """
 
 from __future__ import annotations
 
-import base64
-import secrets
 import socket
 import threading
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from ...storage.logs import carried, logger
 from ..errors import SetupError
 from ..listening import Page
-from .api import PREFIX, Api
 from .connections import CONNECTIONS, Connection
-from .facts import Facts, ObservedPipeline
-from .health import troubles
-from .metrics import CONTENT_TYPE, exposition
-from .page.checkpoints import CheckpointPage, checkpoint
-from .page.render import headers, html
-from .page.view import OverviewPage, overview, stands_by
+from .guard import Guard
 
 log = logger(__name__)
 
@@ -39,28 +30,37 @@ _END_SECONDS: Final = 5.0
 _LOOPBACK_NAMES: Final = ["localhost", "127.0.0.1", "[::1]"]
 
 
-class Monitor:
+class Routes(Protocol):
+    """What a server answers."""
+
+    def routes(self, guard: Guard) -> list[BaseRoute]:
+        """Return the routes, all but the probe whether the process answers."""
+        ...
+
+
+R = TypeVar("R", bound=Routes)
+
+
+class Monitor(Generic[R]):
     """One server of one driver. It answers from the moment it is begun, also while the driver stands by."""
 
-    def __init__(self, pipeline: str, page: Page, bound: socket.socket) -> None:
+    def __init__(self, routes: R, page: Page, bound: socket.socket) -> None:
         """Make a server on a socket that is bound.
 
         Args:
-            pipeline: the pipeline's name.
+            routes: what it answers.
             page: as the user has set it.
             bound: the socket.
         """
-        self._pipeline = pipeline
-        self._settings = page
+        self.routes = routes
         self._socket = bound
-        self._source: ObservedPipeline | None = None
         scheme = "http" if page.certificate is None else "https"
         host = f"[{page.host}]" if ":" in page.host else page.host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
         """Where it answers."""
         self._server = uvicorn.Server(
             uvicorn.Config(
-                self._application(page),
+                self._application(page, routes),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -74,7 +74,7 @@ class Monitor:
         self._thread = threading.Thread(target=carried(self._run), name="chandy-monitor", daemon=True)
 
     @classmethod
-    def begin(cls, pipeline: str, page: Page) -> Monitor:
+    def begin(cls, routes: R, page: Page) -> Self:
         """Listen, and answer from now on.
 
         Raises:
@@ -88,7 +88,7 @@ class Monitor:
             bound.bind((page.host, page.port))
             # Clients that connect before the thread runs wait for it instead of being refused.
             bound.listen()
-            monitor = cls(pipeline, page, bound)
+            monitor = cls(routes, page, bound)
             # Here and not in its thread, where nobody would hear of a wrong file.
             monitor._server.config.load()
         except OSError as error:
@@ -100,10 +100,6 @@ class Monitor:
         monitor._thread.start()
         log.info("metrics are served", url=monitor.url)
         return monitor
-
-    def tell(self, source: ObservedPipeline) -> None:
-        """Say what the pipeline is known by, now that it is taken over."""
-        self._source = source
 
     def close(self) -> None:
         """Answer no more."""
@@ -118,107 +114,13 @@ class Monitor:
             # The pipeline goes on without.
             log.exception("metrics are served no more")
 
-    def _application(self, page: Page) -> Starlette:
+    def _application(self, page: Page, routes: Routes) -> Starlette:
         # Without a token, nothing but the address keeps others out: a page of elsewhere must not reach it by a name.
         names = ["*"] if page.is_guarded else [*_LOOPBACK_NAMES, page.host]
-        api = Api(self._pipeline, page.token is not None, lambda: self._source)
-        described = JSONResponse(api.described())
         return Starlette(
-            routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._allowed(self._metrics)),
-                Route("/", self._page(self._overview)),
-                Route("/checkpoints/{id:int}", self._page(self._checkpoint)),
-                Route(f"{PREFIX}/openapi.json", self._allowed(lambda: described)),
-                *api.routes(self._refusal),
-            ],
+            routes=[Route("/healthz", self._healthz), *routes.routes(Guard(page))],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
         )
 
-    def _allowed(self, answer: Callable[[], Response]) -> Callable[[Request], Response]:
-        def checked(request: Request) -> Response:
-            return self._refusal(request) or answer()
-
-        return checked
-
-    def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request without the token; None to one that has it, or needs none."""
-        # Starlette reads headers as Latin-1: so these are the bytes that the client has sent.
-        scheme, _, rest = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
-        given = b""
-        # A browser sends a password by itself, also for requests that a page of elsewhere makes: it may only read.
-        if scheme.lower() == b"basic" and request.method in ("GET", "HEAD"):
-            given = _password(rest)
-        elif scheme.lower() == b"bearer":
-            given = rest
-        if not self._settings.is_guarded or _is_token(given, self._settings.token):
-            return None
-        if _is_token(given, self._settings.read_token):
-            if request.method in ("GET", "HEAD"):
-                return None
-            return PlainTextResponse("this token may only read\n", 403)
-        return PlainTextResponse("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"})
-
-    def _page(
-        self,
-        answer: Callable[[Request, ObservedPipeline | None], OverviewPage | CheckpointPage | None],
-    ) -> Callable[[Request], Response]:
-        def checked(request: Request) -> Response:
-            if self._refusal(request) is not None:
-                asked = {
-                    "WWW-Authenticate": 'Basic realm="Chandy: the token is the password", charset="UTF-8"'
-                }
-                return PlainTextResponse("the token is needed, as the password of any user\n", 401, asked)
-            page = answer(request, self._source)
-            if page is None:
-                return PlainTextResponse("this driver does not know that checkpoint, or does no more\n", 404)
-            return HTMLResponse(html(page, request.scope.get("root_path", "")), headers=headers())
-
-        return checked
-
-    def _overview(self, request: Request, source: ObservedPipeline | None) -> OverviewPage:
-        if source is None:
-            return stands_by(self._pipeline)
-        return overview(
-            self._pipeline,
-            source.facts(),
-            source.statistics(),
-            source.assignment(),
-            source.recoveries(),
-            source.history(),
-            source.trends(),
-            span=request.query_params.get("span", "hour"),
-            may_order=self._settings.token is not None and source.orders is not None,
-        )
-
-    def _checkpoint(self, request: Request, source: ObservedPipeline | None) -> CheckpointPage | None:
-        known = source.statistics().checkpoint(request.path_params["id"]) if source else None
-        return None if known is None else checkpoint(self._pipeline, known)
-
     def _healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
-
-    def _readyz(self, request: Request) -> Response:
-        found = list(troubles(self._known()))
-        # A probe learns whether, which needs no token in a template of pods. Why is for those who have it.
-        said = ["the token is needed to be told why"] if found and self._refusal(request) else found
-        return PlainTextResponse("\n".join(said or ["ready"]) + "\n", 503 if found else 200)
-
-    def _metrics(self) -> Response:
-        return Response(exposition(self._pipeline, self._known()), media_type=CONTENT_TYPE)
-
-    def _known(self) -> Facts | None:
-        return None if self._source is None else self._source.facts()
-
-
-def _is_token(given: bytes, token: str | None) -> bool:
-    return token is not None and secrets.compare_digest(given, token.encode())
-
-
-def _password(given: bytes) -> bytes:
-    """Return the password that a browser sends; empty if it sends none (https://www.rfc-editor.org/rfc/rfc7617)."""
-    try:
-        return base64.b64decode(given, validate=True).partition(b":")[2]
-    except ValueError:
-        return b""

@@ -13,6 +13,7 @@ from . import requests
 from .errors import CheckpointError
 from .failures import FailureCounter
 from .instructions import FailPipeline, Instruction, Reject
+from .life import Life, ToldLife
 from .limits import ProtocolLimits
 from .pending import CheckpointPhase, PendingCheckpoint
 from .reasons import Reason
@@ -54,15 +55,12 @@ class Load:
 class Admission:
     """The requests of a pipeline, until each has begun or failed."""
 
+    _told: ToldLife
     limits: ProtocolLimits
     _out: list[Instruction]
     queue: RequestQueue
     schedule: Schedule
     failures: FailureCounter
-    suspended: bool = attrs.field(default=False, init=False)
-    """Whether the pipeline is going back: no checkpoint begins meanwhile."""
-    closed: Reason | None = attrs.field(default=None, init=False)
-    """Why no request is accepted any more."""
     _number: int = attrs.field(default=0, init=False)
     """How many requests there have been."""
     last_completed_at: float | None = attrs.field(default=None, init=False)
@@ -70,9 +68,10 @@ class Admission:
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
 
     @classmethod
-    def of(cls, limits: ProtocolLimits, out: list[Instruction]) -> Admission:
+    def of(cls, told: ToldLife, limits: ProtocolLimits, out: list[Instruction]) -> Admission:
         """Make it without requests; the schedule has not started."""
         return cls(
+            told,
             limits,
             out,
             RequestQueue(limits.max_queued),
@@ -84,14 +83,19 @@ class Admission:
             FailureCounter(limits.tolerable_failures),
         )
 
+    @property
+    def life(self) -> Life:
+        """The pipeline's life."""
+        return self._told.life
+
     # --- requests -------------------------------------------------------------------------------------------
 
     def request(self, new: Request, load: Load) -> None:
         """Let a user's request wait, or reject one: this, or one that is less urgent."""
         savepoints = load.savepoints + self.queue.count(CheckpointKind.SAVEPOINT)
-        if self.closed is not None:
-            self.reject(new, self.closed, "the coordinator takes no more requests")
-        elif new.is_final and self.suspended:
+        if (over := self.life.why_over) is not None:
+            self.reject(new, over, "the coordinator takes no more requests")
+        elif new.is_final and not self.life.takes_checkpoints:
             self.reject(new, Reason.JOB_FAILOVER, "it is going back to a checkpoint")
         elif new.is_savepoint and savepoints >= self.limits.max_queued:
             # They take no places, so nothing else bounds them.
@@ -115,12 +119,12 @@ class Admission:
 
     def start_schedule(self, chance: float, now: float) -> None:
         """Let periodic checkpoints begin, unless they have."""
-        if self.closed is None and self.schedule.next_at is None:
+        if not self.life.is_over and self.schedule.next_at is None:
             self.schedule.start(now, chance)
 
     def request_what_is_due(self, now: float) -> None:
         """Request a periodic checkpoint if it is time for one, and none waits."""
-        if self.closed is not None or not self.schedule.due(now):
+        if self.life.is_over or not self.schedule.due(now):
             return
         self.schedule.ticked(now)
         if self.queue.holds(CheckpointKind.PERIODIC):
@@ -130,7 +134,7 @@ class Admission:
 
     def next(self, load: Load) -> Request | None:
         """Take the request out of the queue whose checkpoint is to begin now; None if none is."""
-        if self.suspended or not load.state_is_known:
+        if not self.life.takes_checkpoints or not load.state_is_known:
             return None
         request = requests.startable(
             self.queue,
@@ -175,7 +179,7 @@ class Admission:
         times = [
             self._waits_until(one) for one in self.queue if not self._waits_for_output(one, is_output_full)
         ]
-        if self.closed is None and self.schedule.next_at is not None:
+        if not self.life.is_over and self.schedule.next_at is not None:
             times.append(self.schedule.next_at)
         return times
 
@@ -196,13 +200,13 @@ class Admission:
         return request.is_periodic and is_output_full
 
     def _why_expired(self, load: Load) -> Reason:
-        if self.suspended:
+        if not self.life.takes_checkpoints:
             return Reason.JOB_FAILOVER
         # No participant has failed while a target is away.
         return Reason.TOO_MANY_REQUESTS if load.is_output_full else Reason.EXPIRED
 
     def _why_requests_wait(self, load: Load) -> str:
-        if self.suspended:
+        if not self.life.takes_checkpoints:
             return "the pipeline has been going back to a checkpoint for longer than the request may wait"
         if not load.state_is_known:
             return "no state host has opened the shards that have changelogs"
@@ -218,21 +222,14 @@ class Admission:
     # --- life cycle -----------------------------------------------------------------------------------------
 
     def suspend(self, cause: str) -> None:
-        """Begin no checkpoint until ``resume``. Requests of a stop fail; all others wait."""
-        self.suspended = True
+        """Have requests of a stop fail, because the pipeline goes back; all others wait until it has."""
         for request in self.queue:
             if request.is_final:
                 self.queue.remove(request)
                 self.reject(request, Reason.JOB_FAILOVER, cause)
 
-    def resume(self, now: float) -> None:
-        """Let checkpoints begin again."""
-        self.suspended = False
-        self.moved(now)
-
     def close(self, reason: Reason) -> None:
         """Accept no more requests, and reject those that wait."""
-        self.closed = reason
         self.schedule.stop()
         for request in self.queue.clear():
             self.reject(request, reason, "the coordinator is stopping")

@@ -341,7 +341,7 @@ class Checkpoints:
         if queries and not pending.is_savepoint:
             publication = self.publications.begin(manifest, queries, pending.deadline, request)
             self._out.append(Publish(manifest.id, tuple(sorted(queries))))
-            if self.admission.closed is not None:
+            if self.admission.life.is_over:
                 # Nobody looks at deadlines any more, and the next start publishes what is left.
                 self._answer(publication)
         elif request is not None:

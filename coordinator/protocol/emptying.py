@@ -58,13 +58,13 @@ class Emptying:
         Shards not moved in time keep moving.
         """
         for machine, request in self.drains:
-            if (closed := self.admission.closed) is not None:
+            if (closed := self.admission.life.why_over) is not None:
                 request.enter(RequestPhase.CANCELLED, _cancelled(machine, closed))
             elif self.placement.is_empty(machine):
                 request.enter(RequestPhase.DONE)
             elif now >= request.deadline:
                 request.enter(RequestPhase.FAILED, self._not_in_time(machine))
-            elif request.phase is RequestPhase.ADMITTED and not self.placement.is_frozen:
+            elif request.phase is RequestPhase.ADMITTED and self.placement.plans:
                 request.enter(RequestPhase.UNDER_WAY)
         self.drains = [one for one in self.drains if not one[1].is_over]
 
@@ -99,7 +99,7 @@ class Emptying:
 
     def _due_at(self, load: Load) -> float | None:
         """Return when a checkpoint is to be requested; None: none is."""
-        if self.admission.closed is not None or self.admission.suspended or self._is_under_way(load):
+        if not self.admission.life.takes_checkpoints or self._is_under_way(load):
             return None
         waits = any(one.waits_for_checkpoint for one in self.placement.shards_leaving())
         return self._not_before if waits else None

@@ -16,6 +16,7 @@ from ...state.rpc.messages import Ack, AskBatch, BatchAnswer, HostHello, Message
 from ...state.shards import RestoreSource, ResumePoint, ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.ids import BatchId, CheckpointId
+from .life import Life
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
@@ -287,15 +288,15 @@ class Discarded(Event[None]):
 
 
 @attrs.frozen
-class Suspended(Event[None]):
-    """The pipeline goes back: no checkpoint is triggered until it is restored."""
+class LifeChanged(Event[None]):
+    """The pipeline has begun to go back, or has, or it ends: whatever its life is now."""
 
-    cause: str
+    life: Life
 
 
 @attrs.frozen
 class PipelineRestored(Event[None]):
-    """The pipeline is restored: its queries are those of a checkpoint now, and checkpoints may be triggered."""
+    """The pipeline is restored: its queries are those of a checkpoint now."""
 
     checkpoint: CheckpointId | None
     """Id of the checkpoint; None if the pipeline starts from the beginning."""
@@ -306,10 +307,3 @@ class Released(Event[None]):
     """Runs of queries are over for good."""
 
     query_ids: tuple[str, ...]
-
-
-@attrs.frozen
-class Closed(Event[None]):
-    """The coordinator takes no more requests."""
-
-    reason: Reason

@@ -88,7 +88,7 @@ def _checkpoints(state: CheckpointStateMachine) -> Iterator[str]:
             yield f"the base of pending checkpoint {id}, {one.base}, has been dropped"
         if latest is not None and not one.is_savepoint and id < latest.id:
             yield f"checkpoint {id} is pending although {latest.id} has completed"
-        if one.is_revocable and (state.admission.suspended or state.closed is not None):
+        if one.is_revocable and not state.life.takes_checkpoints:
             yield f"checkpoint {id} is {one.phase} although no checkpoint may run"
 
 
@@ -96,9 +96,9 @@ def _admission(state: CheckpointStateMachine) -> Iterator[str]:
     admission = state.admission
     if len(admission.queue) > state.limits.max_queued:
         yield f"{len(admission.queue)} requests wait"
-    if state.closed is not None and (len(admission.queue) or admission.schedule.next_at is not None):
+    if state.life.is_over and (len(admission.queue) or admission.schedule.next_at is not None):
         yield "requests wait, or are scheduled, although the coordinator is closed"
-    if admission.suspended and any(request.is_final for request in admission.queue):
+    if not state.life.takes_checkpoints and any(request.is_final for request in admission.queue):
         yield "the request of a stop waits for a pipeline that goes back"
 
 

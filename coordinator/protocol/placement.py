@@ -19,6 +19,7 @@ from ...storage.ids import CheckpointId
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
 from .errors import NotTheOwnerError, StateLostError
 from .instructions import GoBack, Instruction, ReplaceHost, Send, StandbysInSync
+from .life import ToldLife
 from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, settled
@@ -49,6 +50,7 @@ class Replacements:
 class Placement:
     """The shards of a pipeline on its hosts."""
 
+    _told: ToldLife
     queries: Queries
     members: Membership
     limits: ProtocolLimits
@@ -61,12 +63,11 @@ class Placement:
     """How many standbys have taken the place of lost shards."""
     reopened: int = attrs.field(default=0, init=False)
     """How many lost shards another host on their machine has opened again."""
-    is_frozen: bool = attrs.field(default=False, init=False)
-    """Whether no move and no standby is planned: the pipeline goes back, or has been closed."""
 
     @classmethod
     def of(
         cls,
+        told: ToldLife,
         queries: Queries,
         members: Membership,
         limits: ProtocolLimits,
@@ -78,9 +79,16 @@ class Placement:
         """Make it without moves and standbys; see ``Moves`` for ``follows_tasks``."""
         ids = CopyIds()
         moves = Moves(follows_tasks, ids=ids)
-        return cls(queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out)
+        return cls(
+            told, queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out
+        )
 
     # --- reads ----------------------------------------------------------------------------------------------
+
+    @property
+    def plans(self) -> bool:
+        """Whether moves and standbys are planned: the pipeline neither goes back nor has ended."""
+        return self._told.life.takes_checkpoints
 
     @property
     def copies(self) -> tuple[Moves, Standbys, Reopenings]:
@@ -110,7 +118,7 @@ class Placement:
 
     def is_empty(self, machine: str) -> bool:
         """Whether no state would be lost with a machine. While the pipeline goes back, nobody can tell."""
-        if self.is_frozen or self._own_shards(self.members.on(machine)):
+        if not self.plans or self._own_shards(self.members.on(machine)):
             return False
         return not self.shards_on(machine)
 
@@ -208,7 +216,7 @@ class Placement:
             (query, shard): self.standbys.in_sync(query, shard, self.members.hosts) for query, shard in shards
         }
         others = tuple(shard for shard, standby in found.items() if standby is None)
-        if others and (is_silent or lost.changelogs is None or self.is_frozen):
+        if others and (is_silent or lost.changelogs is None or not self.plans):
             return None
         return Replacements(tuple(one for one in found.values() if one is not None), others)
 
@@ -264,7 +272,7 @@ class Placement:
 
     def plan_moves(self) -> None:
         """Plan what is to move, besides what is under way."""
-        if self.is_frozen:
+        if not self.plans:
             return
         if len(self.members.hosts) > 1:
             self.moves.plan(self.queries, self.members.hosts, self._retained.sizes)
@@ -280,7 +288,7 @@ class Placement:
 
     def follow(self, query: str, checkpoint: CheckpointId) -> tuple[ShardId, ...]:
         """Return the shards of a query whose owners must keep what follows their snapshots in a checkpoint."""
-        if self.limits.standbys and not self.is_frozen:
+        if self.limits.standbys and self.plans:
             moving = {(move.query, move.shard) for move in self.moves.under_way.values()}
             eligible = self.moves.may_have_shards(self.members.hosts)
             self.standbys.plan(self.queries, self.members.hosts, eligible, moving)
@@ -424,17 +432,12 @@ class Placement:
         self._end_standbys(lambda one: one.query == query)
         self._end_reopenings(lambda one: one.query == query)
 
-    def freeze(self) -> None:
-        """End everything, and plan nothing until ``thaw``."""
-        self.is_frozen = True
+    def give_up(self) -> None:
+        """End everything that is on its way."""
         self.moves.is_uneven = False
         self._give_up_moves(lambda move: True)
         self._end_standbys(lambda one: True)
         self._end_reopenings(lambda one: True)
-
-    def thaw(self) -> None:
-        """Plan moves and standbys again."""
-        self.is_frozen = False
 
     def _give_up_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))

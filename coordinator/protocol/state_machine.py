@@ -41,7 +41,6 @@ from .events import (
     BatchAsked,
     BatchCommitted,
     CheckpointRequested,
-    Closed,
     CutChosen,
     Discarded,
     DrainRequested,
@@ -52,6 +51,7 @@ from .events import (
     HostJoined,
     HostLeft,
     InstructionFailed,
+    LifeChanged,
     NotFinalized,
     PipelineRestored,
     PlanningDone,
@@ -66,10 +66,10 @@ from .events import (
     ShardsCopied,
     ShardsRead,
     SourcesReadBack,
-    Suspended,
     Tick,
 )
 from .instructions import GoBack, Instruction, Send
+from .life import Life, ToldLife
 from .limits import ProtocolLimits
 from .membership import Membership
 from .placement import Placement
@@ -93,7 +93,7 @@ class Outcome(Generic[Answer]):
 
 @attrs.define
 class CheckpointStateMachine:
-    """The checkpoints of one pipeline, from request to outcome."""
+    """The checkpoints of one pipeline, from request to outcome. It is told what the pipeline does (``LifeChanged``)."""
 
     pipeline: str
     generation: int
@@ -111,6 +111,7 @@ class CheckpointStateMachine:
     versions: dict[str, str] = attrs.field(factory=dict)
     follows_tasks: bool = False
     """See ``Moves``."""
+    told: ToldLife = attrs.field(factory=ToldLife, init=False)
     queries: Queries = attrs.field(factory=Queries, init=False)
     members: Membership = attrs.field(factory=Membership, init=False)
     placement: Placement = attrs.field(init=False)
@@ -124,9 +125,9 @@ class CheckpointStateMachine:
         limits, out = self.limits, self._out
         retained = RetainedCheckpoints(limits.retained, self.completed, self.base)
         self.placement = Placement.of(
-            self.queries, self.members, limits, retained, out, follows_tasks=self.follows_tasks
+            self.told, self.queries, self.members, limits, retained, out, follows_tasks=self.follows_tasks
         )
-        self.admission = Admission.of(limits, out)
+        self.admission = Admission.of(self.told, limits, out)
         self.emptying = Emptying(self.placement, self.admission)
         self.checkpoints = Checkpoints(
             root=self.root,
@@ -231,14 +232,13 @@ class CheckpointStateMachine:
                 self.checkpoints.not_finalized(event, now)
             case Discarded(checkpoints, remaining):
                 self.checkpoints.discarded(checkpoints, remaining, now)
-            case Suspended(cause):
-                self._suspend(cause, now)
+            case LifeChanged(life):
+                self._live(life, now)
             case PipelineRestored(checkpoint):
-                self._restored(checkpoint, now)
+                if checkpoint is not None:
+                    self.checkpoints.restored(checkpoint)
             case Released(query_ids):
                 self._release(query_ids)
-            case Closed(reason):
-                self._close(reason, now)
             case _:
                 raise TypeError(f"{type(event).__name__} is no event of the checkpoint protocol")
         self._go_on(now)
@@ -294,9 +294,9 @@ class CheckpointStateMachine:
         )
 
     @property
-    def closed(self) -> Reason | None:
-        """Why no request is accepted any more; None: requests are accepted."""
-        return self.admission.closed
+    def life(self) -> Life:
+        """The pipeline's life, as far as this was told."""
+        return self.told.life
 
     # --- queries and batches --------------------------------------------------------------------------------
 
@@ -396,26 +396,23 @@ class CheckpointStateMachine:
         self.admission.request_what_is_due(now)
         self.emptying.request_what_is_due(now, self.checkpoints.load())
 
-    def _suspend(self, cause: str, now: float) -> None:
-        """End pending checkpoints. Requests of a stop fail; all others wait until ``PipelineRestored``."""
-        self.placement.freeze()
-        self.checkpoints.abort_all(Reason.JOB_FAILOVER, cause, now)
-        self.admission.suspend(cause)
-
-    def _restored(self, checkpoint: CheckpointId | None, now: float) -> None:
-        self.admission.resume(now)
-        if self.closed is None:
-            self.placement.thaw()
-        if checkpoint is not None:
-            self.checkpoints.restored(checkpoint)
+    def _live(self, life: Life, now: float) -> None:
+        """Take in the pipeline's life. No checkpoint and no move outlives that it goes back or ends."""
+        if (before := self.told.life).is_over:
+            return
+        self.told.life = life
+        if (reason := life.why_over) is not None:
+            self.placement.give_up()
+            self.admission.close(reason)
+            self.checkpoints.abort_all(reason, "the coordinator is stopping", now)
+            self.checkpoints.answer_all()
+        elif before.takes_checkpoints and not life.takes_checkpoints:
+            self.placement.give_up()
+            self.checkpoints.abort_all(Reason.JOB_FAILOVER, life.because, now)
+            self.admission.suspend(life.because)
+        elif life.takes_checkpoints and not before.takes_checkpoints:
+            self.admission.moved(now)
 
     def _release(self, query_ids: tuple[str, ...]) -> None:
         for query_id in query_ids:
             self.checkpoints.send_all(ReleaseOrder(query_id))
-
-    def _close(self, reason: Reason, now: float) -> None:
-        """Accept no more requests, and end those that wait and the pending checkpoints."""
-        self.placement.freeze()
-        self.admission.close(reason)
-        self.checkpoints.abort_all(reason, "the coordinator is stopping", now)
-        self.checkpoints.answer_all()

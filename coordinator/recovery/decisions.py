@@ -128,6 +128,14 @@ class DelayOver:
 
 
 @attrs.frozen
+class GoingBack:
+    """An attempt to go back begins, also if nothing has failed that was known before."""
+
+    cause: str
+    noticed_at: float
+
+
+@attrs.frozen
 class StateGivenUp:
     """The pipeline is going back, so losses that were noticed before do not count any more."""
 
@@ -207,6 +215,7 @@ Event = (
     | FatalError
     | EndExplained
     | DelayOver
+    | GoingBack
     | StateGivenUp
     | RestartedInPlace
     | WentBack
@@ -277,13 +286,6 @@ class RollBack:
 
 
 @attrs.frozen
-class SuspendCheckpoints:
-    """End the checkpoints under way: the pipeline must go back, and a stop keeps it from that."""
-
-    cause: ChandyError
-
-
-@attrs.frozen
 class FailForGood:
     """End every query with the error, and take no more checkpoints."""
 
@@ -292,13 +294,4 @@ class FailForGood:
     """Why no restart is tried, if the error does not say it."""
 
 
-Decision = (
-    DoNothing
-    | EndQuery
-    | WaitToRestart
-    | StopForPlan
-    | RestartInPlace
-    | RollBack
-    | SuspendCheckpoints
-    | FailForGood
-)
+Decision = DoNothing | EndQuery | WaitToRestart | StopForPlan | RestartInPlace | RollBack | FailForGood

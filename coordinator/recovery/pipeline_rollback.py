@@ -13,11 +13,12 @@ from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
 from ..errors import WorkingDirectoryError
 from ..execution.executor import CheckpointExecutor
-from ..protocol.events import PipelineRestored, Released, Suspended
+from ..protocol.events import PipelineRestored, Released
 from ..query import CheckpointedQuery
 from ..restore.local_recovery import LocalRecovery, tell_refusal
 from ..restore.restore_point import RestorePoint, base_point
 from ..restore.resume import ResumableRun
+from .decisions import GoingBack
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
 from .runs import Run, Runs
@@ -44,6 +45,8 @@ class PipelineRollback:
     wrapped: Mapping[str, CheckpointedQuery]
     launcher: Launcher
     local_recovery: LocalRecovery
+    decide: Callable[[GoingBack], object]
+    """Has the event decided: no checkpoint outlives that the pipeline goes back."""
     on_state_given_up: Callable[[RestorePoint | None], None]
     """Called with the checkpoint to go back to, once it is known."""
     _earlier: list[Run] = attrs.field(factory=list, init=False)
@@ -63,7 +66,7 @@ class PipelineRollback:
 
     def suspend_checkpoints(self) -> None:
         """Abort the checkpoints under way, and start none."""
-        self.executor.protocol.handle(Suspended(self.cause))
+        self.decide(GoingBack(self.cause, self.metrics.noticed_at))
 
     def settle_manifests(self) -> None:
         """Wait until every manifest that is being written is written or has failed.
@@ -116,7 +119,7 @@ class PipelineRollback:
         self.executor.protocol.handle(Released(tuple(run.query_id for run in self.superseded)))
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
-        """Take checkpoints again."""
+        """Count the restore. Checkpoints are taken again once the queries have started."""
         self.executor.protocol.handle(PipelineRestored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:

@@ -94,13 +94,14 @@ class RecoveryStateMachine:
             case on.StopRequested():
                 self.life = self.life.stopping()
                 self.rescalings.cancel(_STOPPING)
-                return self._hold()
             case on.StopWithdrawn():
                 return self._stop_withdrawn(now)
             case on.RunsLeft():
                 self.life = attrs.evolve(self.life, leaves_runs=True)
             case on.Stopped():
                 self.life = self.life.stopped()
+            case on.GoingBack(cause, noticed_at):
+                self._must_go_back(PipelineStateLostError(cause), noticed_at)
             case on.StateGivenUp():
                 self.loss, self._given_up_at = None, now
                 self._is_half_way = True
@@ -208,9 +209,7 @@ class RecoveryStateMachine:
     def _stopped_for_plan(self, asked: Rescaling, event: on.RunEnded) -> on.Decision:
         """Start a query at once that was told to stop, whatever others wait for."""
         self.queries.failed(asked.query, Setback(asked.cause, asked.noticed_at))
-        if self.life.is_ending:
-            return self._hold()
-        if self.must_go_back:
+        if self.life.is_ending or self.must_go_back:
             # The attempt that is due starts it, too.
             return on.DoNothing()
         self.rescalings.starting((asked.query,))
@@ -274,7 +273,7 @@ class RecoveryStateMachine:
         if query is not None:
             self.queries.failed(query, Setback(cause, noticed_at))
         if self.life.is_ending:
-            return self._hold()
+            return on.DoNothing()
         delay = self.tracker.failed(now, self.random)
         if delay is None:
             return self._fail(cause)
@@ -285,10 +284,6 @@ class RecoveryStateMachine:
     def must_go_back(self) -> bool:
         """Whether the next attempt takes the whole pipeline back."""
         return self.life.setback is not None
-
-    def _hold(self) -> on.Decision:
-        """Restart nothing while the pipeline stops, but end its savepoint if the state for that is lost."""
-        return on.DoNothing() if self.life.setback is None else on.SuspendCheckpoints(self.life.setback.cause)
 
     def _stop_withdrawn(self, now: float) -> on.Decision:
         self.life = self.life.withdrawn()

@@ -32,7 +32,6 @@ from ..errors import PipelineFailedError, RescaledError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..protocol import events
 from ..protocol.life import Life
-from ..protocol.reasons import Reason
 from ..protocol.user_requests import UserRequest
 from ..query import CheckpointedQuery, Definition
 from ..restore.local_recovery import LocalRecovery
@@ -321,8 +320,6 @@ class Supervisor:
         deadline = runtime.monotonic() + timeout
         stopped: list[Run] = []
         with self._once_settled():
-            # Again: the pipeline may have gone back since, or have failed to.
-            self._carry_out(self._decide(on.StopRequested()))
             for name in order:
                 run = self._runs.get(name)
                 if run is None or run.ended:
@@ -427,7 +424,9 @@ class Supervisor:
 
     def _decide(self, event: on.Event) -> on.Decision:
         with self._deciding:
-            decision = self._state.handle(event, self._clock())
+            before, decision = self.life, self._state.handle(event, self._clock())
+            if self.life is not before:
+                self._executor.protocol.handle(events.LifeChanged(self.life))
             if self.life.is_ending:
                 self._ending.set()
             else:
@@ -508,8 +507,6 @@ class Supervisor:
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
                 tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
-            case on.SuspendCheckpoints(cause):
-                self._executor.protocol.handle(events.Suspended(str(cause)))
             case on.FailForGood(error, because):
                 if because:
                     log.error("not restarted", because=because, error=str(error).splitlines()[0])
@@ -556,6 +553,7 @@ class Supervisor:
             wrapped=self._queries,
             launcher=self._launcher,
             local_recovery=self._local_recovery,
+            decide=self._decide,
             on_state_given_up=self._state_given_up,
         )
         go_back(attempt, resume=refusal is None)
@@ -578,8 +576,6 @@ class Supervisor:
         error = cause_of_end(noticed, self._executor.watch.proof)
         self._decide(on.EndExplained(error))
         tell_failure(log.error, error, outcome="the pipeline has failed for good")
-        why = Reason.FENCED if isinstance(error, FencedError) else Reason.COORDINATOR_SUSPENDED
-        self._executor.protocol.handle(events.Closed(why))
         with self._changing:
             self._end(error)
         self._on_failed()

@@ -248,7 +248,7 @@ def _observing(
     activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host, trends.add)
     closing.callback(Polls.begin(activity.looks()).close)
     began, home = driver.clock(), _home(driver.spark, store)
-    return lambda orders: monitor.tell(
+    return lambda orders: monitor.routes.tell(
         Observed(orders, executor, supervisor, journal, trends, home, driver.clock, began, activity, store)
     )
 

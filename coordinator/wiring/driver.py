@@ -54,6 +54,7 @@ from .taken_pipeline import is_chosen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from ..monitor.pipeline_routes import PipelineRoutes
     from ..monitor.server import Monitor
     from ..monitor.traces import Traces
 
@@ -76,7 +77,7 @@ class Driver:
     """``CheckpointConfig.work_dir``; None if it is not set."""
     directories: QueryDirectories
     java: JavaWatch
-    monitor: Monitor | None
+    monitor: Monitor[PipelineRoutes] | None
     """Answers for metrics; None if the user has not asked for it."""
     tell: Tell
     """Tells the user of what happens."""
@@ -243,14 +244,15 @@ def _traces(pipeline: str) -> Traces:
     return Traces(pipeline)
 
 
-def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor | None:
+def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor[PipelineRoutes] | None:
     """Answer for metrics and health, if the user has asked for it."""
     if (page := config.page) is None:
         return None
     # A pipeline without it needs none of its packages.
     with needs_extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
+        from ..monitor.pipeline_routes import PipelineRoutes
         from ..monitor.server import Monitor
-    return Monitor.begin(pipeline, page)
+    return Monitor.begin(PipelineRoutes(pipeline), page)
 
 
 def _make_cache(cache: Path) -> None:

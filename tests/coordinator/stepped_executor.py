@@ -30,6 +30,7 @@ from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputR
 from chandy.storage.errors import ChandyError, FencedError
 from chandy.storage.store import Store
 
+from .life_events import RUNS, going_back
 from .stand_ins import RecordedReports
 from .strict_machine import StrictStateMachine
 
@@ -250,7 +251,7 @@ class SteppedRollback:
 
     def suspend_checkpoints(self) -> None:
         """Abort the checkpoints in progress."""
-        self.life.handle(on.Suspended("state lost"))
+        self.life.handle(going_back("state lost"))
 
     def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:
         """Return no run: all go back."""
@@ -264,6 +265,7 @@ class SteppedRollback:
 
     def resume_checkpoints(self, point: RestorePoint | None) -> None:
         """Let checkpoints begin again."""
+        self.life.handle(RUNS)
         self.life.handle(on.PipelineRestored(point.manifest.id if point else None))
 
     def start_runs(self) -> None:

@@ -31,7 +31,6 @@ from chandy.coordinator.errors import (
     SetupError,
 )
 from chandy.coordinator.execution.service import Service, listen
-from chandy.coordinator.protocol.events import Closed
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.spark import session
@@ -48,6 +47,7 @@ from .. import insides
 from ..builders import make_manifest
 from ..permits import printed
 from ..waiting import DEADLINE, eventually
+from .life_events import FAILED
 from .stand_in_pipeline import Other, Pipeline, Run, cluster, commit, made, stored
 from .stand_in_pipeline import pipeline as pipeline
 from .stand_ins import Spark
@@ -251,7 +251,9 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
         FencedError("s", successor.generation - 1, successor.generation, "another driver")
     )
     eventually(
-        lambda: insides.protocol(pipeline.coordinator).read(lambda state: state.closed) is Reason.FENCED
+        lambda: (
+            insides.protocol(pipeline.coordinator).read(lambda state: state.life.why_over) is Reason.FENCED
+        )
     )
     assert pipeline.coordinator.stop() is None
     assert stored(tmp_path) == []
@@ -592,7 +594,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
     pipeline.start("q")
     (tmp_path / "file").touch()
     failed = pipeline.coordinator.savepoint(f"{tmp_path}/file/savepoint").exception(DEADLINE)
-    insides.protocol(pipeline.coordinator).handle(Closed(Reason.COORDINATOR_SUSPENDED))
+    insides.protocol(pipeline.coordinator).handle(FAILED)
     refused = pipeline.coordinator.checkpoint().exception(DEADLINE)
     assert isinstance(refused, CheckpointError)
     assert isinstance(failed, CheckpointError)

@@ -277,12 +277,17 @@ def test_a_target_that_has_lost_its_rows_is_noticed(
     sink.path.unlink()
     with pytest.raises(OutputLostError, match="nothing of it") as refused:
         start(make(), spark, events, sink)
-    third = make(permit=printed(refused.value))
+    permit = printed(refused.value)
+    third = make(permit=permit)
     query = start(third, spark, events, sink)
     events.add()
     query.processAllAvailable()
     third.stop()
     assert set(published(sink)) < set(expected(events))
+    # The permit is still in the program, and the next loss is another one.
+    sink.path.unlink()
+    with pytest.raises(OutputLostError, match="nothing of it"):
+        start(make(permit=permit), spark, events, sink)
 
 
 def test_a_savepoint_takes_what_is_not_published_along(

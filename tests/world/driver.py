@@ -14,7 +14,6 @@ from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import Outcome
 from chandy.coordinator.recovery import decisions, rollback
 from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
@@ -192,7 +191,7 @@ class Driver:
         self.executor.protocol.handle(added)
 
     def _started(self, run: Run) -> None:
-        self.recovery.handle(decisions.RunStarted(run.query, run.number, run.query_id), self.clock())
+        self.decide(decisions.RunStarted(run.query, run.number, run.query_id))
         self.queries.start(run)
 
     def usable_hosts(self) -> list[WorldHost]:
@@ -245,14 +244,11 @@ class Driver:
                 event = self.events.get(timeout=pause)
                 if isinstance(event, FencedError):
                     break
-                decision = self.recovery.handle(event, self.clock())
+                decision = self.decide(event)
             except runtime.Empty:
                 waits_until = None
-                decision = self.recovery.handle(decisions.DelayOver(), self.clock())
+                decision = self.decide(decisions.DelayOver())
             match decision:
-                case decisions.SuspendCheckpoints(cause):
-                    self.executor.protocol.handle(on.Suspended(str(cause)))
-                    waits_until = self.clock() + 1.0
                 case decisions.WaitToRestart(until):
                     waits_until = until
                 case decisions.RestartInPlace(queries):
@@ -265,9 +261,16 @@ class Driver:
                     break
         for run in self.queries.runs.values():
             self.queries.stop(run)
-        self.executor.close(Reason.COORDINATOR_SUSPENDED if self.fenced_by else Reason.COORDINATOR_SHUTDOWN)
+        self.executor.close()
         self.watch.close()
         self.world.scheduler.kill(self.process)
+
+    def decide(self, event: decisions.Event) -> decisions.Decision:
+        """Decide about an event, and tell the protocol of what it changes, as ``Supervisor`` does."""
+        before, decision = self.recovery.life, self.recovery.handle(event, self.clock())
+        if self.recovery.life is not before:
+            self.executor.protocol.handle(on.LifeChanged(self.recovery.life))
+        return decision
 
     def _restart_in_place(self, query: str) -> None:
         before = self.queries.runs[query]
@@ -277,7 +280,7 @@ class Driver:
             before, number=self.runs, is_stopped=False, has_ended=False
         )
         self._started(run)
-        self.recovery.handle(decisions.RestartedInPlace(query), self.clock())
+        self.decide(decisions.RestartedInPlace(query))
 
     def _go_back(self) -> float | None:
         try:
@@ -285,12 +288,12 @@ class Driver:
         except FencedError as error:
             self.fenced_by = error
         except (ChandyError, OSError) as error:
-            decision = self.recovery.handle(decisions.RestartFailed(error, final=False), self.clock())
+            decision = self.decide(decisions.RestartFailed(error, final=False))
             if isinstance(decision, decisions.WaitToRestart):
                 return decision.until
             return self.clock() + 1.0
         else:
-            self.recovery.handle(decisions.WentBack(), self.clock())
+            self.decide(decisions.WentBack())
         return None
 
     # --- what users ask -------------------------------------------------------------------------------------
@@ -328,7 +331,7 @@ class WorldRollback:
             self.superseded.append(run)
 
     def suspend_checkpoints(self) -> None:
-        self.driver.executor.protocol.handle(on.Suspended("state lost"))
+        self.driver.decide(decisions.GoingBack("state lost", self.driver.clock()))
 
     def settle_manifests(self) -> None:
         if not self.driver.executor.settle():
@@ -337,7 +340,7 @@ class WorldRollback:
     def choose_restore_point(self) -> RestorePoint | None:
         driver = self.driver
         driver.point = driver.executor.protocol.read(base_point) or driver.initial
-        driver.recovery.handle(decisions.StateGivenUp(), driver.clock())
+        driver.decide(decisions.StateGivenUp())
         return driver.point
 
     def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:

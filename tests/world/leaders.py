@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.leadership.waiting_driver import WaitingDriver
+from chandy.coordinator.permit import Permit
 from chandy.coordinator.wiring.taken_pipeline import PipelineTakeover, TakenPipeline, look
 from chandy.state.local.processes import Process
 from chandy.storage import runtime
@@ -100,7 +101,7 @@ class Program:
         catalog = Catalog(self.world.store_of(self))
         java = Process.of(self.world.system.pid(self.java))
         takeover = PipelineTakeover(
-            "pipeline", catalog, self.world.config, "latest", runtime.time, java, self, None
+            "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), self, None
         )  # type: ignore[arg-type]
         try:
             with ExitStack() as made:

@@ -13,15 +13,21 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from ....storage.times import to_the_second, utc
 from ...version import __version__
 from .checkpoints import CheckpointPage
+from .listing import StoragePage
 from .view import OverviewPage
 from .words import WORDS, look
 
+ShownPage = OverviewPage | CheckpointPage | StoragePage
 REFRESH_SECONDS: Final = 5
 """How often a page that is open is loaded again."""
-_TEMPLATES: Final = {OverviewPage: "overview.html", CheckpointPage: "checkpoint.html"}
+_TEMPLATES: Final = {
+    OverviewPage: "overview.html",
+    CheckpointPage: "checkpoint.html",
+    StoragePage: "storage.html",
+}
 
 
-def html(page: OverviewPage | CheckpointPage, base: str = "") -> str:
+def html(page: ShownPage, base: str = "") -> str:
     """Return a page as HTML.
 
     Args:

@@ -19,7 +19,7 @@ from ....storage.ids import CheckpointId
 from ....storage.logs import carried, logger
 from ....storage.long_waits import Reminder
 from ...errors import ConfigError
-from ...permit import NOTHING_PERMITTED, Permit, Permits, after, span
+from ...permit import NOTHING_PERMITTED, Permits
 from .contract import Batch, Committer, Epoch, Fence, TwoPhaseSink
 from .errors import OutputError, OutputLostError, OutputTakenError, RewindError, TargetUnavailableError
 from .staged import batches_of
@@ -330,13 +330,12 @@ class Publisher:
             self._may_take_over = False
             position = self._committer.position
             if self._known is not None and (position is None or position < self._known):
-                lost = Permit(lost_output={self._fence.name: span(after(position), self._known)})
                 raise OutputLostError(
                     f"sink {self._fence.sink!r} of query {self._fence.query!r} cannot go on",
                     f"its target to have all that was published, up to epoch {self._known}",
                     "nothing of it" if position is None else f"it up to epoch {position}",
-                    "put back what the target has lost and start the pipeline again; or start it with "
-                    f"{self._permits.advice(lost)}, and these rows stay lost",
+                    "put back what the target has lost and start the pipeline again; without it, a start says which "
+                    "rows are lost for good, and what permits that",
                 )
         return self._committer
 

@@ -18,6 +18,7 @@ from chandy.state.rpc.messages import Ack, AskBatch, BatchTimes, ClaimShards, Di
 from chandy.state.rpc.orders import AbortOrder, StopHost
 
 from ...waiting import DEADLINE, eventually
+from ..life_events import going_back
 from .one_life import FakeHost, Setup
 
 
@@ -108,7 +109,7 @@ def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoin
     assert setup.now >= 1060
     # It hears that it is to end, should it come back.
     eventually(lambda: setup.host.heard_of(StopHost) == [StopHost()])
-    setup.executor.protocol.handle(on.Suspended("a host is gone"))
+    setup.executor.protocol.handle(going_back("a host is gone"))
     assert setup.error(future).reason is Reason.JOB_FAILOVER
 
 

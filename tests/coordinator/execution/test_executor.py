@@ -76,7 +76,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert setup.store.waiting.wait(DEADLINE)
     closer = threading.Thread(target=setup.executor.close)
     closer.start()
-    eventually(lambda: setup.executor.protocol.read(lambda p: p.closed) is Reason.COORDINATOR_SHUTDOWN)
+    eventually(lambda: setup.executor.protocol.read(lambda p: p.life.why_over) is Reason.COORDINATOR_SHUTDOWN)
     setup.store.open.set()
     closer.join(DEADLINE)
     assert future.result(0).id == 1

@@ -38,7 +38,7 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     again = setup.machine()
     replay(again, events)
     assert again == setup.executor.protocol.read(lambda state: state)
-    assert again.closed is Reason.COORDINATOR_SHUTDOWN
+    assert again.life.why_over is Reason.COORDINATOR_SHUTDOWN
     assert again.checkpoints.history.counts.completed == 2
 
 

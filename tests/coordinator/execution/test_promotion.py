@@ -39,6 +39,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
 
 from ...waiting import DEADLINE, eventually, freeze
+from ..life_events import RUNS, going_back
 from ..stand_ins import RecordedReports, watch_of
 from ..strict_machine import StrictStateMachine
 from .one_life import Queries
@@ -119,7 +120,7 @@ class Cluster:
 
     def restore(self) -> None:
         """Have the query go on from the latest checkpoint, as the supervisor does."""
-        self.executor.protocol.handle(on.Suspended("a test"))
+        self.executor.protocol.handle(going_back("a test"))
         self.executor.protocol.handle(on.Released((f"id {self.runs}",)))
         self.runs += 1
         manifest = self.catalog.latest()
@@ -138,6 +139,7 @@ class Cluster:
                 "q", f"id {self.runs}", self.batch, operators=operators, restored=operators, sources=sources
             )
         )
+        self.executor.protocol.handle(RUNS)
         self.executor.protocol.handle(on.PipelineRestored(manifest.id if manifest else None))
 
     def begin(self, machine: str, shards: tuple[int, ...] = SHARDS) -> RemoteBatchAccess:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from chandy.coordinator.listening import Page
+from chandy.coordinator.monitor.pipeline_routes import PipelineRoutes
 from chandy.coordinator.monitor.server import Monitor
 
 from ...waiting import DEADLINE
@@ -21,7 +22,7 @@ def begin() -> Iterator[Callable[..., Monitor]]:
     made: list[Monitor] = []
 
     def new(pipeline: str = "p", **settings: str) -> Monitor:
-        made.append(Monitor.begin(pipeline, Page("127.0.0.1:0", **settings)))
+        made.append(Monitor.begin(PipelineRoutes(pipeline), Page("127.0.0.1:0", **settings)))
         return made[-1]
 
     yield new

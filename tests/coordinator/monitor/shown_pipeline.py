@@ -290,6 +290,23 @@ def _target_away() -> ShownPipeline:
     return ShownPipeline(read=lambda: facts)
 
 
+def _restarting() -> ShownPipeline:
+    waiting = attrs.evolve(
+        BUSY.queries["totals"],
+        life=QueryPhase.WAITING,
+        because=REFUSED,
+        attempts=3,
+        next_attempt_at=NOW + 8,
+    )
+    facts = attrs.evolve(BUSY, queries={**BUSY.queries, "totals": waiting})
+    past = (
+        JournalEntry(
+            at=NOW - 95, what="restarts in place", says=REFUSED, generation=4, times=3, until=NOW - 9
+        ),
+    )
+    return ShownPipeline(read=lambda: facts, past=past, measured=trends(rows_until=NOW - 90))
+
+
 def _behind() -> ShownPipeline:
     queries = {
         name: attrs.evolve(
@@ -327,6 +344,7 @@ def _hostile() -> ShownPipeline:
 
 SITUATIONS: Final[dict[str, Callable[[], ShownPipeline | None]]] = {
     "well": ShownPipeline,
+    "restarting": _restarting,
     "behind": _behind,
     "large": _large,
     "target-away": _target_away,

@@ -33,7 +33,7 @@ TOKEN = {"Authorization": "Bearer secret"}
 
 def told(begin: Begin, known: KnownPipeline | None = None, **settings: str) -> Monitor:
     monitor = begin(**settings)
-    monitor.tell(known or KnownPipeline())
+    monitor.routes.tell(known or KnownPipeline())
     return monitor
 
 

@@ -1,6 +1,6 @@
 """The pages in a real Chromium: readable at every width, in light and dark, by keyboard, and refreshed while open.
 
-Pictures of what docs/operations.md shows are written to docs/images.
+Pictures of all situations are written to build/pages, for whoever changes them to look at, and a few to docs/images.
 """
 
 from __future__ import annotations
@@ -9,27 +9,35 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import pytest
 from PIL import Image
 
+from chandy.coordinator.listening import Page
 from chandy.coordinator.monitor.facts import QueryFacts
 from chandy.coordinator.monitor.page import render
 from chandy.coordinator.monitor.server import Monitor
+from chandy.coordinator.monitor.storage_routes import StorageRoutes
+from chandy.coordinator.monitor.stored_pipelines import StoredPipelines
 from chandy.coordinator.protocol.life import QueryPhase
+from chandy.storage.backends.local import LocalStore
+from chandy.storage.checkpoints.catalog import Catalog
 
+from ...builders import make_manifest
 from ...pages import ROOT
 from .served import begin as begin
-from .shown_pipeline import BUSY, EVIL, SITUATIONS, ShownPipeline
+from .shown_pipeline import BUSY, EVIL, NOW, SITUATIONS, ShownPipeline
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it")
 
 pytestmark = pytest.mark.browser
 
 IMAGES: Final = ROOT / "docs" / "images"
-WIDE, PHONE = {"width": 1200, "height": 900}, {"width": 420, "height": 900}
+PICTURES: Final = ROOT / "build" / "pages"
+WIDE, PHONE = {"width": 1200, "height": 950}, {"width": 420, "height": 950}
 
 CONTRAST: Final = """() => {
   const number = (colour) => {
@@ -94,7 +102,7 @@ def opened(browser: Any, begin: Callable[..., Monitor]) -> Iterator[Open]:
     ) -> Any:
         monitor = begin("orders")
         if pipeline is not None:
-            monitor.tell(pipeline)
+            monitor.routes.tell(pipeline)
         contexts.append(browser.new_context(viewport=size, color_scheme=scheme))
         page = contexts[-1].new_page()
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -127,11 +135,25 @@ def test_a_page_can_be_read(
     texts = page.evaluate(CONTRAST)
     assert len(texts) > 3
     assert [(round(ratio, 2), text) for ratio, text in texts if ratio < 4.5] == []
-    if (size, path) == (WIDE, "/") and scheme == "light" and situation not in ("hostile-names", "stands-by"):
-        IMAGES.mkdir(exist_ok=True)
+    look_at(page, f"{situation}{path.replace('/', '-').rstrip('-')}-{size['width']}-{scheme}")
+
+
+SHOWN: Final = {
+    "well-1200-light": "page-well",
+    "restarting-1200-light": "page-restarting",
+    "failed-420-dark": "page-narrow",
+}
+"""Which pictures docs show, of the upper part of a page."""
+
+
+def look_at(page: Any, name: str) -> None:
+    """Write a picture of a page for those who change it, and a small one for docs if they show it."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    if name in SHOWN:
         # In few colours, so that the repository stays small.
-        picture = Image.open(BytesIO(page.screenshot(full_page=True))).quantize(32)
-        picture.save(IMAGES / f"page-{situation}.png", optimize=True)
+        picture = Image.open(BytesIO(page.screenshot())).quantize(32)
+        picture.save(IMAGES / f"{SHOWN[name]}.png", optimize=True)
 
 
 def test_the_keyboard_reaches_everything_and_sees_where_it_is(opened: Open) -> None:
@@ -220,7 +242,7 @@ def test_a_word_explains_itself_to_pointer_and_keys(opened: Open) -> None:
 
 def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor]) -> None:
     monitor = begin("orders")
-    monitor.tell(ShownPipeline())
+    monitor.routes.tell(ShownPipeline())
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()
     page.goto(monitor.url)
@@ -236,7 +258,7 @@ def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor
 def in_charge(browser: Any, begin: Callable[..., Monitor]) -> Iterator[tuple[Any, ShownPipeline]]:
     """A page of a driver with a token, and the pipeline."""
     monitor, pipeline = begin("orders", token="secret"), ShownPipeline()
-    monitor.tell(pipeline)
+    monitor.routes.tell(pipeline)
     context = browser.new_context(viewport=PHONE, http_credentials={"username": "me", "password": "secret"})
     page = context.new_page()
     page.goto(monitor.url)
@@ -281,3 +303,26 @@ def test_an_action_asks_once_and_says_how_it_ended(in_charge: tuple[Any, ShownPi
         ("by-customer", 3, "1 min"),
         ("last", False),
     ]
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_the_list_of_a_storage_can_be_read_and_leads_to_each_pipeline(
+    browser: Any, tmp_path: Path, size: dict[str, int]
+) -> None:
+    for name in ("orders", "returns"):
+        catalog = Catalog(LocalStore(tmp_path / name))
+        generation = catalog.take_over("me", 1.0).generation
+        catalog.commit(make_manifest(1, generation, triggered_at=NOW - 12, completed_at=NOW - 10))
+    monitor = Monitor.begin(StorageRoutes(StoredPipelines(str(tmp_path), lambda: NOW)), Page("127.0.0.1:0"))
+    context = browser.new_context(viewport=size)
+    page = context.new_page()
+    page.goto(monitor.url)
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert [(ratio, text) for ratio, text in page.evaluate(CONTRAST) if ratio < 4.5] == []
+    look_at(page, f"storage-{size['width']}-light")
+    page.get_by_role("link", name="returns").click()
+    page.get_by_role("link", name="day").click()
+    assert page.url == f"{monitor.url}/pipelines/returns/?span=day"
+    assert page.locator("h1").inner_text() == "returns"
+    context.close()
+    monitor.close()

@@ -20,6 +20,7 @@ from chandy.coordinator.listening import Page, address
 from chandy.coordinator.monitor import connections
 from chandy.coordinator.monitor.facts import Facts
 from chandy.coordinator.monitor.metrics import CONTENT_TYPE
+from chandy.coordinator.monitor.pipeline_routes import PipelineRoutes
 from chandy.coordinator.monitor.server import Monitor
 
 from ...waiting import DEADLINE
@@ -33,7 +34,7 @@ def test_a_driver_answers_before_it_leads_and_once_it_does(begin: Callable[..., 
     assert ask(monitor, "/healthz") == (200, "ok\n")
     assert ask(monitor, "/readyz") == (503, "the driver stands by, or takes the pipeline over\n")
     assert 'chandy_driver_state{pipeline="p",state="stands by"} 1.0' in ask(monitor, "/metrics")[1]
-    monitor.tell(KnownPipeline())
+    monitor.routes.tell(KnownPipeline())
     assert ask(monitor, "/readyz") == (200, "ready\n")
     status, text = ask(monitor, "/metrics")
     assert status == 200
@@ -66,7 +67,7 @@ def test_a_token_is_asked_for_but_not_to_know_that_the_process_answers(begin: Ca
 
 def test_a_token_for_reading_reads_and_gives_no_orders(begin: Callable[..., Monitor]) -> None:
     monitor = begin(token="secret", read_token="look")
-    monitor.tell(pipeline := KnownPipeline())
+    monitor.routes.tell(pipeline := KnownPipeline())
     for path in ("/", "/checkpoints/1", "/metrics", "/api/v1", "/api/v1/assignment", "/api/v1/openapi.json"):
         for token in ("secret", "look"):
             assert ask(monitor, path, Authorization=f"Bearer {token}")[0] == 200
@@ -80,7 +81,7 @@ def test_a_token_for_reading_reads_and_gives_no_orders(begin: Callable[..., Moni
 
 def test_nobody_gives_orders_where_there_is_a_token_for_reading_alone(begin: Callable[..., Monitor]) -> None:
     monitor = begin(read_token="look")
-    monitor.tell(KnownPipeline())
+    monitor.routes.tell(KnownPipeline())
     assert ask(monitor, "/metrics")[0] == 401
     assert ask(monitor, "/metrics", Authorization="Bearer look")[0] == 200
     assert ask(monitor, "/api/v1/stop", "POST", b"{}")[0] == 401
@@ -111,7 +112,7 @@ def basic(user: str, password: str) -> str:
 
 def test_a_browser_gives_the_token_as_a_password_and_may_only_read(begin: Callable[..., Monitor]) -> None:
     monitor = begin(token="s:\u00e9cret")
-    monitor.tell(pipeline := KnownPipeline())
+    monitor.routes.tell(pipeline := KnownPipeline())
     given = basic("anybody", "s:\u00e9cret")
     for path in ("/", "/checkpoints/1", "/metrics", "/api/v1"):
         assert ask(monitor, path, Authorization=given)[0] == 200
@@ -125,7 +126,7 @@ def test_people_get_pages(begin: Callable[..., Monitor]) -> None:
     assert status == 200
     assert "the driver stands by" in text
     assert ask(monitor, "/checkpoints/1")[0] == 404
-    monitor.tell(KnownPipeline())
+    monitor.routes.tell(KnownPipeline())
     assert "the latest checkpoint completed 10 s ago" in ask(monitor, "/")[1]
     assert "Checkpoint 1" in ask(monitor, "/checkpoints/1")[1]
     for unknown in ("4", "x", "-1", "1/2"):
@@ -204,7 +205,7 @@ def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -
     def broken() -> Facts:
         raise RuntimeError("a bug")
 
-    monitor.tell(KnownPipeline(read=broken))
+    monitor.routes.tell(KnownPipeline(read=broken))
     assert ask(monitor, "/metrics")[0] == 500
     assert ask(monitor, "/healthz")[0] == 200
 
@@ -212,14 +213,14 @@ def test_an_error_while_it_answers_is_an_answer(begin: Callable[..., Monitor]) -
 def test_a_port_that_is_taken_is_said_at_once(begin: Callable[..., Monitor]) -> None:
     taken = urlsplit(begin().url).port or 0
     with pytest.raises(SetupError, match=f"cannot be served on 127.0.0.1:{taken}"):
-        Monitor.begin("p", Page(f"127.0.0.1:{taken}"))
+        Monitor.begin(PipelineRoutes("p"), Page(f"127.0.0.1:{taken}"))
 
 
 def test_files_for_tls_that_cannot_be_used_are_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "wrong.pem").write_text("no certificate")
     for file in ("wrong.pem", "missing.pem"):
         with pytest.raises(SetupError, match="files for TLS"):
-            Monitor.begin("p", Page("127.0.0.1:0", certificate=str(tmp_path / file)))
+            Monitor.begin(PipelineRoutes("p"), Page("127.0.0.1:0", certificate=str(tmp_path / file)))
 
 
 def test_it_answers_by_tls(begin: Callable[..., Monitor], tmp_path: Path) -> None:

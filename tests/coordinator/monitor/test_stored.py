@@ -101,7 +101,7 @@ def test_a_store_that_is_away_is_said_and_what_was_read_is_still_shown() -> None
 
 def test_every_request_has_an_answer_and_none_is_an_order(begin: Begin) -> None:
     monitor = begin()
-    monitor.tell(StoredPipeline(fill(MemoryStore(), 1), lambda: 100.0))
+    monitor.routes.tell(StoredPipeline(fill(MemoryStore(), 1), lambda: 100.0))
     paths = [path for path, methods in described(monitor)["paths"].items() if "get" in methods]
     for path in paths:
         status, _ = ask(monitor, path.replace("{id}", "1").replace("{operator}", "totals?key=1"))
@@ -111,7 +111,7 @@ def test_every_request_has_an_answer_and_none_is_an_order(begin: Begin) -> None:
     assert ask(monitor, "/checkpoints/1")[0] == 200
     assert ask(monitor, "/api/v1/checkpoints", "POST")[0] == 403
     told = begin(token="secret")
-    told.tell(StoredPipeline(Catalog(MemoryStore()), lambda: 100.0))
+    told.routes.tell(StoredPipeline(Catalog(MemoryStore()), lambda: 100.0))
     status, text = ask(told, "/api/v1/checkpoints", "POST", authorization="Bearer secret")
     assert (status, "no driver is asked" in text) == (503, True)
 
@@ -147,7 +147,6 @@ def test_the_command_serves_until_it_is_ended(tmp_path: Path, end: signal.Signal
     ("arguments", "says"),
     [
         (["nowhere"], "found no pipeline"),
-        (["storage"], "found a, b; name one: by its folder"),
         (["storage", "--pipeline", "c"], "the name of one that is there"),
     ],
 )

@@ -30,7 +30,7 @@ def top(*arguments: str, **environment: str) -> Result:
 
 def test_it_shows_what_the_driver_tells(begin: Begin) -> None:
     monitor = begin()
-    monitor.tell(KnownPipeline())
+    monitor.routes.tell(KnownPipeline())
     found = top(f"{monitor.url}/", "--once")
     assert found.exit_code == 0, found.output
     lines = [" ".join(line.split()) for line in found.output.splitlines()]
@@ -54,7 +54,7 @@ def test_it_says_what_is_wrong_and_takes_nothing_for_markup(begin: Begin) -> Non
         because="[red]out of luck[/]",
         queries={"[b]": QueryFacts(QueryPhase.ENDED, 1)},
     )
-    monitor.tell(KnownPipeline(read=lambda: facts))
+    monitor.routes.tell(KnownPipeline(read=lambda: facts))
     found = top(monitor.url, "--once").output
     assert "✗ not well" in found
     assert "the pipeline has failed for good: [red]out of luck[/]" in found
@@ -69,7 +69,7 @@ def test_a_terminal_gets_nothing_that_it_would_obey(begin: Begin) -> None:
         because="\x1b]0;t\x07 \x9b2J",
         queries={"\u202eq\r": QueryFacts(QueryPhase.ENDED, 1)},
     )
-    monitor.tell(KnownPipeline(read=lambda: facts))
+    monitor.routes.tell(KnownPipeline(read=lambda: facts))
     found = top(monitor.url, "--once").output
     assert r"\x1b]0;t\x07 \x9b2J" in found
     assert r"\u202eq\r" in found
@@ -88,7 +88,7 @@ def test_the_token_goes_to_the_address_that_was_given_and_to_no_other(begin: Beg
 
     # It would answer.
     elsewhere = begin()
-    elsewhere.tell(KnownPipeline())
+    elsewhere.routes.tell(KnownPipeline())
     with HTTPServer(("127.0.0.1", 0), Redirecting) as server:
         serving = threading.Thread(target=server.handle_request, daemon=True)
         serving.start()
@@ -100,7 +100,7 @@ def test_the_token_goes_to_the_address_that_was_given_and_to_no_other(begin: Beg
 
 def test_the_token_is_in_a_file_or_in_the_environment(begin: Begin, tmp_path: Path) -> None:
     monitor = begin(token="secret")
-    monitor.tell(KnownPipeline())
+    monitor.routes.tell(KnownPipeline())
     file = tmp_path / "token"
     file.write_text("secret\n")
     assert top(monitor.url, "--once", "--token-file", str(file)).exit_code == 0
@@ -123,7 +123,7 @@ def test_there_is_nothing_to_show(begin: Begin) -> None:
 
 
 def test_it_goes_on_while_the_driver_starts_again(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monitor, turns = begin(), iter([lambda: monitor.tell(KnownPipeline()), lambda: None])
+    monitor, turns = begin(), iter([lambda: monitor.routes.tell(KnownPipeline()), lambda: None])
 
     def sleep(seconds: float) -> None:
         assert seconds == 0.5

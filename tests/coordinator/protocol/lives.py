@@ -112,6 +112,7 @@ from chandy.storage.errors import (
 from chandy.storage.store import Store
 
 from ...troubled_store import TROUBLES, StoreDownError, TroubledStore
+from ..life_events import FAILED
 from ..limits import limits_of
 from ..stepped_executor import SteppedExecutor, UnreadableError, Work
 from ..strict_machine import StrictStateMachine
@@ -722,13 +723,13 @@ class Attempt:
 class WatchedMachine(StrictStateMachine):
     """Keeps what it was told and has answered, and has a life look at it after each event."""
 
-    life: Life | None = None
+    watcher: Life | None = None
 
     @override
     def handle(self, event: on.Event[on.Answer], now: float) -> Outcome[on.Answer]:
-        if self.life is None:
+        if self.watcher is None:
             return super().handle(event, now)
-        events, outcomes = self.life.events, self.life.outcomes_of_events
+        events, outcomes = self.watcher.events, self.watcher.outcomes_of_events
         events.append(LoggedEvent(len(events), now, event))
         # An event that is refused has no outcome.
         outcomes.append(None)
@@ -740,7 +741,7 @@ class WatchedMachine(StrictStateMachine):
             assert committed == {name: query.committed for name, query in self.queries.items()}
             raise
         outcomes[-1] = outcome
-        self.life.look(event, outcome)
+        self.watcher.look(event, outcome)
         return outcome
 
 
@@ -783,7 +784,7 @@ class Life(SteppedExecutor):
         self.events: list[LoggedEvent] = []
         self.outcomes_of_events: list[Outcome[Any] | None] = []
         super().__init__(self.new_machine(), catalog)
-        self.machine.life = self
+        self.machine.watcher = self
         self.fails_late = False
         """Whether the driver cannot read its files after a cut was chosen."""
         self.messages: list[Ack | Decline] = []
@@ -873,9 +874,14 @@ class Life(SteppedExecutor):
 
     def decide(self, event: decisions.Event) -> None:
         """Let something happen to the queries, and do what cannot wait for the end of the delay."""
-        match self.recovery.handle(event, self.world.tick()):
-            case decisions.SuspendCheckpoints(cause):
-                self.handle(on.Suspended(str(cause)))
+        self.decided(event)
+
+    def decided(self, event: decisions.Event) -> decisions.Decision:
+        """Return the decision about an event, once the protocol has been told of what it changes."""
+        before, decision = self.recovery.life, self.recovery.handle(event, self.world.tick())
+        if self.recovery.life is not before:
+            self.handle(on.LifeChanged(self.recovery.life))
+        return decision
 
     def check_replay(self) -> None:
         """The same events lead to the same outcomes and to the same state."""
@@ -949,7 +955,7 @@ class Life(SteppedExecutor):
         self.decide(decisions.CheckpointsFailed(error, self.world.tick()))
 
     def fenced(self, error: FencedError) -> None:
-        self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
+        self.handle(FAILED)
 
     def shards_not_opened(self, query_id: str, why: str, code: object = None) -> None:
         assert self is not self.world.life, f"what was restored is damaged: {why}"
@@ -1105,7 +1111,7 @@ class Life(SteppedExecutor):
         self.runs[query] = run
         self.recorded[query_id] = self.round
         started = decisions.RunStarted(query, number, query_id, resume_point is not None)
-        self.recovery.handle(started, self.world.tick())
+        self.decided(started)
 
     # --- failures -------------------------------------------------------------------------------------------
 
@@ -1127,7 +1133,7 @@ class Life(SteppedExecutor):
             fails_at: the step back that fails.
             checked: whether it was checked just before that there is no successor.
         """
-        decision = self.recovery.handle(decisions.DelayOver(), self.world.tick())
+        decision = self.decided(decisions.DelayOver())
         match decision:
             case decisions.RestartInPlace(queries):
                 for query in queries:
@@ -1135,18 +1141,18 @@ class Life(SteppedExecutor):
                     run.number = next(_unique)
                     run.done.clear()
                     started = decisions.RunStarted(query, run.number, run.query_id)
-                    self.recovery.handle(started, self.world.tick())
-                    self.recovery.handle(decisions.RestartedInPlace(query), self.world.tick())
+                    self.decided(started)
+                    self.decided(decisions.RestartedInPlace(query))
             case decisions.RollBack() as back:
                 try:
                     rollback.go_back(Rollback(self, fails_at, checked), resume=back.resume)
                 except FencedError as error:
-                    self.recovery.handle(decisions.RestartFailed(error, final=True), self.world.tick())
-                    self.handle(on.Closed(Reason.COORDINATOR_SUSPENDED))
+                    self.decided(decisions.RestartFailed(error, final=True))
+                    self.handle(FAILED)
                 except StoreDownError as error:
                     self.decide(decisions.RestartFailed(error, final=False))
                 else:
-                    self.recovery.handle(decisions.WentBack(), self.world.tick())
+                    self.decided(decisions.WentBack())
 
     # --- stopping -------------------------------------------------------------------------------------------
 
@@ -1155,7 +1161,7 @@ class Life(SteppedExecutor):
         self.decide(decisions.StopRequested())
         for query, run in self.runs.items():
             run.stands = True
-            self.recovery.handle(decisions.RunStopped(query, run.number), self.world.tick())
+            self.decided(decisions.RunStopped(query, run.number))
             self.handle(on.QueryStopped(query, run.committed))
         return self.handle(on.CheckpointRequested(CheckpointKind.SAVEPOINT, target, is_final=True))
 
@@ -1167,8 +1173,8 @@ class Life(SteppedExecutor):
             for query, run in self.runs.items():
                 run.number = next(_unique)
                 started = decisions.RunStarted(query, run.number, run.query_id)
-                self.recovery.handle(started, self.world.tick())
-        self.recovery.handle(decisions.StopWithdrawn(), self.world.tick())
+                self.decided(started)
+        self.decided(decisions.StopWithdrawn())
 
     def plan(self, run: Run, size: int) -> None:
         if run.planned > run.committed:
@@ -1307,7 +1313,7 @@ class Rollback:
 
     def suspend_checkpoints(self) -> None:
         self.step("suspend_checkpoints")
-        self.life.handle(on.Suspended("state lost"))
+        self.life.decide(decisions.GoingBack("state lost", self.life.world.tick()))
 
     def settle_manifests(self) -> None:
         self.step("settle_manifests")
@@ -1318,7 +1324,7 @@ class Rollback:
         life.point = base_point(life.machine) or life.initial
         life.base = base_of(life.point)
         life.round += 1
-        life.recovery.handle(decisions.StateGivenUp(), life.world.tick())
+        life.decided(decisions.StateGivenUp())
         return life.point
 
     def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Resumable]:
@@ -1909,7 +1915,7 @@ class Machine(RuleBasedStateMachine):
         if gives_up:
             # It looked for a successor just before there was one.
             lost = decisions.HostLost("the zombie has lost a host", self.world.tick())
-            zombie.recovery.handle(lost, self.world.tick())
+            zombie.decided(lost)
             zombie.recover(checked=True)
         zombie.quiet()
         self.world.life.quiet()

@@ -25,6 +25,7 @@ from chandy.storage.checkpoints.manifest import QueryRecord
 from chandy.storage.errors import ChandyError
 
 from ...effort import always_kept, until_found
+from ..life_events import FENCED, RUNS, STOPPED, going_back
 from .bench import SHARDS, Bench, handle, hello_on
 
 MACHINES = {"one": "a", "two": "b", "three": "c"}
@@ -171,7 +172,7 @@ def test_checkpoints_of_a_drain_that_fail_do_not_count_and_come_no_faster_than_t
 def test_a_drain_that_does_not_get_there_ends_with_the_reason(ends: str) -> None:
     made = bench()
     request = drain(made, seconds=20.0)
-    made(on.Suspended("a query has failed"))
+    made(going_back("a query has failed"))
     if ends == "its time is up":
         made.now += 20.0
         made(on.Tick())
@@ -179,7 +180,7 @@ def test_a_drain_that_does_not_get_there_ends_with_the_reason(ends: str) -> None
         with pytest.raises(DrainError, match=r"'one' is not drained yet.* 1: shard 0 of 'up-op'"):
             request.check()
         return
-    made(on.Closed(Reason.FENCED if "another" in ends else Reason.COORDINATOR_SHUTDOWN))
+    made(FENCED if "another" in ends else STOPPED)
     assert request.phase is RequestPhase.CANCELLED
     with pytest.raises(DrainError, match="FENCED" if "another" in ends else "COORDINATOR_SHUTDOWN"):
         request.check()
@@ -317,10 +318,11 @@ class DrainedPipeline(RuleBasedStateMachine):
     @rule()
     def it_goes_back(self) -> None:
         self.run += 1
-        self.tell(on.Suspended("a query has failed"))
+        self.tell(going_back("a query has failed"))
         for name, reads in (("up", ()), ("down", ("up",))):
             self.made.add(name, reads, {}, id=f"id{self.run}")
         self.must_go_back = False
+        self.tell(RUNS)
         self.tell(on.PipelineRestored(None))
 
     @rule(which=st.integers(0, 5))

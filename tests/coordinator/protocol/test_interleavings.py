@@ -18,6 +18,7 @@ from chandy.coordinator.execution.checkpoint_jobs import CheckpointJobs
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import life
 from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
@@ -28,7 +29,6 @@ from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery import decisions
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.restore import resume
 from chandy.state.errors import ShardRefusedError
@@ -366,7 +366,7 @@ def resume_one_query_without_the_other(patch: pytest.MonkeyPatch) -> None:
 
 def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     """Checkpoints of the state that is given up go on."""
-    patch.setattr(CheckpointStateMachine, "_suspend", lambda machine, cause, now: None)
+    patch.setattr(life.Life, "takes_checkpoints", property(lambda one: not one.is_over))
 
 
 def give_up_a_verified_checkpoint_for_an_unverified_one(patch: pytest.MonkeyPatch) -> None:
@@ -466,7 +466,7 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def let_a_stop_wait_for_a_pipeline_that_must_go_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RecoveryStateMachine, "_hold", lambda machine: decisions.DoNothing())
+    patch.setattr(Admission, "suspend", lambda admission, cause: None)
 
 
 def let_a_stop_wait_between_two_attempts_to_go_back(patch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from chandy.coordinator.protocol.errors import InvariantBrokenError
 from chandy.coordinator.protocol.instructions import FailPipeline
 from chandy.coordinator.protocol.invariants import CheckedStateMachine, broken_invariants
 from chandy.coordinator.protocol.pending import CheckpointPhase
-from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind
 
+from ..life_events import STOPPED, going_back
 from .bench import Bench, hello
 
 Break = Callable[[Bench], object]
@@ -39,7 +39,7 @@ def add_move(bench: Bench, **differs: object) -> None:
 
 
 def close_without_clearing(bench: Bench) -> None:
-    bench.machine.admission.closed = Reason.COORDINATOR_SHUTDOWN
+    bench.machine.told.life = STOPPED.life
 
 
 BROKEN: list[tuple[Break, str]] = [
@@ -52,7 +52,7 @@ BROKEN: list[tuple[Break, str]] = [
     (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", CheckpointPhase.ABORTED), "is aborted"),
     (lambda b: setattr(b.machine.checkpoints.pending[1], "base", 7), "has been dropped"),
     (lambda b: setattr(b.machine.checkpoints, "next_id", 1), "the next is 1"),
-    (lambda b: setattr(b.machine.admission, "suspended", True), "no checkpoint may run"),
+    (lambda b: setattr(b.machine.told, "life", going_back("lost").life), "no checkpoint may run"),
     (lambda b: setattr(b.machine.limits, "max_concurrent", 0), "0 may be"),
     (close_without_clearing, "although the coordinator is closed"),
     (lambda b: add_move(b, query="none"), "belongs to no query"),

@@ -12,6 +12,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.storage.checkpoints.manifest import CheckpointKind, EpochRecord, OutputRecord, QueryRecord
 
+from ..life_events import RUNS, STOPPED, going_back
 from .bench import ROOT, Bench, handle
 
 
@@ -199,7 +200,7 @@ def test_a_request_has_its_full_time_again_once_the_target_is_back() -> None:
     bench.completed()
     bench.now += 500
     bench(on.Tick())
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
     bench.published(1)
     bench(on.Tick(), bench.now + 29)
     assert bench.reasons() == []
@@ -218,7 +219,8 @@ def test_going_back_ends_nothing_that_is_being_published() -> None:
     bench = Outputs()
     request = bench.request()
     bench.complete(1)
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
+    bench(RUNS)
     bench(on.PipelineRestored(1))
     assert bench.answered == []
     bench.published(1)
@@ -229,7 +231,7 @@ def test_when_the_coordinator_closes_what_is_complete_is_answered() -> None:
     bench = Outputs()
     request = bench.request()
     bench.complete(1)
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(STOPPED)
     assert bench.answered == [request]
     assert bench.reasons() == []
     bench.published(1)
@@ -242,7 +244,7 @@ def test_a_checkpoint_that_completes_after_the_coordinator_has_closed_is_answere
     request = bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(STOPPED)
     bench.finalize(1)
     assert bench.answered == [request]
     assert bench.of(do.Publish) == [do.Publish(1, ("down", "up"))]

@@ -29,6 +29,7 @@ from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, Snapsho
 from chandy.state.shards import ShardId
 
 from ...effort import always_kept, sampled, some, until_found
+from ..life_events import going_back
 from .bench import Bench, hello_on
 from .lives import QUERY, SMALL, World
 from .losing_machine import LosingMachine, begun, finish, lose, zombie_attempts
@@ -154,7 +155,7 @@ def test_a_host_that_cannot_read_the_changelogs_opens_nothing(next_host: HostHel
 def test_the_pipeline_goes_back_at_once_if(why: str) -> None:
     made = bench()
     if why == "the pipeline goes back":
-        made(on.Suspended("a query has failed"))
+        made(going_back("a query has failed"))
     hello = hello_on("a", "one") if why == "it keeps none" else A
     made(on.HostLeft(hello, is_silent=why == "it is silent"))
     assert made.of(do.GoBack)

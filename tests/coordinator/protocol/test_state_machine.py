@@ -27,6 +27,7 @@ from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
 
 from ...builders import make_manifest
+from ..life_events import RUNS, STOPPED, going_back
 from .bench import ROOT, SHARDS, Bench, handle, hello
 
 # --- triggering ---------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() ->
 @pytest.mark.parametrize("kind", list(CheckpointKind))
 def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kind: CheckpointKind) -> None:
     bench = Bench()
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(STOPPED)
     bench.request(kind)
     bench(on.ScheduleStarted(0.0))
     bench(on.Tick(), bench.now + 1000)
@@ -428,9 +429,10 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     bench.request()
     bench.plan(1)
     waiting = bench.request()
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     assert bench.machine.checkpoints.pending == {}
+    bench(RUNS)
     bench(on.PipelineRestored(None))
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == [waiting]
 
@@ -756,8 +758,8 @@ def finalizing(
         on.QueryRemoved("up"),
         on.Tick(),
         on.HostLeft(hello("a")),
-        on.Suspended("a host is gone"),
-        on.Closed(Reason.COORDINATOR_SHUTDOWN),
+        going_back("a host is gone"),
+        STOPPED,
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -851,7 +853,7 @@ def test_a_request_that_cannot_begin_fails_after_its_timeout(kind: CheckpointKin
     bench = Bench(timeout="30 s", savepoint_timeout="60 s", retained=1)
     match why:
         case "going back":
-            bench(on.Suspended("a host is gone"))
+            bench(going_back("a host is gone"))
         case "deletions":
             for _ in range(3):
                 bench.completed()
@@ -884,10 +886,11 @@ def test_a_request_waits_as_long_as_those_before_it_make_headway() -> None:
 
 def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> None:
     bench = Bench()
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
     waiting = bench.request(CheckpointKind.SAVEPOINT)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
+    bench(RUNS)
     bench(on.PipelineRestored(None))
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
@@ -898,7 +901,7 @@ def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back()
     bench.plan(1)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert list(bench.machine.admission.queue) == [asked]
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
     assert [r.request.number for r in bench.of(do.Reject)] == [1, 2]
     assert bench.reasons() == [Reason.JOB_FAILOVER] * 2
 
@@ -916,6 +919,7 @@ def test_checkpoints_go_on_without_statistics() -> None:
         bench.settle_deletions()
     bench.request()
     bench.fail(4)
+    bench(RUNS)
     bench(on.PipelineRestored(3))
     assert len(bench.of(do.Resolve)) == 3
     assert bench.reasons() == [Reason.DECLINED]
@@ -1256,8 +1260,8 @@ def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
     bench.request()
     bench.request()
     bench.request()
-    bench(on.Suspended("a host is gone"))
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(going_back("a host is gone"))
+    bench(STOPPED)
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS, Reason.JOB_FAILOVER, Reason.COORDINATOR_SHUTDOWN]
     assert bench.of(do.FailPipeline) == []
 
@@ -1411,7 +1415,7 @@ def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_i
     bench(on.ScheduleStarted(0.0))
     requests = [bench.request() for _ in range(3)]
     bench.plan(1)
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(STOPPED)
     assert {reject.request for reject in bench.of(do.Reject)} == set(requests)
     assert set(bench.reasons()) == {Reason.COORDINATOR_SHUTDOWN}
     assert [d.checkpoint for d in bench.of(do.DiscardAborted)] == [1, 2]
@@ -1431,7 +1435,7 @@ def test_a_manifest_that_is_being_written_when_the_end_comes_still_counts() -> N
     request = bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(on.Closed(Reason.COORDINATOR_SHUTDOWN))
+    bench(STOPPED)
     manifest = bench.finalize(1)
     assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
     assert bench.reasons() == []
@@ -1464,7 +1468,7 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
     assert bench.machine.checkpoints.pending[1].phase is CheckpointPhase.FINALIZING
     assert bench.finalize(1).id == 1
 
@@ -1472,7 +1476,8 @@ def test_a_checkpoint_whose_manifest_is_being_written_does_not_end_when_the_pipe
 @pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
 def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
     bench = Bench()
-    bench(on.Suspended("a host is gone"))
+    bench(going_back("a host is gone"))
+    bench(RUNS)
     bench(on.PipelineRestored(checkpoint))
     statistics = bench.machine.checkpoints.history.snapshot()
     assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)

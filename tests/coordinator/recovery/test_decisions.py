@@ -24,7 +24,7 @@ from chandy.coordinator.errors import (
     QueryFailedError,
     RescaledError,
 )
-from chandy.coordinator.protocol.life import NEXT
+from chandy.coordinator.protocol.life import NEXT, LifePhase
 from chandy.coordinator.protocol.user_requests import RequestPhase, UserRequest
 from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery.query_lives import QueryLives
@@ -500,7 +500,8 @@ def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> No
     made = machine()
     decisions(made, on.HostLost("killed", 1.0), on.DelayOver(), on.StateGivenUp(), on.StopRequested())
     lost = PipelineFailedError("no JVM")
-    assert isinstance(made.handle(on.RestartFailed(lost, final=False), 5.0), on.SuspendCheckpoints)
+    assert made.handle(on.RestartFailed(lost, final=False), 5.0) == on.DoNothing()
+    assert made.life.phase is LifePhase.STOPPING
     assert isinstance(made.handle(on.StopWithdrawn(), 20.0), on.WaitToRestart)
     assert isinstance(made.handle(on.DelayOver(), 21.0), on.RollBack)
 
@@ -525,8 +526,9 @@ def test_a_stop_is_told_that_the_pipeline_must_go_back(when: str) -> None:
             found = decisions(made, lost, on.DelayOver(), on.StateGivenUp(), failed_once, stop)
         case "after":
             found = decisions(made, stop, lost)
-    assert isinstance(found[-1], on.SuspendCheckpoints)
+    assert found[-1] == on.DoNothing()
     assert made.must_go_back
+    assert not made.life.takes_checkpoints
 
 
 def test_a_stop_takes_its_savepoint_although_a_query_has_failed_on_its_own() -> None:
@@ -578,7 +580,7 @@ def test_nothing_restarts_while_the_pipeline_stops() -> None:
     found = decisions(
         made, failed(), on.StopRequested(), on.DelayOver(), on.HostLost("x", 3.0), on.DelayOver()
     )
-    assert found[2:] == [on.DoNothing(), on.SuspendCheckpoints(BOOM), on.DoNothing()]
+    assert found[2:] == [on.DoNothing()] * 3
     made.handle(on.StopWithdrawn(), 9.0)
     # What was lost meanwhile is still lost.
     assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.RollBack)

@@ -29,8 +29,8 @@ from chandy.coordinator.errors import (
 from chandy.coordinator.execution.questions import Questions
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.errors import CheckpointError
-from chandy.coordinator.protocol.events import Closed, Suspended
-from chandy.coordinator.protocol.life import QueryPhase
+from chandy.coordinator.protocol.events import LifeChanged
+from chandy.coordinator.protocol.life import Life, LifePhase, QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.protocol.statistics import CheckpointStatistics
@@ -155,6 +155,11 @@ class StillProtocol(Questions):
 
     def handle(self, event: object) -> None:
         self.events.append(event)
+
+    @property
+    def lives(self) -> list[Life]:
+        """What it was told of the life of the pipeline."""
+        return [event.life for event in self.events if isinstance(event, LifeChanged)]
 
 
 class KnownWatch(FenceProof):
@@ -802,7 +807,7 @@ def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_w
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert setup.supervisor.life.error is FENCED
-    assert Closed(Reason.FENCED) in setup.checkpoints.protocol.events
+    assert setup.checkpoints.protocol.lives[-1].phase is LifePhase.FENCED
 
 
 def test_an_end_waits_for_no_store_that_never_says_whether_there_is_a_successor() -> None:
@@ -951,16 +956,16 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(FENCED, Reason.FENCED), (PipelineFailedError("it"), Reason.COORDINATOR_SUSPENDED)],
+    ("error", "phase"),
+    [(FENCED, LifePhase.FENCED), (PipelineFailedError("it"), LifePhase.FAILED)],
 )
 def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: Reason
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, error: Exception, phase: LifePhase
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
-    assert Closed(reason) in setup.checkpoints.protocol.events
+    assert setup.checkpoints.protocol.lives[-1].phase is phase
 
 
 @pytest.mark.parametrize("restart", [ExponentialBackoff(initial="1 ms", attempts=None)])
@@ -1006,7 +1011,7 @@ def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
     assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
     # No checkpoint is taken of what may go on.
-    assert Closed(Reason.COORDINATOR_SUSPENDED) in setup.checkpoints.protocol.events
+    assert setup.checkpoints.protocol.lives[-1].phase is LifePhase.FAILED
     assert made[1].stopped.is_set()
     with pytest.raises(PipelineFailedError, match="query 'q' cannot be stopped"):
         queries[1].awaitTermination(DEADLINE)
@@ -1307,8 +1312,9 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
     setup.supervisor.state_lost("it was killed")
     eventually(lambda: setup.supervisor.life.setback is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
-    (suspended,) = [event for event in setup.checkpoints.protocol.events if isinstance(event, Suspended)]
-    assert "it was killed" in suspended.cause
+    stopping = setup.checkpoints.protocol.lives[-1]
+    assert (stopping.phase, stopping.takes_checkpoints) == (LifePhase.STOPPING, False)
+    assert "it was killed" in stopping.because
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
@@ -1322,7 +1328,7 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
         return starts[-1]
 
     def suspended() -> bool:
-        return any(isinstance(event, Suspended) for event in setup.checkpoints.protocol.events)
+        return not setup.checkpoints.protocol.lives[-1].takes_checkpoints
 
     monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
