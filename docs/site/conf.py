@@ -71,6 +71,10 @@ docs/benchmarks
 docs/comparison
 docs/design
 docs/internals
+docs/simulator
+docs/seeds
+docs/simulator
+docs/seeds
 CONTRIBUTING
 CHANGELOG
 ```

@@ -9,8 +9,11 @@ import sys
 import time
 from argparse import ArgumentParser
 
+import pytest
+
 from .coverage import Coverage
-from .runs import RunFailedError, find_in
+from .events import events_of
+from .runs import EVENTS, RATE, RunFailedError, find_in, run
 
 
 def main() -> int:
@@ -20,6 +23,8 @@ def main() -> int:
         "--seed", type=int, default=0, help="of the first run; the next ones follow (default: 0)"
     )
     parser.add_argument("--steps", type=int, default=1_000_000, help="to take at least (default: 1000000)")
+    parser.add_argument("--bug", help="put this bug into the product: the exit code is 0 if it is found")
+    parser.add_argument("--runs", type=int, default=40, help="in which a bug must be found (default: 40)")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets is part of what a seed decides.
@@ -29,6 +34,8 @@ def main() -> int:
             os.environ | {"PYTHONHASHSEED": "0"},
         )
     logging.disable(logging.CRITICAL)
+    if options.bug is not None:
+        return _finds(options.bug, range(options.seed, options.seed + options.runs))
     coverage, began = Coverage(), time.monotonic()
     try:
         find_in(itertools.count(options.seed), options.steps, coverage, lambda line: print(line, flush=True))
@@ -39,6 +46,22 @@ def main() -> int:
         print(coverage)
         print(f"{coverage.steps / (time.monotonic() - began):,.0f} steps a second")
     return 0
+
+
+def _finds(bug: str, seeds: range) -> int:
+    """Put a bug into the product; return 0 if one of the seeds finds it."""
+    from .bugs import put_in
+
+    with pytest.MonkeyPatch.context() as patch:
+        put_in(bug, patch)
+        for seed in seeds:
+            try:
+                run(seed, events_of(seed, EVENTS, RATE))
+            except Exception as error:  # noqa: BLE001 (whatever it is, it is found)
+                print(f"{bug}: found by seed {seed}, {type(error).__name__}: {error}")
+                return 0
+    print(f"{bug}: not found in {len(seeds)} runs")
+    return 1
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.storage.checkpoints import pins
 
 from ..mutation import mutate
+from .protocol_bugs import PROTOCOL_BUGS
 
 
 @attrs.frozen
@@ -190,7 +191,7 @@ BUGS: Final = (
         "a deletion forgets the checkpoints that are kept",
         0,
         checkpoint_jobs,
-        "discard_steps",
+        "discard",
         "deletable(gone, [*needed(), *remaining, *found])",
         "deletable(gone, [*remaining, *found])",
     ),
@@ -198,7 +199,7 @@ BUGS: Final = (
         "a deletion forgets the checkpoints that a reader has pinned",
         0,
         checkpoint_jobs,
-        "discard_steps",
+        "discard",
         "deletable(gone, [*needed(), *remaining, *found])",
         "deletable(gone, [*needed(), *found])",
     ),
@@ -206,7 +207,7 @@ BUGS: Final = (
         "a deletion takes a manifest for gone that the store has refused to delete",
         0,
         checkpoint_jobs,
-        "discard_steps",
+        "discard",
         "if one.id in given_up and manifest_key(one.id) not in failed]",
         "if one.id in given_up]",
     ),
@@ -283,7 +284,7 @@ BUGS: Final = (
         "a deletion deletes objects before their manifests",
         0,
         checkpoint_jobs,
-        "discard_steps",
+        "discard",
         "    failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}\n",
         """    others = [*needed(), *(yield from _others(store, {*by_id, *(one.id for one in needed())}))]
     _delete(store, sorted(deletable([one for one in by_id.values() if one.id in given_up], others)))
@@ -293,3 +294,9 @@ BUGS: Final = (
     ),
 )
 """All of them."""
+
+
+def put_in(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Put a bug into the product, by its name or the name of its function."""
+    found = {bug.name: bug.put_in for bug in BUGS} | {one.__name__: one for one in PROTOCOL_BUGS}
+    found[name](patch)

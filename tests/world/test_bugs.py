@@ -1,0 +1,48 @@
+"""Worlds find bugs that are put into the product."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ..effort import IS_FULL, sampled
+from .bugs import BUGS
+from .protocol_bugs import PROTOCOL_BUGS
+
+NAMES = [*(bug.name for bug in BUGS), *(put_in.__name__ for put_in in PROTOCOL_BUGS)]
+FOUND_EARLY = [
+    "the cut is chosen upstream first: a reader's cut is behind its writer's",
+    "an epoch is closed after its job was submitted",
+    "'begin batch' is answered without the fence proof",
+    "there is no trigger record before the cut",
+    "a job of the driver stores the progress after the newest batch, not after the cut",
+    "a checkpoint is announced before its manifest is written",
+    "a commit is noticed that has not happened",
+    "leave_out_a_shard_of_an_order",
+    "place_a_barrier_before_a_batch_that_has_passed",
+    "apply_a_batch_twice",
+    "snapshot_a_shard_before_the_staged_batch",
+    "build_on_whatever_was_stored_last",
+    "announce_before_the_manifest_is_durable",
+    "delete_a_successors_objects",
+    "never_look_for_a_successor",
+]
+"""What the first runs find. The ordinary run tries some of these, the full run all bugs."""
+RUNS = 40
+"""In so many runs a bug is found."""
+
+
+@pytest.mark.parametrize("name", NAMES if IS_FULL else sampled(FOUND_EARLY, 3))
+def test_a_world_finds(name: str) -> None:
+    # In a process of its own, in which the order of sets is that of the command line, too.
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.world", "--bug", name, "--runs", str(RUNS), "--seed", "5000"],
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
