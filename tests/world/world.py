@@ -87,6 +87,8 @@ class World:
         self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
         self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
         self.has_rocksdb = has_rocksdb
+        self.eagerness = 1.0 if chance.random() < 0.5 else 0.05
+        """How likely an executor starts a host at a moment at which it could."""
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
         self.bucket(self.root)
@@ -138,6 +140,8 @@ class World:
             for name in self.executors:
                 there = [host for host in driver.connected.values() if host.machine.name == name]
                 if any(host.process.is_alive for host in there) or not self.machines[name].is_on:
+                    continue
+                if self.scheduler.choices.stream("executors").random() > self.eagerness:
                     continue
                 host = self.state_hosts.start(
                     self.machines[name],
