@@ -18,7 +18,7 @@ ROOT = Path(chandy.storage.__path__[0]).parent
 PACKAGES = ("coordinator", "barrier", "state", "storage")
 """Each may import from those after it."""
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("", "cli", "face", "testing"),
+    ("", "cli", "conformance", "face", "testing"),
     ("coordinator",),
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "supervised_run"),
     ("wiring",),
@@ -52,7 +52,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "replicas": ("coordinator.replication",),
     "command line": ("coordinator.cli", "coordinator.face"),
     "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
-    "test kits": ("coordinator.testing", "state.testing"),
+    "test kits": ("coordinator.conformance", "coordinator.testing", "state.testing"),
 }
 """Packages and modules that could be left out. All others are the core: barriers, the protocol, execution, recovery,
 restore, leadership, hosts, keyed state, storage."""
