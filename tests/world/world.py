@@ -242,6 +242,7 @@ class World:
         ):
             raise AssertionError(f"nothing was in the way: {checkpoint}, {savepoint}")
         self.promises.whole()
+        self.promises.replays(leader)
 
     def _has_settled(self) -> bool:
         """Whether a driver leads, and every request has ended."""
