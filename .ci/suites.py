@@ -46,7 +46,7 @@ WIDEST = 180
 """Characters of a line that names a failed test below the table: who keeps the output may cut longer ones."""
 PIECES = 8
 """Lines that such a test has at most, with what went wrong."""
-LIMIT = float(os.environ.get("CHANDY_CI_LIMIT", "4500"))
+LIMIT = float(os.environ.get("CHANDY_CI_LIMIT", "3600"))
 """Seconds until a run is ended that hangs, ahead of who runs it: it then fails with a table and with what hung."""
 BEGUN = time.monotonic()
 RUNNING: list[subprocess.Popen[str]] = []

@@ -23,10 +23,12 @@ from .assigned_shard import Assignment, assigned_shards
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
+from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
 from .keyed_operators import KeyedOperators
+from .monitor.monitoring import Monitoring
 from .operators import name_taken
 from .permit import Permit
 from .protocol.events import DrainRequested
@@ -117,7 +119,16 @@ class CheckpointCoordinator(KeyedOperators):
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
             parts = assemble(
-                spark, self._pipeline, storage, self._config, restore, self._permit, closing, stand_by, within
+                spark,
+                self._pipeline,
+                storage,
+                self._config,
+                restore,
+                self._permit,
+                self._watch,
+                closing,
+                stand_by,
+                within,
             )
             self._closing = closing.pop_all()
         self._taken = parts.pipeline
@@ -131,7 +142,8 @@ class CheckpointCoordinator(KeyedOperators):
             config=self._config,
             pipeline=parts.pipeline,
             operators=parts.operators,
-            adopter=parts.adopter,
+            adopt=parts.adopter.begin,
+            sources=sources_of,
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
@@ -141,6 +153,12 @@ class CheckpointCoordinator(KeyedOperators):
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
         parts.observe(self)
+
+    def _watch(self, closing: ExitStack) -> Monitoring:
+        config = self._config
+        return Monitoring.begin(
+            self._pipeline, closing, page=config.page, on_event=config.on_event, traces=config.traces
+        )
 
     # --- starting -------------------------------------------------------------------------------------------
 

@@ -13,11 +13,9 @@ from ..state.operators import shard_ranges
 from ..state.operators.partitioning import default_tasks
 from ..storage import runtime
 from ..storage.logs import logger
-from .adopt.adopter import Adopter, Successor
 from .batch_aggregate import BatchAggregate, BatchWriter
 from .channels.observer import Channels
 from .config import CheckpointConfig
-from .connectors.recognition import SourceReader, sources_of
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, name_taken
@@ -33,6 +31,8 @@ from .sinks.sink import Sink
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.query_sink import TransactionalSink
 from .sinks.two_phase.sink_set import check_together
+from .sources.query_sources import QuerySources
+from .sources.reader import SourceReader
 from .spark import plan
 from .spark.writer_facts import WriterFacts, check, check_duration
 from .wiring.reachable_files import check_query_reach
@@ -118,7 +118,10 @@ class QueryStarter:
     config: CheckpointConfig
     pipeline: TakenPipeline
     operators: Operators
-    adopter: Adopter
+    adopt: Callable[[str, str, WriterFacts, Sink], None]
+    """Lets a query begin where one of plain Spark has stopped: its path, and the query's name, facts and sink."""
+    sources: Callable[[WriterFacts, SourceReader], QuerySources]
+    """Returns what there is to know of the sources of a query."""
     channels: Channels
     protocol: LockedProtocol
     supervisor: Supervisor
@@ -171,7 +174,7 @@ class QueryStarter:
         restore_point.check_query(point, name, facts.operators, permits)
         restore_point.check_outputs(point, name, sink.uids, permits)
         if request.adopt is not None:
-            self.adopter.begin(request.adopt, Successor(name, facts, sink))
+            self.adopt(request.adopt, name, facts, sink)
         definition = Definition(
             name=name,
             writer=planned.writer,
@@ -180,7 +183,7 @@ class QueryStarter:
             sink=sink,
             operators=self.operators.of_query(name, facts.operators),
             reads=request.reads,
-            sources=sources_of(facts, self._reader(name, sink)),
+            sources=self.sources(facts, self._reader(name, sink)),
             keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:

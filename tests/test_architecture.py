@@ -18,7 +18,7 @@ ROOT = Path(chandy.storage.__path__[0]).parent
 PACKAGES = ("coordinator", "barrier", "state", "storage")
 """Each may import from those after it."""
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("", "cli", "face", "testing"),
+    ("", "cli", "conformance", "face", "testing"),
     ("coordinator",),
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "supervised_run"),
     ("wiring",),
@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("aggregating", "savepoints"),
     ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
+    ("observer",),
     ("recovery",),
     ("restore",),
     ("hosts", "leadership"),
@@ -41,6 +42,51 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("protocol", "version"),
 )
 """The packages and modules of the coordinator, the faces first. Each may import from the layers after its own."""
+WINGS: dict[str, tuple[str, ...]] = {
+    "connectors": ("coordinator.connectors",),
+    "aggregates": ("state.aggregation", "coordinator.aggregating", "coordinator.batch_aggregate"),
+    "state as tables": ("state.reader", "state.writer", "coordinator.differences"),
+    "page and metrics": ("coordinator.monitor",),
+    "adopt": ("coordinator.adopt",),
+    "export": ("coordinator.export",),
+    "replicas": ("coordinator.replication",),
+    "command line": ("coordinator.cli", "coordinator.face"),
+    "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
+    "test kits": ("coordinator.conformance", "coordinator.testing", "state.testing"),
+}
+"""Packages and modules that could be left out. All others are the core: barriers, the protocol, execution, recovery,
+restore, leadership, hosts, keyed state, storage."""
+MEET: dict[tuple[str, str], str] = {
+    ("coordinator.coordinator", "adopt"): "adoption() and start(adopt=...)",
+    ("coordinator.coordinator", "aggregates"): "start() takes what aggregate_batches returned",
+    (
+        "coordinator.coordinator",
+        "connectors",
+    ): "it says which sources are known, and replicate() takes a registry",
+    ("coordinator.coordinator", "page and metrics"): "it makes the observer",
+    ("coordinator.coordinator", "replicas"): "replicate()",
+    ("coordinator.coordinator", "state as tables"): "largest_keys()",
+    ("coordinator.keyed_operators", "aggregates"): "aggregate() and aggregate_batches()",
+    ("coordinator.operators", "aggregates"): "the same",
+    ("coordinator.query_starter", "aggregates"): "what aggregate_batches returned is computed batch by batch",
+    ("coordinator.lookup", "state as tables"): "get() and largest_keys()",
+    ("coordinator.spark.partial_results", "aggregates"): "only there is the JVM reached, which combines rows",
+    ("coordinator.wiring.assembly", "adopt"): "it makes the parts of a coordinator",
+    ("storage.backends.open", "stores"): "fsspec has the schemes that no entry point names",
+    ("command line", "adopt"): "a command for each",
+    ("command line", "export"): "the same",
+    ("command line", "page and metrics"): "the same",
+    ("command line", "state as tables"): "the same",
+    ("connectors", "state as tables"): "changes of a state are a source",
+    ("export", "state as tables"): "a state becomes Parquet",
+    ("replicas", "aggregates"): "of an aggregate, results are replicated",
+    ("replicas", "connectors"): "it reads a source of changes, and may write messages with a registry",
+    ("replicas", "state as tables"): "it follows the changes of a state",
+    ("state as tables", "aggregates"): "an aggregate is shown as its results",
+    ("test kits", "aggregates"): "the tester computes them",
+    ("test kits", "state as tables"): "the tester shows a state",
+}
+"""Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}
 """Imports that the layers would allow: what knows Spark and what decides about checkpoints do not know each other."""
 PURE = {
@@ -247,6 +293,35 @@ def test_imports_point_down() -> None:
         if is_upward(name, other)
     ]
     assert not upward, "\n".join(upward)
+
+
+def wing_of(name: str) -> str | None:
+    """The wing that a module is part of; None: the core."""
+    return next(
+        (
+            wing
+            for wing, parts in WINGS.items()
+            if any(name == part or name.startswith(f"{part}.") for part in parts)
+        ),
+        None,
+    )
+
+
+def test_the_core_and_the_wings_meet_where_the_table_says_and_nowhere_else() -> None:
+    meetings = {
+        (wing_of(name) or name, wing): f"{name} imports {other}"
+        for name, others in imports().items()
+        for other in sorted(others & sources().keys())
+        if (wing := wing_of(other)) is not None and wing != wing_of(name)
+    }
+    unknown = [says for meeting, says in meetings.items() if meeting not in MEET]
+    assert not unknown, "\n".join(unknown)
+    assert sorted(MEET.keys() - meetings.keys()) == []
+
+
+def test_every_wing_is_there() -> None:
+    for part in (part for parts in WINGS.values() for part in parts):
+        assert part in sources(), part
 
 
 def is_decision(name: str) -> bool:

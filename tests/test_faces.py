@@ -23,7 +23,7 @@ def public_names(package: ModuleType) -> list[str]:
     return listed or [name for name, value in vars(package).items() if isinstance(value, type)]
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", (*FACES, "chandy.testing"))
 def test_every_name_that_a_package_hands_on_is_there(face: str) -> None:
     package = import_module(face)
     assert public_names(package) != []

@@ -92,29 +92,29 @@ class Adopter:
         target = None if successor is None else self._target(path, successor)
         return self._examine(found, target, self._stored(found, target))
 
-    def begin(self, path: str, successor: Successor) -> None:
+    def begin(self, path: str, query: str, facts: WriterFacts, sink: Sink) -> None:
         """Let a query that is about to start begin where a plain one has stopped, if this is its first start.
 
         Args:
             path: the ``checkpointLocation`` of the plain query.
-            successor: the query.
+            query, facts, sink: the query's name, the facts of its writer, and where it writes.
 
         Raises:
             AdoptionError: the checkpoint does not fit, is another one than was adopted before, went on since, or was
                 adopted by another query of the storage.
             FencedError: another driver has taken the pipeline over.
         """
-        if self.restored is not None and self.restored.has(successor.name):
+        if self.restored is not None and self.restored.has(query):
             log.info(
                 "nothing is adopted: the query goes on from a checkpoint of its own",
                 checkpoint=self.restored.manifest.id,
                 path=path,
             )
-            self._warn_if_moved(path, successor.name)
+            self._warn_if_moved(path, query)
             return
-        target = self._target(path, successor)
-        adopted = self._adopt(path, successor.name, target, successor.facts, successor.sink)
-        self.adoptions.add(successor.name, adopted.point)
+        target = self._target(path, Successor(query, facts, sink))
+        adopted = self._adopt(path, query, target, facts, sink)
+        self.adoptions.add(query, adopted.point)
 
     def _target(self, path: str, successor: Successor) -> Target:
         facts, location = successor.facts, successor.sink.location

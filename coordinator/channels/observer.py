@@ -16,8 +16,8 @@ from ...storage.errors import ChandyError, ObjectMissingError
 from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ...storage.store import Store
-from ..connectors.files import log as directory_log
 from ..query import Definition
+from ..sinks import directory_log
 from ..sinks.place import Topic
 from ..sinks.sink import Sink
 from ..spark.logs.compact_log import entry_number

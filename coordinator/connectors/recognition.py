@@ -11,43 +11,19 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from ...state.reader.names import FORMAT
 from ..sinks.place import directory_path
 from ..sources.query_sources import QuerySources
+from ..sources.reader import SourceReader
 from ..sources.remembered import RememberedLosses
 from ..spark.local_path import is_local, local_path
 from ..spark.writer_facts import KAFKA, SourceFacts, WriterFacts
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from ...storage.checkpoints.proof import FenceProof
-    from ...storage.store import Store
     from ..sources.source import Source
 
 GROUP: Final = "chandy.sources"
 """The group of entry points that name the sources of other distributions by their formats."""
-
-
-@attrs.frozen(kw_only=True)
-class SourceReader:
-    """The query that reads a source, and what a source may need of its pipeline."""
-
-    spark: SparkSession
-    pipeline: str
-    """The pipeline's name."""
-    query: str
-    """The query's name."""
-    store: Store
-    """The pipeline's own."""
-    proof: FenceProof
-    """That no successor has taken the pipeline over."""
-    taken_back: frozenset[str] = frozenset()
-    """The directories into which queries of the pipeline write by Spark's file sink, which a restore puts back."""
-    begins_anew: bool
-    """Whether the user wants it to begin anew, whatever earlier lives have done."""
 
 
 MakeSource = Callable[[SourceFacts, SourceReader], "Source | None"]

@@ -182,7 +182,7 @@ class ConnectedHosts:
         log.warning(
             "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
         )
-        self._protocol.handle_often(on.ShardGivenUp(failed.host, failed.query_id, failed.shard))
+        self._protocol.handle_often(failed)
         self._reports.shards_not_opened(failed.query_id, failed.why, failed.code)
 
     # --- orders ---------------------------------------------------------------------------------------------

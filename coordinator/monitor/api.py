@@ -22,6 +22,7 @@ from ...storage.logs import carried
 from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
 from ..errors import NotRescaledError, PipelineNameError
+from ..observer import Orders
 from ..protocol.errors import CheckpointError, DrainError
 from .documents import (
     CheckpointDetails,
@@ -33,7 +34,7 @@ from .documents import (
     StateOfKey,
     Taken,
 )
-from .facts import ObservedPipeline, Orders
+from .facts import ObservedPipeline
 from .openapi import Operation, description
 
 T = TypeVar("T")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 
@@ -13,18 +12,15 @@ from ...state.rpc.messages import DiskSpace
 from ...state.rpc.metrics import OperatorMetrics
 from ...storage.checkpoints.journal import JournalEntry
 from ...storage.checkpoints.manifest import ChannelRecord
-from ...storage.store import Store, StoreRequests
+from ...storage.store import StoreRequests
 from ..assigned_shard import AssignedShard, assigned_shards
-from ..checkpoint import Checkpoint
-from ..durations import Duration
-from ..execution.executor import CheckpointExecutor
+from ..observer import Orders, Running
 from ..protocol.life import LifePhase, QueryPhase
 from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
-from ..recovery.supervisor import Supervisor
 from ..replica_status import ReplicaStatus
 from .activity import Activity, QueryActivity
 from .journaling import JournalWriter
@@ -149,48 +145,6 @@ class Facts:
     """What the driver has asked of the store with the checkpoints; None: that is a disk of its machine."""
 
 
-class HasStatus(Protocol):
-    """A ``Replica``."""
-
-    @property
-    def status(self) -> ReplicaStatus:
-        """How far it has come."""
-        ...
-
-
-class Orders(Protocol):
-    """What can be asked of a pipeline besides facts: a ``CheckpointCoordinator``, whose docstrings say it all."""
-
-    @property
-    def replicas(self) -> Sequence[HasStatus]:
-        """Its replicas."""
-        ...
-
-    def checkpoint(self) -> Future[Checkpoint]:
-        """Take a checkpoint."""
-        ...
-
-    def savepoint(self, target: str | None) -> Future[Checkpoint]:
-        """Take a savepoint."""
-        ...
-
-    def drain(self, machine: str, timeout: Duration) -> None:
-        """Move all shards of a machine to others."""
-        ...
-
-    def rescale(self, operator: str, parallelism: int | None, timeout: Duration) -> None:
-        """Have another number of tasks run an operator."""
-        ...
-
-    def stop(self, savepoint: str | None, *, hand_over: bool) -> object:
-        """Stop the pipeline, and with it the server."""
-        ...
-
-    def get(self, operator: str, key: Any, state: str | None) -> Any:
-        """Return the current value of a state for a key."""
-        ...
-
-
 class ObservedPipeline(Protocol):
     """A pipeline as the server in its driver knows it.
 
@@ -232,21 +186,19 @@ class Observed:
     """The ``ObservedPipeline`` of a pipeline that runs."""
 
     orders: Orders
-    executor: CheckpointExecutor
-    supervisor: Supervisor
+    running: Running
     journal: JournalWriter
     kept: TrendKeeper
     home: Home
     clock: Callable[[], float]
     began: float
     activity: Activity
-    store: Store
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
 
     def facts(self) -> Facts:
         """Return what is known now. It asks no store, no host and no JVM."""
         # Not within the lock: there may be ten thousand shards.
-        base, taken = self.executor.protocol.read(
+        base, taken = self.running.executor.protocol.read(
             lambda state: (
                 state.checkpoints.retained.base_manifest,
                 state.checkpoints.history.latest_completed,
@@ -254,7 +206,7 @@ class Observed:
         )
         sizes = self._sizes.of(base, taken)
         statuses = [replica.status for replica in self.orders.replicas]
-        facts = self.executor.protocol.read(lambda state: self._read(state, sizes))
+        facts = self.running.executor.protocol.read(lambda state: self._read(state, sizes))
         return attrs.evolve(
             facts,
             replicas={status.name: status for status in statuses},
@@ -264,15 +216,15 @@ class Observed:
 
     def statistics(self) -> Statistics:
         """Return the statistics of its checkpoints."""
-        return self.executor.statistics()
+        return self.running.executor.statistics()
 
     def assignment(self) -> tuple[AssignedShard, ...]:
         """Return who has which shard."""
-        return self.executor.protocol.read(assigned_shards)
+        return self.running.executor.protocol.read(assigned_shards)
 
     def recoveries(self) -> tuple[RecoveryMetrics, ...]:
         """Return its recoveries, oldest first."""
-        return tuple(self.supervisor.recoveries)
+        return tuple(self.running.supervisor.recoveries)
 
     def history(self) -> tuple[JournalEntry, ...]:
         """Return what has failed in this life of the driver and in earlier ones, oldest first."""
@@ -283,7 +235,7 @@ class Observed:
         return self.kept.known()
 
     def _read(self, state: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
-        supervisor, latest = self.supervisor, state.checkpoints.history.latest_completed
+        supervisor, latest = self.running.supervisor, state.checkpoints.history.latest_completed
         life, recoveries = supervisor.life, supervisor.recoveries
         owners, known = _owners(state), self.activity.of_queries
         shards = sum(len(query.assignment.shards) for query in state.queries.values())
@@ -304,7 +256,7 @@ class Observed:
             in_progress=len(state.checkpoints.pending),
             queued=len(state.admission.queue),
             queries={query.name: _query(state, query, known) for query in supervisor.queries},
-            disks=self.executor.hosts.disks.by_machine(),
+            disks=self.running.executor.hosts.disks.by_machine(),
             hosts=Counter(host.machine for host in state.members.hosts.values()),
             shards=owners,
             unassigned=shards - sum(owners.values()),
@@ -316,7 +268,7 @@ class Observed:
             recoveries=dict(supervisor.recovered),
             recovery_seconds=recoveries[-1].total if recoveries else None,
             work=self.activity.of_operators,
-            store=self.store.asked,
+            store=self.running.store.asked,
         )
 
 

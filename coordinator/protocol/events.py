@@ -182,15 +182,6 @@ class ShardsRead(Event[None]):
 
 
 @attrs.frozen
-class ShardGivenUp(Event[None]):
-    """A host could not open a shard that it had claimed."""
-
-    host: str
-    query_id: str
-    shard: ShardId
-
-
-@attrs.frozen
 class SourcesReadBack(Event[None]):
     """The driver has read what nobody had read of what a query was restored from."""
 

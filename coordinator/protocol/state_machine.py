@@ -26,6 +26,7 @@ from ...state.rpc.messages import (
     Decline,
     DropStandby,
     HostHello,
+    ShardNotOpened,
 )
 from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
@@ -62,7 +63,6 @@ from .events import (
     QueryStopped,
     Released,
     ScheduleStarted,
-    ShardGivenUp,
     ShardsCopied,
     ShardsRead,
     SourcesReadBack,
@@ -210,7 +210,7 @@ class CheckpointStateMachine:
                 answer = self.placement.claim(event)
             case ShardsRead(query_id, shards):
                 self._shards_read(query_id, shards)
-            case ShardGivenUp(host, query_id, shard):
+            case ShardNotOpened(host, query_id, shard):
                 self._shard_given_up(host, query_id, shard)
             case SourcesReadBack(query_id, whole):
                 self._sources_read_back(query_id, whole)

@@ -98,6 +98,8 @@ class ShardsNotOpened:
     noticed_at: float
     damage: DamagedCheckpointError | None = None
     """Damage of the checkpoint that they are restored from; None if none is known."""
+    code: FailureCode | None = None
+    """What it means for the pipeline; None: nothing that is known."""
 
 
 @attrs.frozen

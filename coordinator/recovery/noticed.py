@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-from .decisions import ShardsNotOpened
 from .runs import Run
 
 
@@ -15,10 +14,3 @@ class RunEnd:
     run: Run
     error: Exception | None
     noticed_at: float
-
-
-@attrs.frozen
-class Unreadable:
-    """Shards cannot be read from where they are restored; nobody has looked yet whether that is damaged."""
-
-    failed: ShardsNotOpened

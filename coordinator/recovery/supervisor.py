@@ -44,7 +44,7 @@ from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import tell_failure
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
-from .noticed import RunEnd, Unreadable
+from .noticed import RunEnd
 from .pipeline_rollback import PipelineRollback
 from .recovery_state import RecoveryStateMachine
 from .replanning import Replanning
@@ -63,7 +63,7 @@ _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
 
-_Report = on.Event | on.Decision | RunEnd | Unreadable
+_Report = on.Event | on.Decision | RunEnd
 
 
 class Supervisor:
@@ -213,8 +213,7 @@ class Supervisor:
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened; see ``Reports``."""
-        failed = on.ShardsNotOpened(query_id, why, self._clock())
-        self._events.put(Unreadable(failed) if code is FailureCode.UNREADABLE else failed)
+        self._events.put(on.ShardsNotOpened(query_id, why, self._clock(), code=code))
 
     def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """Tell the sources of queries how far a completed checkpoint has come."""
@@ -466,8 +465,8 @@ class Supervisor:
                 return
             failure = None if event.error is None else self._diagnosis.of(run, event.error)
             event = on.RunEnded(run.definition.name, run.number, failure, event.noticed_at)
-        elif isinstance(event, Unreadable):
-            event = attrs.evolve(event.failed, damage=self._damage(event.failed.why))
+        elif isinstance(event, on.ShardsNotOpened) and event.code is FailureCode.UNREADABLE:
+            event = attrs.evolve(event, damage=self._damage(event.why))
         # If another thread is starting the run that failed, the decision waits until that thread is done.
         with self._changing:
             self._carry_out(self._decide(event))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ...state.local.machine import machine_name
 from ...state.operators.partitioning import by_id
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
@@ -26,7 +25,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
-from ...storage.store import Store
+from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
 from ..checkpoint import Checkpoint
@@ -43,18 +42,13 @@ from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
 from ..leadership.waiting_driver import WaitingDriver
 from ..lookup import Lookup
-from ..monitor.activity import Activity
-from ..monitor.announcer import Announcer
-from ..monitor.facts import Home, Observed, Orders
-from ..monitor.journaling import JournalWriter
-from ..monitor.trend_keeper import TrendKeeper
+from ..observer import Orders, Running, Watch
 from ..operators import Operators
 from ..permit import Permit
 from ..protocol.balance import wanted_owners
 from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
-from ..recovery.announcements import Tell, both
 from ..recovery.launcher import Launcher
 from ..recovery.recovery_state import RecoveryStateMachine
 from ..recovery.runs import Runs
@@ -117,6 +111,7 @@ def assemble(
     config: CheckpointConfig,
     restore: str | int,
     permit: Permit,
+    watch: Watch,
     closing: ExitStack,
     stand_by: StandBy | None,
     within: FenceProof | None,
@@ -129,6 +124,7 @@ def assemble(
         storage: URI where checkpoints go.
         config: how to checkpoint and restart.
         restore, permit: as for ``CheckpointCoordinator``.
+        watch: begins to watch the pipeline from outside.
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
@@ -142,7 +138,7 @@ def assemble(
     with told_if_slow(log, "the storage to answer", storage=storage):
         catalog = open_catalog(uri, config)
         found = look(catalog, restore)
-    driver = Driver.prepare(spark, name, config, closing)
+    driver = Driver.prepare(spark, name, config, watch, closing)
     channels = Channels()
     runs = Runs(channels)
     pipeline = _take_over(driver, catalog, found, restore, permit, runs, closing, stand_by, within)
@@ -152,12 +148,8 @@ def assemble(
     local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
     closing.callback(local_recovery.close)
     host = local_host(spark, endpoint)
-    journal = JournalWriter.of(catalog.store, pipeline.generation.generation)
-    trends = TrendKeeper(catalog.store, pipeline.generation.generation, driver.clock)
-    journaling = Announcer(both(journal.take, trends.take), "the journal")
-    closing.callback(journaling.close)
-    tell = both(driver.tell, journaling.tell)
-    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, tell)
+    driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
+    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions)
     anchors = _anchors(spark, name, supervisor.is_interrupted)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
@@ -203,6 +195,15 @@ def assemble(
     closing.callback(atexit.unregister, abandon)
 
     lookup = _lookup(driver, executor, runs)
+    running = Running(
+        executor=executor,
+        supervisor=supervisor,
+        metrics_by_host=lookup.metrics_by_host,
+        store=catalog.store,
+        application=spark.sparkContext.applicationId,
+        spark_ui=spark.sparkContext.uiWebUrl or "",
+    )
+    closing.callback(driver.observer.follow(running))
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
     log.info(
         "coordinator started",
@@ -219,8 +220,8 @@ def assemble(
         adopter=adopter,
         channels=channels,
         savepoints=savepoints,
-        monitor_url=driver.monitor.url if driver.monitor else None,
-        observe=_observing(driver, executor, supervisor, journal, trends, lookup, catalog.store, closing),
+        monitor_url=driver.observer.url,
+        observe=driver.observer.pass_orders_to,
         interrupt=partial(_interrupt, supervisor, anchors),
         abandon=abandon,
     )
@@ -230,38 +231,6 @@ def _interrupt(supervisor: Supervisor, anchors: Anchors | None) -> None:
     supervisor.interrupt()
     if anchors is not None:
         anchors.interrupt()
-
-
-def _observing(
-    driver: Driver,
-    executor: CheckpointExecutor,
-    supervisor: Supervisor,
-    journal: JournalWriter,
-    trends: TrendKeeper,
-    lookup: Lookup,
-    store: Store,
-    closing: ExitStack,
-) -> Callable[[Orders], None]:
-    """Return what lets the driver answer for the pipeline; nothing is read if it does not answer."""
-    if (monitor := driver.monitor) is None:
-        return lambda orders: None
-    activity = Activity(lambda: supervisor.queries, lookup.metrics_by_host, trends.add)
-    closing.callback(Polls.begin(activity.looks()).close)
-    began, home = driver.clock(), _home(driver.spark, store)
-    return lambda orders: monitor.routes.tell(
-        Observed(orders, executor, supervisor, journal, trends, home, driver.clock, began, activity, store)
-    )
-
-
-def _home(spark: SparkSession, store: Store) -> Home:
-    context = spark.sparkContext
-    return Home(
-        storage=store.uri,
-        machine=machine_name(),
-        pid=os.getpid(),
-        application=context.applicationId,
-        spark_ui=context.uiWebUrl or "",
-    )
 
 
 def _take_over(
@@ -331,7 +300,6 @@ def _supervisor(
     host: LocalHost | None,
     ticks: Ticks,
     adoptions: Adoptions,
-    tell: Tell,
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     config = driver.config
@@ -363,7 +331,7 @@ def _supervisor(
         token=driver.server.token,
         check_session=driver.check_session,
         on_failed=partial(pipeline.leadership.step_down_after, runs.await_ends),
-        tell=tell,
+        tell=driver.observer.tell,
     )
 
 
@@ -434,7 +402,12 @@ def _adopter(
     return Adopter(
         driver.spark,
         storage,
-        pipeline.life(executor.protocol.versions),
+        AdoptingPipeline(
+            pipeline.catalog.store.uri,
+            pipeline.name,
+            pipeline.generation.generation,
+            executor.protocol.versions,
+        ),
         pipeline.point,
         adoptions,
         executor.watch.proof,

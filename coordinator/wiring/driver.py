@@ -36,10 +36,8 @@ from ...storage.long_waits import told_if_slow
 from ..config import CheckpointConfig
 from ..errors import SessionStoppedError, SetupError
 from ..execution.service import Service, listen
-from ..extras import needs_extra
 from ..hosts.local_host import is_here
-from ..monitor.announcer import Announcer
-from ..recovery.announcements import Tell, both, tell_nobody
+from ..observer import Observer, Watch
 from ..restore.query_directories import QueryDirectories
 from ..restore.remote_directories import RemoteDirectories
 from ..spark import session
@@ -54,9 +52,6 @@ from .taken_pipeline import is_chosen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ..monitor.pipeline_routes import PipelineRoutes
-    from ..monitor.server import Monitor
-    from ..monitor.traces import Traces
 
 log = logger(__name__)
 
@@ -77,14 +72,11 @@ class Driver:
     """``CheckpointConfig.work_dir``; None if it is not set."""
     directories: QueryDirectories
     java: JavaWatch
-    monitor: Monitor[PipelineRoutes] | None
-    """Answers for metrics; None if the user has not asked for it."""
-    tell: Tell
-    """Tells the user of what happens."""
+    observer: Observer
 
     @classmethod
     def prepare(
-        cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, closing: ExitStack
+        cls, spark: SparkSession, pipeline: str, config: CheckpointConfig, watch: Watch, closing: ExitStack
     ) -> Driver:
         """Listen for state hosts, and make directories that this driver can write into.
 
@@ -92,13 +84,14 @@ class Driver:
             spark: the session.
             pipeline: its name.
             config: how to checkpoint and restart.
+            watch: begins to watch the pipeline from outside.
             closing: ends what was made, in the reverse order.
 
         Raises:
             ChandyError: the address or a directory is not as it must be.
         """
         # First, so that it ends last.
-        tell = _telling(pipeline, config, closing)
+        observer = watch(closing)
         runtime = private_directory(runtime_directory())
         # Here and not in the first batch: a task could tell nobody but Spark.
         check_runtime(runtime)
@@ -119,9 +112,6 @@ class Driver:
         java = JavaWatch.begin(spark, config.java_timeout_seconds)
         closing.callback(java.close)
         closing.callback(hide_warning_of_stops(spark))
-        monitor = _monitor(pipeline, config)
-        if monitor is not None:
-            closing.callback(monitor.close)
         return cls(
             spark=spark,
             pipeline=pipeline,
@@ -134,8 +124,7 @@ class Driver:
             work_dir=work_dir,
             directories=directories,
             java=java,
-            monitor=monitor,
-            tell=tell,
+            observer=observer,
         )
 
     @property
@@ -222,37 +211,6 @@ def _open_work_dir(spark: SparkSession, config: CheckpointConfig) -> Path | Hado
         folder = HadoopFolder(spark, for_hadoop(config.work_dir))
         folder.probe()
     return folder
-
-
-def _telling(pipeline: str, config: CheckpointConfig, closing: ExitStack) -> Tell:
-    tell: Tell = tell_nobody
-    if config.on_event is not None:
-        announcer = Announcer(config.on_event)
-        closing.callback(announcer.close)
-        tell = announcer.tell
-    if config.traces:
-        tracing = Announcer(_traces(pipeline).take, "traces")
-        closing.callback(tracing.close)
-        tell = both(tell, tracing.tell)
-    return tell
-
-
-def _traces(pipeline: str) -> Traces:
-    # A pipeline without it needs none of its packages.
-    with needs_extra("traces", what="there can be no traces", needed="the packages of OpenTelemetry"):
-        from ..monitor.traces import Traces
-    return Traces(pipeline)
-
-
-def _monitor(pipeline: str, config: CheckpointConfig) -> Monitor[PipelineRoutes] | None:
-    """Answer for metrics and health, if the user has asked for it."""
-    if (page := config.page) is None:
-        return None
-    # A pipeline without it needs none of its packages.
-    with needs_extra("monitor", what="metrics cannot be served", needed="the packages of a web server"):
-        from ..monitor.pipeline_routes import PipelineRoutes
-        from ..monitor.server import Monitor
-    return Monitor.begin(PipelineRoutes(pipeline), page)
 
 
 def _make_cache(cache: Path) -> None:

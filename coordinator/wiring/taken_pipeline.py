@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -21,7 +21,6 @@ from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
-from ..adopt.adopted_store import AdoptingPipeline
 from ..config import CheckpointConfig
 from ..execution.successor_watch import SuccessorWatch
 from ..leadership.leadership import Leadership, await_predecessors
@@ -102,10 +101,6 @@ class TakenPipeline:
     def fence(self, query: str) -> Fence:
         """Return who publishes the output of a query."""
         return Fence(self.name, query, "", self.catalog.store.uri, self.generation.generation)
-
-    def life(self, versions: Mapping[str, str]) -> AdoptingPipeline:
-        """Return what names this life of the pipeline in what it adopts."""
-        return AdoptingPipeline(self.catalog.store.uri, self.name, self.generation.generation, versions)
 
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""

@@ -38,11 +38,13 @@ CONTENTS: Final = """
 :caption: Use
 examples/README
 docs/keyed-state
+docs/dead-letters
 docs/testing
 docs/aggregate-batches
 docs/writing-state
 docs/sinks
 docs/publish-each-batch
+docs/own-sinks
 docs/replication
 docs/kafka
 ```

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from chandy.coordinator.protocol.events import Acked, Answer, BatchAsked, Event, ShardGivenUp, ShardsRead
+from chandy.coordinator.protocol.events import Acked, Answer, BatchAsked, Event, ShardsRead
 from chandy.coordinator.protocol.invariants import broken_invariants
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
+from chandy.state.rpc.messages import ShardNotOpened
 
-OFTEN: Final = (Acked, BatchAsked, ShardGivenUp, ShardsRead)
+OFTEN: Final = (Acked, BatchAsked, ShardNotOpened, ShardsRead)
 """What ``LockedProtocol.handle_often`` takes."""
 
 

@@ -37,10 +37,10 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import FileRef, Handle
 from chandy.storage.checkpoints.proof import FenceProof, Unshared
 from chandy.storage.errors import ChandyError, FencedError
+from chandy.testing import SinkPipeline
 
 from ..builders import make_manifest, shared
 from ..effort import some
-from .connectors.conformance import Pipeline
 
 TIMEOUT = 30.0
 """What a successor waits."""
@@ -79,7 +79,7 @@ class World:
         for id in (1, 2):
             self.store.write(shared(str(id)), b"state")
             self.catalog.commit(make_manifest(id, generation, [handle(str(id))]))
-        self.pipeline = Pipeline(FilesSink(f"file://{self.folder}/files", uid="files"), self.store.uri)
+        self.pipeline = SinkPipeline(FilesSink(f"file://{self.folder}/files", uid="files"), self.store.uri)
         self.publisher = self.publisher_of(1, self.watch.proof)
         self.publisher.begin(0)
         self.publisher.publish_now(

@@ -143,13 +143,15 @@ class WorldHost:
 
     def _run(self) -> None:
         setup, cache = self.setup, self.machine.folder
-        workspace = self._held(Workspace.create(cache / HOSTS, self.name, OwnerRecord(HOSTS, self.name)))
+        workspace = Workspace.create(cache / HOSTS, self.name, OwnerRecord(HOSTS, self.name))
+        # The system releases locks of files when a process has ended. Removed, the directory has none.
+        self.process.at_end.append(lambda: workspace.release() if self.code is None else None)
         changelogs: RunChangelogs | HostChangelogs
         if setup.run_changelogs is not None:
             changelogs = RunChangelogs(setup.run_changelogs)
         else:
             changelogs = HostChangelogs.begin(self._changelogs, setup.token, self.name)
-            self._held(changelogs.workspace)
+            self.process.at_end.append(changelogs.workspace.release)
         link = _Link(self.hosts.network, self.driver)
         self.state_host = StateHost(
             self.name,
@@ -176,12 +178,6 @@ class WorldHost:
 
     def _announce(self) -> None:
         self.hosts.at[self.hello.address] = self
-
-    def _held(self, workspace: Workspace) -> Workspace:
-        """Have the system release the locks of a directory when the process has ended."""
-        # Closed a second time, a number might be another file's by then.
-        self.process.at_end.append(lambda: workspace.release() if self.code is None else None)
-        return workspace
 
 
 class WorldHosts:

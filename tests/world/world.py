@@ -13,6 +13,8 @@ import attrs
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.errors import CheckpointError
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
@@ -49,6 +51,8 @@ CONFIG: Final[dict[str, Any]] = {
 }
 TIDY_SECONDS: Final = 60.0
 """Seconds in which what nobody needs is gone."""
+DISK_SECONDS: Final = 2.0
+"""Seconds that a disk takes at most to write what a database has."""
 BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
@@ -83,6 +87,8 @@ class World:
         self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
         self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
         self.has_rocksdb = has_rocksdb
+        self.eagerness = 1.0 if chance.random() < 0.5 else 0.05
+        """How likely an executor starts a host at a moment at which it could."""
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
         self.bucket(self.root)
@@ -135,6 +141,8 @@ class World:
                 there = [host for host in driver.connected.values() if host.machine.name == name]
                 if any(host.process.is_alive for host in there) or not self.machines[name].is_on:
                     continue
+                if self.scheduler.choices.stream("executors").random() > self.eagerness:
+                    continue
                 host = self.state_hosts.start(
                     self.machines[name],
                     DriverAt(driver.process, driver.hosts),
@@ -150,7 +158,11 @@ class World:
         return lambda memory: MemoryDatabases(memory, lambda what: self._use_disk(self.machines[name], what))
 
     def _use_disk(self, machine: Machine, what: str) -> None:
-        self.scheduler.point()
+        if what in ("read", "scan"):
+            self.scheduler.point()
+        else:
+            chance = self.scheduler.choices.stream("disks")
+            self.scheduler.sleep(DISK_SECONDS * chance.random() ** 3, f"{machine.name} to {what}")
         if machine.is_full and what in ("write", "checkpoint"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -369,9 +381,32 @@ class Director:
             self._freeze(event, host.process)
 
     def host_joins(self, event: WorldEvent) -> None:
-        """Another executor starts."""
+        """Another executor starts; if it has, it ends."""
         if "c" not in self.world.executors:
             self.world.executors.append("c")
+            return
+        self.world.executors.remove("c")
+        for host in self.world.hosts:
+            if host.machine.name == "c":
+                host.end()
+
+    def machine_is_drained(self, event: WorldEvent) -> None:
+        """A user drains a machine, and takes its power once it is empty."""
+        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        if driver := self._driver(event):
+            self.world.scheduler.spawn(driver.process, lambda: self._drain(driver, machine, event), "user")
+
+    def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
+        protocol = driver.executor.protocol
+        try:
+            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
+        except DrainError:
+            return
+        kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
+        self.world.promises.check(not kept, f"{machine.name} is drained, and it has {kept}")
+        if machine.is_on and not self.is_healed:
+            machine.lose_power()
+            self._now_and_later(event, machine.start_again)
 
     def driver_dies(self, event: WorldEvent) -> None:
         """The driver is killed, and started again a little later."""

@@ -16,12 +16,10 @@ afterwards, because the newest entry is too far ahead.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -37,6 +35,21 @@ from ....storage.errors import (
 from ....storage.logs import logger
 from ....storage.store import Store
 from ....storage.verified import read_verified, verified
+from ...sinks.directory_log import (
+    COMPACTED,
+    FOLDER,
+    NOTE,
+    SHA256,
+    first_read,
+    following,
+    hash_of,
+    is_compacted,
+    key_of,
+    newest_of,
+    note_of,
+    numbers_of,
+    positions_in,
+)
 from ...sinks.two_phase.contract import Position
 from ...sinks.two_phase.errors import OutputError
 from .layout import DirectoryLayout
@@ -44,22 +57,11 @@ from .rewinds import Rewinds
 
 log = logger(__name__)
 
-FOLDER: Final = "_spark_metadata/"
-"""Spark's folder for the log."""
-COMPACTED: Final = 10
-"""Every so many entries there is one that repeats all before it; Spark's default."""
-FIRST: Final = 2 * COMPACTED - 1
-"""The entry with which a log begins: a compact one, so that there can be another one before it."""
 VERSION: Final = "v1"
 
-_NAME = re.compile(r"(\d+)(?:\.compact)?")
-_NOTE = "chandy"
-"""The key of the line that is for Chandy: the positions."""
 _REWINDS = "rewinds"
 _REMOVED = "removed"
 _LAYOUT = "layout"
-_SHA256 = "sha256"
-"""The key in that line for the hash of the entry without it. Earlier versions have written none."""
 _OWN: Final = ("writer", "epoch", "key", "staged")
 """What a line about a file has for Chandy, by the names of ``DataFile``."""
 
@@ -108,37 +110,6 @@ class LogEntry:
 EMPTY: Final = LogEntry(-1, {})
 
 
-def key_of(number: int) -> str:
-    """Return the key of an entry."""
-    return f"{FOLDER}{number}{'.compact' if is_compacted(number) else ''}"
-
-
-def is_compacted(number: int) -> bool:
-    """Whether an entry repeats all before it."""
-    return (number + 1) % COMPACTED == 0
-
-
-def first_read(number: int) -> int:
-    """Return the first of the entries that say all as of one of them: the newest compact one, or 0."""
-    return max(0, (number + 1) // COMPACTED * COMPACTED - 1)
-
-
-def following(number: int) -> int:
-    """Return the number of the entry that comes after another one."""
-    return FIRST if number < 0 else number + 1
-
-
-def numbers_of(keys: Iterable[str]) -> list[int]:
-    """Return the numbers of the entries among the keys of a directory, ascending."""
-    names = [key.removeprefix(FOLDER) for key in keys if key.startswith(FOLDER)]
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
-
-
-def newest_of(keys: Iterable[str]) -> int:
-    """Return the number of the newest entry among the keys of a directory, -1 if there is none."""
-    return max(numbers_of(keys), default=-1)
-
-
 def encode(added: Iterable[str], known: LogEntry, directory: str, modified: float) -> bytes:
     """Return the bytes of an entry.
 
@@ -148,7 +119,7 @@ def encode(added: Iterable[str], known: LogEntry, directory: str, modified: floa
         directory: the directory's URI, for Spark's readers.
         modified: seconds since 1970.
     """
-    note = _line(f"{directory}/_chandy", 0, modified, is_folder=True) | {_NOTE: plain(dict(known.positions))}
+    note = _line(f"{directory}/_chandy", 0, modified, is_folder=True) | {NOTE: plain(dict(known.positions))}
     if known.rewinds:
         note[_REWINDS] = plain(dict(known.rewinds))
     if known.layout:
@@ -156,7 +127,7 @@ def encode(added: Iterable[str], known: LogEntry, directory: str, modified: floa
     if known.removed:
         note[_REMOVED] = {writer: list(lines) for writer, lines in known.removed.items()}
     lines = [VERSION, *added]
-    note[_SHA256] = _hash([*lines, json.dumps(note)])
+    note[SHA256] = hash_of([*lines, json.dumps(note)])
     return "\n".join([*lines, json.dumps(note)]).encode()
 
 
@@ -166,12 +137,12 @@ def decode(number: int, data: bytes) -> LogEntry | None:
     Raises:
         CodecError, UnfitError, ValueError: it cannot be read.
     """
-    note = _note(data)
+    note = note_of(data)
     if note is None:
         return None
     return LogEntry(
         number,
-        {name: structure(Position, one) for name, one in note[_NOTE].items()},
+        positions_in(note),
         {name: structure(Rewinds, one) for name, one in note.get(_REWINDS, {}).items()},
         {writer: tuple(lines) for writer, lines in note.get(_REMOVED, {}).items()},
         structure(DirectoryLayout, note[_LAYOUT]) if _LAYOUT in note else None,
@@ -188,7 +159,7 @@ def line_of(file: DataFile, modified: float) -> str:
 
 def lines_of(data: bytes) -> list[str]:
     """Return the lines of an entry about files."""
-    return [line for line in data.decode().splitlines()[1:] if _NOTE not in json.loads(line)]
+    return [line for line in data.decode().splitlines()[1:] if NOTE not in json.loads(line)]
 
 
 def file_of(line: str) -> DataFile:
@@ -207,20 +178,10 @@ def published_at(line: str) -> float:
     return float(json.loads(line)["modificationTime"]) / 1000
 
 
-def positions_of(data: bytes) -> dict[str, Position] | None:
-    """Return the positions that an entry has; None if the entry is not Chandy's.
-
-    Raises:
-        CodecError, ValueError: the positions cannot be read.
-    """
-    found = decode(0, data)
-    return None if found is None else dict(found.positions)
-
-
 def _lines_of(number: int, data: bytes) -> list[str]:
     """Return the lines of an entry about files, if the entry is whole: its last line is the one for Chandy."""
     try:
-        lines, note = lines_of(data), _note(data)
+        lines, note = lines_of(data), note_of(data)
     except (ValueError, IndexError) as error:
         raise UnfitError("an entry", f"entry {number} that cannot be read: {error}") from error
     if note is None:
@@ -230,19 +191,6 @@ def _lines_of(number: int, data: bytes) -> list[str]:
 
 def _foreign(number: int) -> str:
     return f"entry {number} of another program, such as Spark's own file sink"
-
-
-def _note(data: bytes) -> dict[str, Any] | None:
-    *lines, last = data.decode().splitlines()
-    document = json.loads(last) if last.startswith("{") else {}
-    said = document.pop(_SHA256, None)
-    if said is not None and said != (found := _hash([*lines, json.dumps(document)])):
-        raise UnfitError("an entry", f"one with SHA-256 {found} that was written with {said}")
-    return document if _NOTE in document else None
-
-
-def _hash(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _line(

@@ -29,9 +29,9 @@ from chandy.storage.checkpoints.manifest import (
     UnreadFiles,
 )
 from chandy.storage.errors import StoreFailedError
+from chandy.testing import SinkPipeline
 
 from ...builders import make_manifest
-from ..connectors.conformance import Pipeline
 
 Epochs = Iterator[int]
 
@@ -109,12 +109,12 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pipeline(output: Path, tmp_path: Path) -> Pipeline:
-    return Pipeline(FilesSink(str(output), uid="out"), f"file://{tmp_path}/store/flights/")
+def pipeline(output: Path, tmp_path: Path) -> SinkPipeline:
+    return SinkPipeline(FilesSink(str(output), uid="out"), f"file://{tmp_path}/store/flights/")
 
 
 @pytest.fixture
-def ends(pipeline: Pipeline, output: Path, tmp_path: Path) -> Ends:
+def ends(pipeline: SinkPipeline, output: Path, tmp_path: Path) -> Ends:
     return Ends(tmp_path / "working", Published(pipeline.sink), output)
 
 
@@ -123,7 +123,7 @@ def uris(output: Path) -> list[str]:
 
 
 def test_the_log_of_a_directory_is_followed_from_entry_to_entry(
-    ends: Ends, pipeline: Pipeline, output: Path
+    ends: Ends, pipeline: SinkPipeline, output: Path
 ) -> None:
     assert ends.at().files == UnreadFiles(0, 0, 0)
     committer = pipeline.recover()
@@ -145,7 +145,7 @@ def test_the_log_of_a_directory_is_followed_from_entry_to_entry(
 
 @pytest.mark.parametrize("number", [8, 9, 10, 19, 23])
 def test_a_log_that_is_there_already_is_read_from_its_latest_compact_entry(
-    ends: Ends, pipeline: Pipeline, number: int
+    ends: Ends, pipeline: SinkPipeline, number: int
 ) -> None:
     committer = pipeline.recover()
     for epoch in range(1, number + 1):
@@ -158,7 +158,7 @@ def test_a_log_that_is_there_already_is_read_from_its_latest_compact_entry(
 
 
 def test_a_compact_entry_of_a_source_repeats_those_before_it(
-    ends: Ends, pipeline: Pipeline, output: Path
+    ends: Ends, pipeline: SinkPipeline, output: Path
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")], [(2, "b")], [(3, "c")]))
@@ -175,7 +175,7 @@ def test_a_compact_entry_of_a_source_repeats_those_before_it(
 
 
 def test_a_directory_that_cannot_be_read_is_left_alone_for_a_while(
-    ends: Ends, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ends: Ends, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
     asked = []
@@ -194,13 +194,13 @@ def test_a_directory_that_cannot_be_read_is_left_alone_for_a_while(
     assert ends.at().files == UnreadFiles(1, next(pipeline_files(pipeline)), 1)
 
 
-def pipeline_files(pipeline: Pipeline) -> Iterator[int]:
+def pipeline_files(pipeline: SinkPipeline) -> Iterator[int]:
     assert isinstance(pipeline.sink, FilesSink)
     return (path.stat().st_size for path in Path(pipeline.sink.path).glob("*.parquet"))
 
 
 def test_logs_that_have_grown_large_are_no_longer_read(
-    ends: Ends, pipeline: Pipeline, output: Path, monkeypatch: pytest.MonkeyPatch
+    ends: Ends, pipeline: SinkPipeline, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -210,7 +210,7 @@ def test_logs_that_have_grown_large_are_no_longer_read(
     assert ends.at().files is None
 
 
-def test_what_cannot_be_read_fails_nothing(ends: Ends, pipeline: Pipeline) -> None:
+def test_what_cannot_be_read_fails_nothing(ends: Ends, pipeline: SinkPipeline) -> None:
     pipeline.recover()
     ends.reads("0", "file:///x")
     (ends.folder / "sources" / "0" / "1").write_text("v1\n{not json")

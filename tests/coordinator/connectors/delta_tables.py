@@ -7,12 +7,11 @@ import deltalake
 import pyarrow as pa
 
 from chandy.coordinator.connectors.tables.delta import DeltaSink
-
-from .conformance import SCHEMA, Row, Target
+from chandy.testing import SCHEMA, Row, SinkTarget
 
 
 @attrs.frozen
-class Table(Target):
+class Table(SinkTarget):
     uri: str
     options: dict[str, str] | None = None
 

@@ -18,13 +18,13 @@ import pytest
 from chandy.coordinator.connectors.files.sink import FilesSink, url_of
 from chandy.coordinator.spark.logs.compact_log import entry_number, missing_entry, names_at
 from chandy.storage.backends.open import open_store
+from chandy.testing import SCHEMA, Row, SinkTarget
 
 from ...integration.conftest import spark as spark
-from .conformance import SCHEMA, Row, Target
 
 
 @attrs.frozen
-class Directory(Target):
+class Directory(SinkTarget):
     path: str
     format: Literal["parquet", "json", "csv"] = "parquet"
 

@@ -10,12 +10,11 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
-
-from .conformance import SCHEMA, Row, Target
+from chandy.testing import SCHEMA, Row, SinkTarget
 
 
 @attrs.frozen
-class Table(Target):
+class Table(SinkTarget):
     folder: Path
     name: str = "flights.delays"
 

@@ -12,9 +12,9 @@ import pytest
 from chandy.coordinator.connectors.kafka.producer import TransactionalProducer
 from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.sinks.two_phase.contract import Staged, TwoPhaseSink, WriteContext
+from chandy.testing import Row, SinkTarget
 
 from ...waiting import DEADLINE
-from .conformance import Row, Target
 from .kafka_broker import Broker, new_topic, read
 from .kafka_broker import kafka as kafka
 
@@ -36,7 +36,7 @@ def _keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @attrs.frozen
-class KafkaTarget(Target):
+class KafkaTarget(SinkTarget):
     kafka: Broker
     topic: str
     positions: str

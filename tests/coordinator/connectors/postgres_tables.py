@@ -14,16 +14,16 @@ import pytest
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
+from chandy.testing import Row, SinkPipeline, SinkTarget
 
 from ...waiting import eventually
-from .conformance import Pipeline, Row, Target
 from .postgres_proxy import Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 
 
 @attrs.frozen
-class Table(Target):
+class Table(SinkTarget):
     """A schema of its own with a table ``out``."""
 
     server: PostgresServer
@@ -84,7 +84,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
         yield proxy
 
 
-def through(proxy: Proxy, pipeline: Pipeline) -> Pipeline:
+def through(proxy: Proxy, pipeline: SinkPipeline) -> SinkPipeline:
     """The same pipeline with a sink that connects by the proxy."""
     sink = pipeline.sink
     assert isinstance(sink, PostgresSink)
@@ -107,7 +107,7 @@ def position_of(committer: Committer) -> int:
     return committer.position or 0
 
 
-def publish(pipeline: Pipeline, *tables: pa.Table) -> None:
+def publish(pipeline: SinkPipeline, *tables: pa.Table) -> None:
     """Publish the next epoch, of one batch per table."""
     with contextlib.closing(pipeline.recover()) as committer:
         id = position_of(committer) + 1

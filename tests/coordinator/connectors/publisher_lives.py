@@ -18,10 +18,10 @@ import attrs
 from chandy.coordinator.sinks.two_phase.contract import Committer, TwoPhaseSink
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
+from chandy.testing import Row, SinkPipeline
 
 from ...effort import chance
 from ...waiting import DEADLINE, freeze
-from .conformance import Pipeline, Row
 
 FENCED = 3
 """The exit code of a life that found a later one."""
@@ -37,7 +37,7 @@ def rows_up_to(epoch: int | None) -> list[Row]:
     return [row for one in range(1, (epoch or 0) + 1) for row in rows_of(one)]
 
 
-def publish(pipeline: Pipeline, generation: int) -> None:
+def publish(pipeline: SinkPipeline, generation: int) -> None:
     """Publish epoch after epoch, as the publisher of a coordinator does, until a later life is there."""
     committer = _recover(pipeline, generation)
     print("recovered", flush=True)
@@ -54,7 +54,7 @@ def publish(pipeline: Pipeline, generation: int) -> None:
             committer = _recover(pipeline, generation)
 
 
-def _recover(pipeline: Pipeline, generation: int) -> Committer:
+def _recover(pipeline: SinkPipeline, generation: int) -> Committer:
     while True:
         try:
             return pipeline.recover(generation)
@@ -70,7 +70,7 @@ class Life:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, pipeline: Pipeline, generation: int, log: Path) -> Life:
+    def start(cls, pipeline: SinkPipeline, generation: int, log: Path) -> Life:
         value = base64.b64encode(pickle.dumps((pipeline.sink, pipeline.store, generation))).decode()
         with log.open("ab") as stream:
             return cls(
@@ -120,7 +120,7 @@ class Life:
 
 
 def live_and_die(
-    pipeline: Pipeline, rounds: int, log: Path, longest: float = 0.4, *, locks: bool = False
+    pipeline: SinkPipeline, rounds: int, log: Path, longest: float = 0.4, *, locks: bool = False
 ) -> None:
     """Let one life follow the other. Each is killed at a random moment, or frozen until its successor is there.
 
@@ -146,7 +146,7 @@ def live_and_die(
 
 
 @contextmanager
-def _lives(pipeline: Pipeline, rounds: int, log: Path) -> Iterator[Iterator[Life]]:
+def _lives(pipeline: SinkPipeline, rounds: int, log: Path) -> Iterator[Iterator[Life]]:
     """The lives one after the other; the next one is already started, so that it begins at once."""
     started: list[Life] = []
 
@@ -167,7 +167,7 @@ def _lives(pipeline: Pipeline, rounds: int, log: Path) -> Iterator[Iterator[Life
             life.kill()
 
 
-def check_lives(pipeline: Pipeline, rounds: int, log: Path, *, locks: bool = False) -> int:
+def check_lives(pipeline: SinkPipeline, rounds: int, log: Path, *, locks: bool = False) -> int:
     """Let lives follow each other as ``live_and_die``, and return the position that they have come to."""
     live_and_die(pipeline, rounds, log, locks=locks)
     committer = pipeline.recover(rounds + 2)
@@ -181,10 +181,10 @@ def main() -> None:
     sink: TwoPhaseSink
     sink, store, generation = pickle.loads(base64.b64decode(sys.argv[1]))
     # What takes time is imported before it is told to begin.
-    Pipeline(sink, store).epoch(0, [(0, "")])
+    SinkPipeline(sink, store).epoch(0, [(0, "")])
     sys.stdin.readline()
     try:
-        publish(Pipeline(sink, store), generation)
+        publish(SinkPipeline(sink, store), generation)
     except FencedError as error:
         print(error, file=sys.stderr, flush=True)
         sys.exit(FENCED)

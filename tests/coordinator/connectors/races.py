@@ -13,9 +13,9 @@ import pytest
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.staged import StagedRows
 from chandy.storage.errors import FencedError
+from chandy.testing import SinkConformance, SinkPipeline, SinkTarget
 
 from ...effort import rounds
-from .conformance import Pipeline, SinkConformance, Target
 from .publisher_lives import check_lives, rows_of, rows_up_to
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class LivesConformance(SinkConformance):
     # Where it needs no server, it needs as much of the machine.
     @pytest.mark.server
     def test_lives_that_are_killed_or_frozen_at_random_moments_publish_each_epoch_once(
-        self, target: Target, pipeline: Pipeline, tmp_path: Path
+        self, target: SinkTarget, pipeline: SinkPipeline, tmp_path: Path
     ) -> None:
         position = check_lives(pipeline, self.rounds, tmp_path / "log", locks=self.locks)
         assert sorted(target.rows()) == rows_up_to(position)
@@ -61,7 +61,11 @@ class RaceConformance(LivesConformance):
 
     @pytest.mark.parametrize("published", [None, 1])
     def test_a_life_that_is_overtaken_within_its_commit_publishes_nothing(
-        self, target: Target, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, published: int | None
+        self,
+        target: SinkTarget,
+        pipeline: SinkPipeline,
+        monkeypatch: pytest.MonkeyPatch,
+        published: int | None,
     ) -> None:
         zombie = pipeline.recover(1)
         if published:
@@ -75,7 +79,7 @@ class RaceConformance(LivesConformance):
         assert sorted(target.rows()) == ([(1, "a"), (2, "b")] if published else [(2, "b")])
 
     def test_a_life_whose_successor_has_published_the_same_epoch_publishes_nothing(
-        self, target: Target, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+        self, target: SinkTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         zombie = pipeline.recover(1)
         within_the_next_commits(
@@ -86,7 +90,7 @@ class RaceConformance(LivesConformance):
         assert target.rows() == [(1, "successor")]
 
     def test_a_connection_that_the_same_life_has_given_up_publishes_nothing_twice(
-        self, target: Target, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+        self, target: SinkTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         old = pipeline.recover(1)
         within_the_next_commits(
@@ -98,17 +102,17 @@ class RaceConformance(LivesConformance):
         assert pipeline.recover(1).position == 1
 
     def test_two_sinks_of_one_target_do_not_stand_in_each_others_way(
-        self, target: Target, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+        self, target: SinkTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         committer = pipeline.recover()
-        other = Pipeline(target.sink("other"), pipeline.store)
+        other = SinkPipeline(target.sink("other"), pipeline.store)
         within_the_next_commits(monkeypatch, [lambda: other.recover().commit(other.epoch(4))])
         committer.commit(pipeline.epoch(1, [(1, "a")]))
         assert (pipeline.recover(2).position, other.recover(2).position) == (1, 4)
         assert target.rows() == [(1, "a")]
 
     def test_lives_that_race_in_threads_publish_each_epoch_once(
-        self, target: Target, pipeline: Pipeline
+        self, target: SinkTarget, pipeline: SinkPipeline
     ) -> None:
         lives, failed = 6, list[BaseException]()
         start = threading.Barrier(lives)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chandy.coordinator.connectors.recognition import SourceReader
+from chandy.coordinator.sources.reader import SourceReader
 from chandy.storage.checkpoints.proof import Unshared
 
 from ...builders import MemoryStore

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from chandy.testing import SinkPipeline
+
 from ...effort import chance, rounds
-from .conformance import Pipeline
 from .steps import connected, epoch_of, published
 
 ROUNDS: Final = rounds(2, full=20)
 """How often a server is killed."""
 
 
-def publish_while_killed(pipeline: Pipeline, restart: Callable[[], None], longest: float = 0.5) -> int:
+def publish_while_killed(pipeline: SinkPipeline, restart: Callable[[], None], longest: float = 0.5) -> int:
     """Publish epoch after epoch while the server is killed and started again; return the newest epoch.
 
     Args:

@@ -24,11 +24,11 @@ import pytest
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.storage.errors import FencedError
+from chandy.testing import Row, SinkPipeline, SinkTarget
 
 from ...effort import IS_FULL, chance
 from ...waiting import DEADLINE, freeze
 from .boundaries import Boundary
-from .conformance import Pipeline, Row, Target
 
 TRIED: Final = None if IS_FULL else 2
 """How many steps are tried, which chance chooses; of those of one kind in a row only the first. None: all."""
@@ -87,7 +87,7 @@ class _Steps:
 
 
 def live(
-    pipeline: Pipeline,
+    pipeline: SinkPipeline,
     boundary: Boundary,
     epochs: Sequence[Epoch],
     stop_before: int | None,
@@ -111,7 +111,7 @@ def live(
     test.send((outcome, steps.names))
 
 
-def connected(pipeline: Pipeline, generation: int) -> Committer:
+def connected(pipeline: SinkPipeline, generation: int) -> Committer:
     end = time.monotonic() + DEADLINE
     while True:
         try:
@@ -121,7 +121,7 @@ def connected(pipeline: Pipeline, generation: int) -> Committer:
                 raise
 
 
-def published(pipeline: Pipeline, generation: int, committer: Committer, epoch: Epoch) -> Committer:
+def published(pipeline: SinkPipeline, generation: int, committer: Committer, epoch: Epoch) -> Committer:
     """Publish an epoch as the publisher does: again and again, and only if the position says that it must."""
     while (committer.position or 0) < epoch.id:
         try:
@@ -143,7 +143,7 @@ def rows_up_to(epoch: int) -> list[Row]:
     return [row for one in range(1, epoch + 1) for row in rows_of(one)]
 
 
-def epoch_of(pipeline: Pipeline, number: int) -> Epoch:
+def epoch_of(pipeline: SinkPipeline, number: int) -> Epoch:
     rows = rows_of(number)
     return pipeline.epoch(number, rows[:1], rows[1:])
 
@@ -158,7 +158,11 @@ class Life:
     @classmethod
     @contextmanager
     def begun(
-        cls, pipeline: Pipeline, boundary: Boundary, epochs: Sequence[Epoch], stop_before: int | None = None
+        cls,
+        pipeline: SinkPipeline,
+        boundary: Boundary,
+        epochs: Sequence[Epoch],
+        stop_before: int | None = None,
     ) -> Iterator[Life]:
         here, there = _PROCESSES.Pipe()
         process = _PROCESSES.Process(
@@ -205,7 +209,7 @@ class Life:
 class Stepped:
     """A kind of target, and where the steps of those who publish there can be interrupted."""
 
-    make: Callable[[], Target]
+    make: Callable[[], SinkTarget]
     """Makes a new, empty target."""
     boundary: Boundary
     before: int = 1
@@ -215,7 +219,7 @@ class Stepped:
 
     def begin(self, folder: Path) -> Situation:
         target = self.make()
-        pipeline = Pipeline(target.sink(), f"file://{folder}/store/flights/")
+        pipeline = SinkPipeline(target.sink(), f"file://{folder}/store/flights/")
         first = connected(pipeline, 1)
         for number in range(1, self.before + 1):
             first = published(pipeline, 1, first, epoch_of(pipeline, number))
@@ -228,8 +232,8 @@ class Stepped:
 class Situation:
     """A target to which one life has published, and what the next ones are to publish."""
 
-    target: Target
-    pipeline: Pipeline
+    target: SinkTarget
+    pipeline: SinkPipeline
     epochs: tuple[Epoch, ...]
 
     def check_whole(self) -> None:

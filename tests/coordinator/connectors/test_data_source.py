@@ -40,11 +40,11 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.layout import OUTPUTS
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle, OutputRecord
 from chandy.storage.errors import DamagedError, FencedError, ObjectExistsError
+from chandy.testing import SCHEMA, Row, SinkConformance, SinkPipeline, SinkTarget
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
 from . import file_source
 from .boundaries import Disk
-from .conformance import SCHEMA, Pipeline, Row, SinkConformance, Target
 from .file_source import ArrowFileSource, FileSource, calls, mark
 from .races import RaceConformance
 from .steps import Stepped, StepsConformance
@@ -53,7 +53,7 @@ ROWS = StructType([StructField("k", LongType(), False), StructField("v", StringT
 
 
 @attrs.frozen
-class Folder(Target):
+class Folder(SinkTarget):
     path: Path
     source: type[DataSource] = FileSource
     more: dict[str, Any] = attrs.field(factory=dict)
@@ -77,19 +77,19 @@ class Folder(Target):
 
 class TestRows(RaceConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return Folder(tmp_path / "out")
 
 
 class TestArrow(SinkConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return Folder(tmp_path / "out", ArrowFileSource)
 
 
 class TestLargeMessages(SinkConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return Folder(tmp_path / "out", more={"ballast": 2 * INLINE_BYTES})
 
 
@@ -105,15 +105,15 @@ def target(tmp_path: Path) -> Folder:
 
 
 @pytest.fixture
-def pipeline(target: Folder, tmp_path: Path) -> Pipeline:
-    return Pipeline(target.sink(), f"file://{tmp_path}/store/flights/")
+def pipeline(target: Folder, tmp_path: Path) -> SinkPipeline:
+    return SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/")
 
 
-def entries(pipeline: Pipeline) -> list[str]:
+def entries(pipeline: SinkPipeline) -> list[str]:
     return open_store(pipeline.store).list(OUTPUTS)
 
 
-def fence(pipeline: Pipeline, generation: int = 1, **more: Any) -> Fence:
+def fence(pipeline: SinkPipeline, generation: int = 1, **more: Any) -> Fence:
     return Fence("flights", "delays", pipeline.sink.uid, pipeline.store, generation, **more)
 
 
@@ -121,7 +121,7 @@ def fence(pipeline: Pipeline, generation: int = 1, **more: Any) -> Fence:
 
 
 def test_a_commit_gets_all_messages_of_an_epoch_by_batch_and_partition(
-    target: Folder, pipeline: Pipeline
+    target: Folder, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(7, [(1, "a")], [], [(2, "b"), (3, "c")]))
@@ -130,7 +130,7 @@ def test_a_commit_gets_all_messages_of_an_epoch_by_batch_and_partition(
 
 @pytest.mark.parametrize("place", ["commit", "committed"])
 def test_a_commit_of_which_nobody_knows_how_far_it_came_comes_again(
-    target: Folder, pipeline: Pipeline, place: str
+    target: Folder, pipeline: SinkPipeline, place: str
 ) -> None:
     first = pipeline.recover()
     first.commit(pipeline.epoch(1, [(1, "a")]))
@@ -147,7 +147,7 @@ def test_a_commit_of_which_nobody_knows_how_far_it_came_comes_again(
 
 
 def test_an_epoch_that_may_be_committed_is_what_a_restore_of_an_older_checkpoint_runs_into(
-    target: Folder, pipeline: Pipeline
+    target: Folder, pipeline: SinkPipeline
 ) -> None:
     first = pipeline.recover()
     first.commit(pipeline.epoch(1, [(1, "a")]))
@@ -159,7 +159,7 @@ def test_an_epoch_that_may_be_committed_is_what_a_restore_of_an_older_checkpoint
 
 
 def test_a_life_that_is_overtaken_while_it_commits_leaves_the_epoch_to_its_successor(
-    target: Folder, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    target: Folder, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = pipeline.recover(1)
     positions = []
@@ -178,7 +178,7 @@ def test_a_life_that_is_overtaken_while_it_commits_leaves_the_epoch_to_its_succe
     assert target.rows() == [(1, "a")]
 
 
-def test_a_life_that_was_overtaken_calls_no_commit(target: Folder, pipeline: Pipeline) -> None:
+def test_a_life_that_was_overtaken_calls_no_commit(target: Folder, pipeline: SinkPipeline) -> None:
     zombie = pipeline.recover(1)
     pipeline.recover(2)
     with pytest.raises(FencedError):
@@ -187,7 +187,7 @@ def test_a_life_that_was_overtaken_calls_no_commit(target: Folder, pipeline: Pip
 
 
 def test_old_entries_are_deleted_and_a_life_that_slept_over_it_is_still_shut_out(
-    target: Folder, pipeline: Pipeline
+    target: Folder, pipeline: SinkPipeline
 ) -> None:
     zombie = pipeline.recover(1)
     successor = pipeline.recover(2)
@@ -201,7 +201,7 @@ def test_old_entries_are_deleted_and_a_life_that_slept_over_it_is_still_shut_out
     assert len(target.commits) == record_module.KEPT + 1
 
 
-def test_two_connections_of_one_life_do_not_both_go_on(target: Folder, pipeline: Pipeline) -> None:
+def test_two_connections_of_one_life_do_not_both_go_on(target: Folder, pipeline: SinkPipeline) -> None:
     first, second = pipeline.recover(1), pipeline.recover(1)
     second.commit(pipeline.epoch(1, [(1, "a")]))
     with pytest.raises(TargetUnavailableError):
@@ -234,7 +234,7 @@ def test_entries_follow_each_other_and_one_of_two_wins(tmp_path: Path) -> None:
     assert found.entry.position.epoch == 3
 
 
-def test_a_damaged_record_is_not_gone_on_with(pipeline: Pipeline) -> None:
+def test_a_damaged_record_is_not_gone_on_with(pipeline: SinkPipeline) -> None:
     pipeline.recover(1)
     (key,) = entries(pipeline)
     open_store(pipeline.store).write(key, b'{"position"')
@@ -245,7 +245,7 @@ def test_a_damaged_record_is_not_gone_on_with(pipeline: Pipeline) -> None:
 # --- checkpoints of other stores ----------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_has_the_sink_needs_its_record(pipeline: Pipeline) -> None:
+def test_a_checkpoint_that_has_the_sink_needs_its_record(pipeline: SinkPipeline) -> None:
     for published in (None, 7):
         restored = OutputRecord("out", (), published)
         with pytest.raises(OutputTakenError, match="set `record` of the sink to that store's URI"):
@@ -257,14 +257,14 @@ def test_a_checkpoint_that_has_the_sink_needs_its_record(pipeline: Pipeline) -> 
     assert pipeline.sink.recover(fence(pipeline, 2, restored=restored)).position == 7
 
 
-def test_a_sink_that_a_checkpoint_does_not_have_begins_anew(pipeline: Pipeline) -> None:
+def test_a_sink_that_a_checkpoint_does_not_have_begins_anew(pipeline: SinkPipeline) -> None:
     assert pipeline.recover().position is None
 
 
-def test_the_store_of_another_pipeline_can_keep_the_record(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_store_of_another_pipeline_can_keep_the_record(pipeline: SinkPipeline, tmp_path: Path) -> None:
     pipeline.recover(3).commit(pipeline.epoch(5, [(1, "a")]))
     assert isinstance(pipeline.sink, DataSourceSink)
-    moved = Pipeline(
+    moved = SinkPipeline(
         attrs.evolve(pipeline.sink, record=pipeline.store), f"file://{tmp_path}/elsewhere/flights/"
     )
     restored = OutputRecord("out", (), 4)
@@ -275,7 +275,7 @@ def test_the_store_of_another_pipeline_can_keep_the_record(pipeline: Pipeline, t
 
 
 def test_an_epoch_that_has_begun_is_committed_from_a_store_that_was_moved_as_a_whole(
-    target: Folder, pipeline: Pipeline, tmp_path: Path
+    target: Folder, pipeline: SinkPipeline, tmp_path: Path
 ) -> None:
     large = attrs.evolve(pipeline, sink=attrs.evolve(target, more={"ballast": 2 * INLINE_BYTES}).sink())
     mark(target.path, "commit")
@@ -293,7 +293,7 @@ def test_an_epoch_that_has_begun_is_committed_from_a_store_that_was_moved_as_a_w
 
 
 def test_a_large_message_is_an_object_of_the_store_that_is_verified(
-    target: Folder, pipeline: Pipeline
+    target: Folder, pipeline: SinkPipeline
 ) -> None:
     large = attrs.evolve(pipeline, sink=attrs.evolve(target, more={"ballast": INLINE_BYTES}).sink())
     epoch = large.epoch(1, [(1, "a")], [(2, "b")])
@@ -313,20 +313,24 @@ def test_a_large_message_is_an_object_of_the_store_that_is_verified(
     assert sorted(target.rows()) == [(1, "a"), (2, "b")]
 
 
-def test_a_small_message_needs_no_object(pipeline: Pipeline) -> None:
+def test_a_small_message_needs_no_object(pipeline: SinkPipeline) -> None:
     assert pipeline.epoch(1, [(1, "a")]).record.staged.files == ()
 
 
-def test_what_another_sink_has_staged_is_refused(target: Folder, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_what_another_sink_has_staged_is_refused(
+    target: Folder, pipeline: SinkPipeline, tmp_path: Path
+) -> None:
     other = SqliteSink(tmp_path / "x.db", ("k", "v"), uid="out")
     assert isinstance(other, StagedSink)
-    epoch = Pipeline(other, pipeline.store).epoch(1, [(1, "a")])
+    epoch = SinkPipeline(other, pipeline.store).epoch(1, [(1, "a")])
     with pytest.raises(OutputError, match="another kind of sink"):
         pipeline.recover().commit(epoch)
     assert target.commits == []
 
 
-def test_a_message_whose_class_is_gone_says_so(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_whose_class_is_gone_says_so(
+    pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Tests under Spark have the classes of these modules travel by value.
     monkeypatch.setattr(cloudpickle.cloudpickle, "_PICKLE_BY_VALUE_MODULES", set())
     epoch = pipeline.epoch(1, [(1, "a")])
@@ -336,11 +340,11 @@ def test_a_message_whose_class_is_gone_says_so(pipeline: Pipeline, monkeypatch: 
 
 
 def test_an_epoch_is_committed_by_a_writer_for_the_rows_that_it_has(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = pipeline.epoch(1, [(1, "a")])
     assert isinstance(pipeline.sink, DataSourceSink)
-    later = Pipeline(pipeline.sink.for_schema(FileSource, StructType([ROWS["k"]])), pipeline.store)
+    later = SinkPipeline(pipeline.sink.for_schema(FileSource, StructType([ROWS["k"]])), pipeline.store)
     seen = []
     made = FileSource.streamWriter
 
@@ -355,7 +359,7 @@ def test_an_epoch_is_committed_by_a_writer_for_the_rows_that_it_has(
 
 @pytest.mark.parametrize("ballast", [0, 2 * INLINE_BYTES])
 def test_an_abort_gets_the_messages_of_what_was_written(
-    target: Folder, pipeline: Pipeline, ballast: int
+    target: Folder, pipeline: SinkPipeline, ballast: int
 ) -> None:
     sink = attrs.evolve(target, more={"ballast": ballast}).sink()
     batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=SCHEMA)
@@ -468,7 +472,7 @@ def test_rows_are_counted_as_the_writer_takes_them(tmp_path: Path) -> None:
 # --- what a data source does wrong --------------------------------------------------------------------------
 
 
-def test_what_commit_raises_is_named_with_its_traceback(target: Folder, pipeline: Pipeline) -> None:
+def test_what_commit_raises_is_named_with_its_traceback(target: Folder, pipeline: SinkPipeline) -> None:
     mark(target.path, "commit")
     with pytest.raises(DataSourceFailedError) as caught:
         pipeline.recover().commit(pipeline.epoch(3, [(1, "a")]))
@@ -480,7 +484,7 @@ def test_what_commit_raises_is_named_with_its_traceback(target: Folder, pipeline
 
 
 @pytest.mark.parametrize("how", ["connection", "time"])
-def test_a_target_that_is_away_is_asked_again(target: Folder, pipeline: Pipeline, how: str) -> None:
+def test_a_target_that_is_away_is_asked_again(target: Folder, pipeline: SinkPipeline, how: str) -> None:
     mark(target.path, "commit", how)
     with pytest.raises(TargetUnavailableError, match="made to fail in commit"):
         pipeline.recover().commit(pipeline.epoch(3, [(1, "a")]))
@@ -488,7 +492,9 @@ def test_a_target_that_is_away_is_asked_again(target: Folder, pipeline: Pipeline
     assert target.rows() == [(1, "a")]
 
 
-def test_what_write_raises_is_named_with_its_batch_and_partition(target: Folder, pipeline: Pipeline) -> None:
+def test_what_write_raises_is_named_with_its_batch_and_partition(
+    target: Folder, pipeline: SinkPipeline
+) -> None:
     mark(target.path, "write-0")
     with pytest.raises(
         DataSourceFailedError, match=r"write\(\) of batch 0, partition 0: .*made to fail"
@@ -581,12 +587,12 @@ def test_options_are_what_spark_would_make_of_them(tmp_path: Path) -> None:
     assert str(tmp_path) not in repr(DataSourceSink(Source, options=options))
 
 
-def test_the_guarantee_says_what_is_left_to_the_writer(pipeline: Pipeline) -> None:
+def test_the_guarantee_says_what_is_left_to_the_writer(pipeline: SinkPipeline) -> None:
     assert pipeline.sink.guarantee.level is Level.IF_IDEMPOTENT
     assert str(pipeline.sink.guarantee).startswith("exactly once if commit is idempotent: ")
 
 
-def test_messages_keep_their_order_when_some_are_large(target: Folder, pipeline: Pipeline) -> None:
+def test_messages_keep_their_order_when_some_are_large(target: Folder, pipeline: SinkPipeline) -> None:
     small, large = pipeline.sink, attrs.evolve(target, more={"ballast": 2 * INLINE_BYTES}).sink()
 
     def write(sink: Any, rows: Iterable[Row]) -> Staged:

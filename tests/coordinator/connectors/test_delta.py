@@ -27,15 +27,15 @@ from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
+from chandy.testing import SCHEMA, SinkConformance, SinkPipeline, SinkTarget
 
 from ...storage import servers
 from ...storage.conftest import moto, s3_keys, s3proxy
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
-from .batch_conformance import BatchConformance
+from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import http_requests
-from .conformance import SCHEMA, Pipeline, SinkConformance, Target
 from .delta_tables import Table, UpsertTable
 from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
@@ -51,8 +51,8 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def pipeline(table: Table, tmp_path: Path) -> Pipeline:
-    return Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+def pipeline(table: Table, tmp_path: Path) -> SinkPipeline:
+    return SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
 
 
 def s3_options(port: int) -> dict[str, str]:
@@ -67,14 +67,14 @@ def s3_options(port: int) -> dict[str, str]:
 
 class TestOnDisk(RaceConformance):
     @pytest.fixture
-    def target(self, table: Table) -> Target:
+    def target(self, table: Table) -> SinkTarget:
         return table
 
 
 @pytest.mark.server
 class TestOnS3(SinkConformance):
     @pytest.fixture
-    def target(self, moto: Server) -> Target:
+    def target(self, moto: Server) -> SinkTarget:
         return Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
 
 
@@ -82,7 +82,7 @@ class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return UpsertTable(str(tmp_path / "table")).make()
 
 
@@ -91,17 +91,17 @@ class AtOnceTable(UpsertTable):
         return attrs.evolve(super().sink(uid), publish="batch")
 
 
-class TestBatches(BatchConformance):
+class TestBatches(BatchRaces):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return AtOnceTable(str(tmp_path / "table")).make()
 
 
 @pytest.mark.server
 @pytest.mark.full("coordinator/connectors/test_delta.py::TestOnS3")
-class TestBatchesOnS3(BatchConformance):
+class TestBatchesOnS3(BatchRaces):
     @pytest.fixture
-    def target(self, moto: Server) -> Target:
+    def target(self, moto: Server) -> SinkTarget:
         return AtOnceTable(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
 
 
@@ -116,7 +116,7 @@ class TestSteps(StepsConformance):
 
     @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
     def stepped(self, request: pytest.FixtureRequest, moto: Server) -> Stepped:
-        def make() -> Target:
+        def make() -> SinkTarget:
             table: Table = request.param(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port))
             return table.make()
 
@@ -127,7 +127,7 @@ def test_a_batch_waits_for_other_writers_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = AtOnceTable(str(tmp_path / "table")).make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
     committer.upsert(pipeline.batch(0, (1, "a")))
@@ -140,7 +140,7 @@ def test_a_commit_waits_for_other_writers_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     table = (Table if mode == "append" else UpsertTable)(str(tmp_path / "table")).make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     within_the_next_commits(
         monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
@@ -161,7 +161,7 @@ def test_a_commit_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Pa
             f"s3://{servers.BUCKET}/{uuid.uuid4().hex}",
             {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"},
         ).make()
-        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
         committer = pipeline.recover()
         proxy.kind, proxy.lose = re.compile(rb"PUT [^ ]*_delta_log/"), lose
         with pytest.raises(TargetUnavailableError):
@@ -181,7 +181,7 @@ def test_a_store_that_is_lost_once_the_table_is_open_is_not_available(
     with LossyProxy(moto.port).running() as proxy:
         options = {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"}
         table = Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", options).make()
-        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
         committer = pipeline.recover()
         opened = DeltaSink.open
 
@@ -206,7 +206,7 @@ def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
     s3proxy: Server, tmp_path: Path, kind: type[Table]
 ) -> None:
     table = kind(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(s3proxy.port)).make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy), longest=2)
     assert sorted(table.rows()) == rows_up_to(newest)
     table.check_settled()
@@ -215,7 +215,7 @@ def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
 def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:
     options = {**s3_options(servers.free_port()), "max_retries": "1", "retry_timeout": "1s"}
     sink = DeltaSink("s3://bucket/table", options)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     with pytest.raises(TargetUnavailableError, match="s3://bucket/table"):
         pipeline.recover()
     with pytest.raises(TargetUnavailableError):
@@ -227,7 +227,7 @@ def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "table"), create_table=False)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     for step in (lambda: sink.check(SCHEMA), pipeline.recover):
         with pytest.raises(OutputError, match="create_table=True"):
             step()
@@ -263,7 +263,7 @@ def test_a_text_that_is_too_long_for_a_folder_is_refused_with_its_batch(tmp_path
 def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "table"), partition_by=["v"])
     sink.check(SCHEMA)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
     committer.commit(pipeline.epoch(2))
@@ -288,7 +288,7 @@ def test_rows_of_another_schema_are_refused_before_the_query_starts(
         table.sink().check(schema)
 
 
-def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: Pipeline) -> None:
+def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: SinkPipeline) -> None:
     schema = pa.schema([("v", pa.large_string()), ("k", pa.int32())])
     table.sink().check(schema)
     batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=schema)
@@ -299,7 +299,7 @@ def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: Pipeline) ->
 def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path: Path) -> None:
     table = Table(str(tmp_path / "table")).make()
     table.open().alter.add_constraint({"small": "k < 100"})
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     with pytest.raises(OutputError, match="777"):
         committer.commit(pipeline.epoch(1, [(1, "a")], [(777, "b")]))
@@ -308,7 +308,7 @@ def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path
 
 
 def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
@@ -317,7 +317,7 @@ def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
         committer.commit(pipeline.epoch(1, [(1, "a")]))
 
 
-def test_a_damaged_staged_file_is_named(table: Table, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_damaged_staged_file_is_named(table: Table, pipeline: SinkPipeline, tmp_path: Path) -> None:
     committer = pipeline.recover()
     epoch = pipeline.epoch(1, [(1, "a")])
     (file,) = epoch.record.staged.files
@@ -331,7 +331,7 @@ def test_a_damaged_staged_file_is_named(table: Table, pipeline: Pipeline, tmp_pa
 def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
     with open_folder() as folder:
         table = Table(str(folder / "table")).make()
-        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
         epoch, committer = pipeline.epoch(1, [(1, "a")]), pipeline.recover()
         with read_only(folder), pytest.raises(OutputError, match="permission"):
             pipeline.recover(2)
@@ -339,7 +339,9 @@ def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Pat
         committer.commit(epoch)
 
 
-def test_a_table_that_was_restored_has_the_position_of_the_version(table: Table, pipeline: Pipeline) -> None:
+def test_a_table_that_was_restored_has_the_position_of_the_version(
+    table: Table, pipeline: SinkPipeline
+) -> None:
     committer = pipeline.recover()
     nothing = table.open().version()
     for number in (1, 2, 3):
@@ -366,7 +368,7 @@ def test_a_table_that_was_restored_has_the_position_of_the_version(table: Table,
 
 
 def test_a_restored_version_is_found_behind_a_thousand_other_commits(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -384,7 +386,7 @@ def test_a_restored_version_is_found_behind_a_thousand_other_commits(
 
 
 def test_a_table_that_was_restored_to_before_all_output_has_no_position(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     began = table.open().history(1)[0]["timestamp"]
@@ -398,7 +400,7 @@ def test_a_table_that_was_restored_to_before_all_output_has_no_position(
 
 
 def test_the_history_is_read_only_after_commits_of_others(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -435,7 +437,7 @@ def replaced(table: Table) -> None:
 
 @pytest.mark.parametrize("make_anew", [moved_away, replaced])
 def test_a_table_that_was_made_anew_has_no_position(
-    table: Table, pipeline: Pipeline, make_anew: Callable[[Table], None]
+    table: Table, pipeline: SinkPipeline, make_anew: Callable[[Table], None]
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -449,7 +451,7 @@ def test_a_table_that_was_made_anew_has_no_position(
     assert pipeline.recover(2).position == 3
 
 
-def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline: Pipeline) -> None:
+def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     feature = deltalake.TableFeatures.RowTracking
     table.open().alter.add_feature(feature, allow_protocol_versions_increase=True)
@@ -460,7 +462,7 @@ def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline:
 
 
 def test_a_commit_that_fails_while_the_version_stays_is_no_conflict(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
 
@@ -476,7 +478,7 @@ def test_a_commit_that_fails_while_the_version_stays_is_no_conflict(
 
 def test_upserts_need_a_table_whose_rows_may_be_replaced(tmp_path: Path) -> None:
     table = UpsertTable(str(tmp_path / "table")).make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
     table.open().alter.set_table_properties({"delta.appendOnly": "true"})
@@ -494,7 +496,7 @@ def test_a_column_says_in_its_metadata_what_it_takes(tmp_path: Path) -> None:
     table = Table(str(tmp_path / "table"))
     deltalake.DeltaTable.create(table.uri, DeltaSchema(fields))
     assert table.sink().check(SCHEMA).lengths == {"v": 3}
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")], [(2, "b")]))
     assert sorted(map(str, table.open().to_pyarrow_table().to_pylist())) == [
         "{'k': 1, 'g': 2, 'v': 'a'}",
@@ -505,7 +507,7 @@ def test_a_column_says_in_its_metadata_what_it_takes(tmp_path: Path) -> None:
         UpsertTable(table.uri).sink().check(SCHEMA)
 
 
-def test_the_position_outlives_the_log(table: Table, pipeline: Pipeline) -> None:
+def test_the_position_outlives_the_log(table: Table, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover(3)
     for number in range(1, 4):
         committer.commit(pipeline.epoch(number, [(number, "a")]))
@@ -523,7 +525,7 @@ def test_the_position_outlives_the_log(table: Table, pipeline: Pipeline) -> None
 
 def test_a_row_replaces_the_one_with_its_key(tmp_path: Path) -> None:
     table = UpsertTable(str(tmp_path / "table")).make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
     committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
@@ -534,7 +536,7 @@ def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
     schema = pa.schema([('an "odd" Name', pa.string()), ("v", pa.int64())])
     sink = DeltaSink(str(tmp_path / "table"), mode="upsert", key=['an "odd" Name'])
     sink.check(schema)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     for number, value in enumerate((1, 2), 1):
         batch = pa.RecordBatch.from_pylist([{'an "odd" Name': "x", "v": value}], schema=schema)
@@ -542,7 +544,7 @@ def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(sink.table).to_pyarrow_table().column("v").to_pylist() == [2]
 
 
-def epoch_of(pipeline: Pipeline, number: int, batch: pa.RecordBatch) -> Epoch:
+def epoch_of(pipeline: SinkPipeline, number: int, batch: pa.RecordBatch) -> Epoch:
     from chandy.coordinator.sinks.two_phase.contract import WriteContext
     from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 

@@ -25,6 +25,7 @@ from chandy.coordinator.connectors.files.layout import DirectoryLayout
 from chandy.coordinator.connectors.files.log import DataFile
 from chandy.coordinator.connectors.files.rewinds import Rewinds, TakenBack
 from chandy.coordinator.connectors.files.sink import url_of
+from chandy.coordinator.sinks import directory_log
 from chandy.coordinator.sinks.two_phase.contract import Position
 from chandy.coordinator.sinks.two_phase.staged import in_utc
 from chandy.storage.errors import CodecError, UnfitError
@@ -187,14 +188,14 @@ def test_what_a_format_cannot_have_is_said() -> None:
 
 
 def test_every_tenth_entry_repeats_those_before_it() -> None:
-    assert [file_log.key_of(number) for number in (0, 8, 9, 10, 19)] == [
+    assert [directory_log.key_of(number) for number in (0, 8, 9, 10, 19)] == [
         "_spark_metadata/0",
         "_spark_metadata/8",
         "_spark_metadata/9.compact",
         "_spark_metadata/10",
         "_spark_metadata/19.compact",
     ]
-    assert [file_log.first_read(number) for number in (0, 8, 9, 18, 19, 20)] == [0, 0, 9, 9, 19, 19]
+    assert [directory_log.first_read(number) for number in (0, 8, 9, 18, 19, 20)] == [0, 0, 9, 9, 19, 19]
     assert [file_log.following(number) for number in (-1, 19, 20)] == [19, 20, 21]
 
 
@@ -206,8 +207,8 @@ def test_the_newest_entry_is_the_one_with_the_highest_number() -> None:
         "part-11",
         "_spark_metadata/x",
     ]
-    assert file_log.newest_of(keys) == 10
-    assert file_log.newest_of(["part-1"]) == -1
+    assert directory_log.newest_of(keys) == 10
+    assert directory_log.newest_of(["part-1"]) == -1
 
 
 def test_an_entry_keeps_files_and_positions() -> None:
@@ -224,9 +225,9 @@ def test_an_entry_keeps_files_and_positions() -> None:
     assert file_log.decode(20, file_log.encode([], old, "file:///out", 1.5)) == old
     assert entry.splitlines()[0] == b"v1"
     assert file_log.lines_of(entry) == [line]
-    assert file_log.positions_of(entry) == positions
-    assert file_log.positions_of(b"v1\n" + line.encode()) is None
-    assert file_log.positions_of(b"v1") is None
+    assert directory_log.positions_of(entry) == positions
+    assert directory_log.positions_of(b"v1\n" + line.encode()) is None
+    assert directory_log.positions_of(b"v1") is None
     # Spark reads past folders.
     assert json.loads(entry.splitlines()[-1])["isDir"] is True
 

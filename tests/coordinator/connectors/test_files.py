@@ -29,6 +29,7 @@ from chandy.coordinator.sinks.two_phase.errors import OutputError, RewindError, 
 from chandy.storage.backends.open import open_store
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.storage.keys import temporary_name
+from chandy.testing import SCHEMA, SinkPipeline, SinkTarget
 
 from ...effort import some
 from ...integration.conftest import spark as spark
@@ -39,7 +40,6 @@ from ...storage.servers import Server
 from ...waiting import DEADLINE
 from .boundaries import Disk, hdfs_calls, http_requests
 from .boundaries import Server as ServerBoundary
-from .conformance import SCHEMA, Pipeline, Target
 from .directory_target import Directory, keys
 from .directory_target import directory as directory
 from .files_of_others import open_folder, read_only
@@ -51,8 +51,8 @@ __all__ = ["hdfs", "moto", "rclone", "s3_keys", "s3proxy"]
 
 
 @pytest.fixture
-def pipeline(directory: Directory, tmp_path: Path) -> Pipeline:
-    return Pipeline(directory.sink(), f"file://{tmp_path}/store/flights/")
+def pipeline(directory: Directory, tmp_path: Path) -> SinkPipeline:
+    return SinkPipeline(directory.sink(), f"file://{tmp_path}/store/flights/")
 
 
 def s3_uri(port: int) -> str:
@@ -61,26 +61,26 @@ def s3_uri(port: int) -> str:
 
 class TestParquet(RaceConformance):
     @pytest.fixture
-    def target(self, directory: Directory) -> Target:
+    def target(self, directory: Directory) -> SinkTarget:
         return directory
 
 
 class TestJson(RaceConformance):
     @pytest.fixture
-    def target(self, directory: Directory) -> Target:
+    def target(self, directory: Directory) -> SinkTarget:
         return attrs.evolve(directory, format="json")
 
 
 class TestCsv(RaceConformance):
     @pytest.fixture
-    def target(self, directory: Directory) -> Target:
+    def target(self, directory: Directory) -> SinkTarget:
         return attrs.evolve(directory, format="csv")
 
 
 @pytest.mark.server
 class TestOnS3(RaceConformance):
     @pytest.fixture
-    def target(self, moto: Server) -> Target:
+    def target(self, moto: Server) -> SinkTarget:
         return Directory(s3_uri(moto.port))
 
 
@@ -128,7 +128,7 @@ class TestStepsOnHdfs(StepsConformance):
 
 
 def test_many_epochs_are_compacted_into_entries_that_repeat_them(
-    directory: Directory, pipeline: Pipeline
+    directory: Directory, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     for number in range(1, 26):
@@ -139,7 +139,9 @@ def test_many_epochs_are_compacted_into_entries_that_repeat_them(
     assert pipeline.recover(2).position == 25
 
 
-def test_readers_that_list_the_directory_see_the_same_files(directory: Directory, pipeline: Pipeline) -> None:
+def test_readers_that_list_the_directory_see_the_same_files(
+    directory: Directory, pipeline: SinkPipeline
+) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")], [(2, "b")]))
     committer.commit(pipeline.epoch(2))
@@ -150,7 +152,7 @@ def test_readers_that_list_the_directory_see_the_same_files(directory: Directory
 
 
 def test_an_epoch_that_is_published_again_has_the_same_files(
-    directory: Directory, pipeline: Pipeline, tmp_path: Path
+    directory: Directory, pipeline: SinkPipeline, tmp_path: Path
 ) -> None:
     committer = pipeline.recover()
     epoch = pipeline.epoch(1, [(1, "a")], [(2, "b")])
@@ -171,7 +173,7 @@ def test_an_epoch_that_is_published_again_has_the_same_files(
 @pytest.mark.parametrize("format", ["parquet", "json", "csv"])
 def test_partitions_are_folders(tmp_path: Path, format: Literal["parquet", "json", "csv"]) -> None:
     directory = Directory(str(tmp_path / "out"), format)
-    pipeline = Pipeline(attrs.evolve(directory.sink(), partition_by=["v"]), f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(attrs.evolve(directory.sink(), partition_by=["v"]), f"file://{tmp_path}/store/")
     pipeline.sink.check(SCHEMA)
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a/b"), (2, "c")], [(3, "c")]))
@@ -188,7 +190,7 @@ def test_files_that_readers_could_not_take_for_one_table_are_refused(
 ) -> None:
     directory = Directory(str(tmp_path / "out"), format)
     sink = attrs.evolve(directory.sink(), partition_by=["v"])
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
     k, v, new = pa.field("k", pa.int32()), pa.field("v", pa.string()), pa.field("new", pa.int64())
@@ -209,7 +211,7 @@ def test_files_that_readers_could_not_take_for_one_table_are_refused(
         with pytest.raises(OutputError, match=f"expected rows as it has them: {format}, partition_by="):
             other.check(schema)
         # What reaches the directory all the same is not written.
-        late = Pipeline(attrs.evolve(other, uid="late"), pipeline.store)
+        late = SinkPipeline(attrs.evolve(other, uid="late"), pipeline.store)
         rows = pa.table([pa.array(["7"]).cast(field.type) for field in schema], schema.names)
         with pytest.raises(OutputError, match="expected rows as it has them"):
             late.recover().commit(late.staged(1, rows))
@@ -221,7 +223,9 @@ def test_files_have_the_columns_of_those_before(
     tmp_path: Path, format: Literal["parquet", "json", "csv"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Directory(str(tmp_path / "out"), format)
-    pipeline, other = (Pipeline(directory.sink(uid), f"file://{tmp_path}/store/") for uid in ("out", "other"))
+    pipeline, other = (
+        SinkPipeline(directory.sink(uid), f"file://{tmp_path}/store/") for uid in ("out", "other")
+    )
     committer = pipeline.recover()
     first, second = other.epoch(1, [(1, "a")]), other.epoch(2, [(2, "b")])
     # The other sink is faster.
@@ -241,7 +245,7 @@ def test_files_have_the_columns_of_those_before(
 # --- taking back --------------------------------------------------------------------------------------------
 
 
-def publish(pipeline: Pipeline, committer: Committer, *epochs: int) -> None:
+def publish(pipeline: SinkPipeline, committer: Committer, *epochs: int) -> None:
     for number in epochs:
         committer.commit(pipeline.epoch(number, [(number, "a")]))
 
@@ -249,7 +253,7 @@ def publish(pipeline: Pipeline, committer: Committer, *epochs: int) -> None:
 @pytest.mark.parametrize("published", [3, 8, 9, 10, 11, 35])
 @pytest.mark.parametrize("stays", [None, 1, 2])
 def test_what_was_published_after_an_epoch_is_taken_back(
-    directory: Directory, pipeline: Pipeline, published: int, stays: int | None
+    directory: Directory, pipeline: SinkPipeline, published: int, stays: int | None
 ) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, published + 1))
@@ -267,7 +271,7 @@ def test_what_was_published_after_an_epoch_is_taken_back(
 
 @pytest.mark.parametrize(("stays", "again"), [(None, 12), (5, 12), (5, 7), (5, 6)])
 def test_what_was_taken_back_last_is_brought_back(
-    directory: Directory, pipeline: Pipeline, stays: int | None, again: int
+    directory: Directory, pipeline: SinkPipeline, stays: int | None, again: int
 ) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, 13))
@@ -287,7 +291,7 @@ def test_what_was_taken_back_last_is_brought_back(
 
 
 def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
-    directory: Directory, pipeline: Pipeline
+    directory: Directory, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, 1, 2, 3)
@@ -313,7 +317,9 @@ def test_what_was_taken_back_is_not_brought_back_once_something_is_published(
 def test_an_epoch_is_recognised_by_its_rows_as_long_as_it_is_there_or_can_come_back(
     directory: Directory, tmp_path: Path, format: Literal["parquet", "json", "csv"]
 ) -> None:
-    pipeline = Pipeline(attrs.evolve(directory, format=format).sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(
+        attrs.evolve(directory, format=format).sink(), f"file://{tmp_path}/store/flights/"
+    )
     committer = pipeline.recover()
     epochs = [pipeline.epoch(number, [(number, "a")], [(number, "b")]) for number in range(1, 5)]
     for epoch in epochs:
@@ -334,7 +340,7 @@ def test_an_epoch_is_recognised_by_its_rows_as_long_as_it_is_there_or_can_come_b
 @pytest.mark.parametrize("is_old", [False, True], ids=["", "log of an older version"])
 def test_what_was_taken_back_is_deleted_though_readers_call_the_directory_otherwise_by_now(
     directory: Directory,
-    pipeline: Pipeline,
+    pipeline: SinkPipeline,
     tmp_path: Path,
     moves: bool,
     is_old: bool,
@@ -364,7 +370,7 @@ def test_what_was_taken_back_is_deleted_though_readers_call_the_directory_otherw
 
 
 def test_an_epoch_that_was_taken_back_may_be_published_again(
-    directory: Directory, pipeline: Pipeline
+    directory: Directory, pipeline: SinkPipeline
 ) -> None:
     first = pipeline.recover()
     epoch = pipeline.epoch(2, [(2, "a")])
@@ -380,7 +386,7 @@ def test_an_epoch_that_was_taken_back_may_be_published_again(
     assert set(before) & set(directory.files()) == set(before[:1])
 
 
-def test_an_earlier_life_takes_nothing_back(directory: Directory, pipeline: Pipeline) -> None:
+def test_an_earlier_life_takes_nothing_back(directory: Directory, pipeline: SinkPipeline) -> None:
     zombie = pipeline.recover()
     publish(pipeline, zombie, 1, 2, 3)
     publish(pipeline, pipeline.recover(2), 4)
@@ -391,7 +397,7 @@ def test_an_earlier_life_takes_nothing_back(directory: Directory, pipeline: Pipe
 
 
 def test_a_life_that_is_overtaken_while_it_takes_back_changes_nothing(
-    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(pipeline, pipeline.recover(), 1, 2, 3)
     zombie = pipeline.recover(2)
@@ -408,7 +414,7 @@ def test_a_life_that_is_overtaken_while_it_takes_back_changes_nothing(
     assert keys(directory) == [1, 2, 3, 4]
 
 
-def test_only_the_sinks_own_output_is_taken_back(directory: Directory, pipeline: Pipeline) -> None:
+def test_only_the_sinks_own_output_is_taken_back(directory: Directory, pipeline: SinkPipeline) -> None:
     other = attrs.evolve(pipeline, sink=directory.sink("other"))
     one, two = pipeline.recover(), other.recover()
     publish(pipeline, one, 1, 2)
@@ -420,7 +426,7 @@ def test_only_the_sinks_own_output_is_taken_back(directory: Directory, pipeline:
     assert (pipeline.recover(2).position, other.recover(2).position) == (1, 13)
 
 
-def test_what_was_taken_back_cannot_be_gone_back_to(directory: Directory, pipeline: Pipeline) -> None:
+def test_what_was_taken_back_cannot_be_gone_back_to(directory: Directory, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, 11))
     committer.rewind(5)
@@ -443,7 +449,7 @@ def test_what_was_taken_back_cannot_be_gone_back_to(directory: Directory, pipeli
 
 
 def test_files_that_a_killed_driver_has_taken_back_are_deleted_by_the_next_one(
-    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, 1, 2, 3)
@@ -471,7 +477,7 @@ def test_files_that_a_killed_driver_has_taken_back_are_deleted_by_the_next_one(
 # --- the length of the log ----------------------------------------------------------------------------------
 
 
-def test_entries_that_no_reader_needs_are_deleted(directory: Directory, pipeline: Pipeline) -> None:
+def test_entries_that_no_reader_needs_are_deleted(directory: Directory, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     names = list[int]()
     for number in range(1, 101):
@@ -481,7 +487,9 @@ def test_entries_that_no_reader_needs_are_deleted(directory: Directory, pipeline
     assert keys(directory) == list(range(1, 101))
 
 
-def test_a_sink_that_was_slow_beside_others_loses_nothing(directory: Directory, pipeline: Pipeline) -> None:
+def test_a_sink_that_was_slow_beside_others_loses_nothing(
+    directory: Directory, pipeline: SinkPipeline
+) -> None:
     other = attrs.evolve(pipeline, sink=directory.sink("other"))
     slow, zombie = other.recover(), pipeline.recover()
     fast = pipeline.recover(2)
@@ -500,7 +508,7 @@ def make_old(entry: Path) -> None:
     entry.write_text(re.sub(r', "sha256": "\w+"', "", text))
 
 
-def test_files_leave_the_log_when_their_time_is_over(directory: Directory, pipeline: Pipeline) -> None:
+def test_files_leave_the_log_when_their_time_is_over(directory: Directory, pipeline: SinkPipeline) -> None:
     old = pipeline.recover()
     publish(pipeline, old, 1, 2)
     make_old(Path(directory.path, "_spark_metadata", "20"))
@@ -514,7 +522,7 @@ def test_files_leave_the_log_when_their_time_is_over(directory: Directory, pipel
 
 
 def test_the_retention_of_one_sink_drops_nothing_of_another_that_shares_its_log(
-    directory: Directory, pipeline: Pipeline
+    directory: Directory, pipeline: SinkPipeline
 ) -> None:
     forgetful = attrs.evolve(pipeline, sink=attrs.evolve(directory.sink("other"), retention="1 d"))
     other, own = forgetful.recover(), pipeline.recover()
@@ -541,7 +549,7 @@ class Clocks:
 
 @pytest.mark.parametrize("when", ["in a life", "at a start", "at the first start", "at a start long after"])
 def test_no_file_leaves_the_log_early_because_a_clock_was_ahead(
-    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, when: str
+    directory: Directory, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr(log_clock, "time", clocks := Clocks())
     day, month = 86400.0, 31 * 86400.0
@@ -570,7 +578,7 @@ def test_no_file_leaves_the_log_early_because_a_clock_was_ahead(
 # --- directories that cannot be used ------------------------------------------------------------------------
 
 
-def test_a_log_of_another_program_is_not_touched(directory: Directory, pipeline: Pipeline) -> None:
+def test_a_log_of_another_program_is_not_touched(directory: Directory, pipeline: SinkPipeline) -> None:
     entry = Path(directory.path, "_spark_metadata", "0")
     entry.parent.mkdir(parents=True)
     entry.write_text("v1")
@@ -580,14 +588,14 @@ def test_a_log_of_another_program_is_not_touched(directory: Directory, pipeline:
     assert [path.name for path in entry.parent.iterdir()] == ["0"]
 
 
-def test_files_without_a_log_would_be_lost_to_spark(directory: Directory, pipeline: Pipeline) -> None:
+def test_files_without_a_log_would_be_lost_to_spark(directory: Directory, pipeline: SinkPipeline) -> None:
     Path(directory.path).mkdir()
     Path(directory.path, "old.parquet").write_bytes(b"x")
     with pytest.raises(OutputError, match=r"such as old\.parquet"):
         pipeline.sink.check(SCHEMA)
 
 
-def test_a_gap_in_the_log_is_said(directory: Directory, pipeline: Pipeline) -> None:
+def test_a_gap_in_the_log_is_said(directory: Directory, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     for number in range(1, 10):
         committer.commit(pipeline.epoch(number))
@@ -596,7 +604,7 @@ def test_a_gap_in_the_log_is_said(directory: Directory, pipeline: Pipeline) -> N
         committer.commit(pipeline.epoch(10))
 
 
-def test_a_damaged_entry_is_said(directory: Directory, pipeline: Pipeline) -> None:
+def test_a_damaged_entry_is_said(directory: Directory, pipeline: SinkPipeline) -> None:
     pipeline.recover()
     entry = Path(directory.path, "_spark_metadata", "19.compact")
     entry.write_bytes(entry.read_bytes()[:-5])
@@ -604,7 +612,9 @@ def test_a_damaged_entry_is_said(directory: Directory, pipeline: Pipeline) -> No
         pipeline.recover(2)
 
 
-def test_a_log_that_was_set_back_makes_the_position_lower(directory: Directory, pipeline: Pipeline) -> None:
+def test_a_log_that_was_set_back_makes_the_position_lower(
+    directory: Directory, pipeline: SinkPipeline
+) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
     committer.commit(pipeline.epoch(2, [(2, "b")]))
@@ -615,7 +625,7 @@ def test_a_log_that_was_set_back_makes_the_position_lower(directory: Directory, 
 @pytest.mark.parametrize("published", [3, 9, 10, 11])
 @pytest.mark.parametrize("stays", [None, 2])
 def test_a_log_that_was_set_back_meanwhile_gets_no_entry_behind_a_gap(
-    directory: Directory, pipeline: Pipeline, published: int, stays: int | None
+    directory: Directory, pipeline: SinkPipeline, published: int, stays: int | None
 ) -> None:
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, (stays or 0) + 1))
@@ -634,7 +644,7 @@ def test_a_log_that_was_set_back_meanwhile_gets_no_entry_behind_a_gap(
 
 def test_a_directory_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
     with open_folder() as folder:
-        pipeline = Pipeline(Directory(str(folder)).sink(), f"file://{tmp_path}/store/")
+        pipeline = SinkPipeline(Directory(str(folder)).sink(), f"file://{tmp_path}/store/")
         pipeline.recover()
         with read_only(folder), pytest.raises(OutputError, match="Permission denied"):
             pipeline.recover(2)
@@ -663,7 +673,7 @@ def test_a_store_that_ignores_the_condition_is_refused(rclone: Server) -> None:
 
 def test_a_file_system_without_exclusive_create_is_refused(tmp_path: Path) -> None:
     sink = FilesSink(f"local://{tmp_path}/out")
-    for step in (lambda: sink.check(SCHEMA), Pipeline(sink, f"file://{tmp_path}/store/").recover):
+    for step in (lambda: sink.check(SCHEMA), SinkPipeline(sink, f"file://{tmp_path}/store/").recover):
         with pytest.raises(OutputError, match="looks first and then writes"):
             step()
 
@@ -673,7 +683,9 @@ def test_a_file_system_without_exclusive_create_is_refused(tmp_path: Path) -> No
 def test_an_entry_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Path, lose: int) -> None:
     with LossyProxy(moto.port).running() as proxy:
         directory = Directory(s3_uri(proxy.port))
-        pipeline = Pipeline(attrs.evolve(directory.sink(), timeout=3), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(
+            attrs.evolve(directory.sink(), timeout=3), f"file://{tmp_path}/store/flights/"
+        )
         committer = pipeline.recover()
         proxy.kind, proxy.lose = re.compile(rb"PUT [^ ]*_spark_metadata/"), lose
         epoch = pipeline.epoch(1, [(1, "a")])
@@ -691,12 +703,12 @@ def test_an_entry_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Pa
 def test_a_store_that_is_not_there_is_not_available(s3_keys: None, tmp_path: Path) -> None:
     sink = FilesSink(s3_uri(servers.free_port()), timeout=0.5)
     with pytest.raises(TargetUnavailableError):
-        Pipeline(sink, f"file://{tmp_path}/store/").recover()
+        SinkPipeline(sink, f"file://{tmp_path}/store/").recover()
 
 
 def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, tmp_path: Path) -> None:
     directory = Directory(s3_uri(s3proxy.port))
-    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy))
     assert sorted(directory.rows()) == rows_up_to(newest)
     directory.check_settled()
@@ -708,7 +720,7 @@ def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, 
 @pytest.mark.full("coordinator/connectors/test_files.py::test_spark_reads_what_is_published_on_hdfs")
 class TestOnHdfs(RaceConformance):
     @pytest.fixture
-    def target(self, hdfs: Server) -> Target:
+    def target(self, hdfs: Server) -> SinkTarget:
         return Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
 
 
@@ -717,7 +729,7 @@ class TestOnHdfs(RaceConformance):
 )
 def test_an_hdfs_that_is_killed_at_any_moment_has_every_row_once(hdfs: Server, tmp_path: Path) -> None:
     directory = Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
-    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_hdfs(hdfs))
     assert sorted(directory.rows()) == rows_up_to(newest)
     directory.check_settled()
@@ -725,7 +737,7 @@ def test_an_hdfs_that_is_killed_at_any_moment_has_every_row_once(hdfs: Server, t
 
 def test_what_was_published_on_hdfs_is_taken_back(hdfs: Server, tmp_path: Path) -> None:
     directory = Directory(hdfs_uri(hdfs, uuid.uuid4().hex))
-    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, 26))
     committer.rewind(12)
@@ -736,7 +748,7 @@ def test_what_was_published_on_hdfs_is_taken_back(hdfs: Server, tmp_path: Path) 
 @pytest.mark.spark
 def test_spark_reads_what_is_published_on_hdfs(hdfs: Server, tmp_path: Path, spark: SparkSession) -> None:
     directory = Directory(hdfs_uri(hdfs, f"{uuid.uuid4().hex}/an output"))
-    pipeline = Pipeline(directory.sink(), f"file://{tmp_path}/store/")
+    pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     committer = pipeline.recover()
     publish(pipeline, committer, *range(1, 12))
     committer.rewind(9)
@@ -749,7 +761,7 @@ def test_spark_reads_what_is_published_on_hdfs(hdfs: Server, tmp_path: Path, spa
 
 @pytest.mark.spark
 def test_spark_reads_whole_epochs_and_nothing_else(
-    directory: Directory, pipeline: Pipeline, spark: SparkSession
+    directory: Directory, pipeline: SinkPipeline, spark: SparkSession
 ) -> None:
     committer = pipeline.recover()
     for number in range(1, 13):
@@ -767,7 +779,7 @@ def test_spark_reads_whole_epochs_and_nothing_else(
 @pytest.mark.spark
 @pytest.mark.full("coordinator/connectors/test_files.py::test_spark_reads_whole_epochs_and_nothing_else")
 def test_a_session_that_compacts_its_logs_otherwise_reads_the_directory_at_any_moment(
-    directory: Directory, pipeline: Pipeline, spark: SparkSession
+    directory: Directory, pipeline: SinkPipeline, spark: SparkSession
 ) -> None:
     settings = ["1", "3", "7", "10", "19", "100"]
     committer = pipeline.recover()
@@ -791,7 +803,7 @@ def test_the_sink_is_a_value(directory: Directory) -> None:
 
 
 def test_what_a_killed_publisher_has_left_half_written_is_deleted_in_time(
-    directory: Directory, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    directory: Directory, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.recover(1).commit(pipeline.epoch(1, [(1, "a")]))
     folder = Path(directory.path)

@@ -18,11 +18,11 @@ from chandy.coordinator.sinks.two_phase.errors import TargetFullError
 from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.errors import ChandyError
+from chandy.testing import Row, SinkPipeline, SinkTarget
 
 from ...small_disk import SmallDisk, small_disk
 from ...waiting import eventually
 from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
-from .conformance import Pipeline, Row, Target
 from .directory_target import Directory
 from .kafka_broker import broker_or_skip, new_topic
 from .postgres_server import PostgresServer
@@ -48,7 +48,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 class Lives:
     """The lives of one pipeline, as a coordinator has them."""
 
-    pipeline: Pipeline
+    pipeline: SinkPipeline
     generation: int = 0
     failures: list[ChandyError] = attrs.field(factory=list)
 
@@ -72,15 +72,15 @@ class FullConformance:
     """The tests. A subclass has the fixture ``target``, which is on ``disk``."""
 
     @pytest.fixture
-    def target(self) -> Target:
+    def target(self) -> SinkTarget:
         raise NotImplementedError
 
     @pytest.fixture
-    def lives(self, target: Target, tmp_path: Path) -> Lives:
-        return Lives(Pipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
+    def lives(self, target: SinkTarget, tmp_path: Path) -> Lives:
+        return Lives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
 
     def test_output_waits_until_there_is_room(
-        self, target: Target, lives: Lives, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+        self, target: SinkTarget, lives: Lives, disk: SmallDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         publisher, _ = lives.begin()
         first, *others = lives.epochs()
@@ -97,7 +97,7 @@ class FullConformance:
         assert not lives.failures
 
     def test_the_next_life_publishes_what_there_was_no_room_for(
-        self, target: Target, lives: Lives, disk: SmallDisk
+        self, target: SinkTarget, lives: Lives, disk: SmallDisk
     ) -> None:
         publisher, _ = lives.begin()
         first, second, third = lives.epochs()
@@ -118,7 +118,7 @@ class FullConformance:
 
 class TestFiles(FullConformance):
     @pytest.fixture
-    def target(self, disk: SmallDisk) -> Target:
+    def target(self, disk: SmallDisk) -> SinkTarget:
         return Directory(str(disk.path / "out"))
 
     def test_nothing_is_left_of_what_did_not_fit(self, lives: Lives, disk: SmallDisk) -> None:
@@ -133,13 +133,13 @@ class TestFiles(FullConformance):
 
 class TestDelta(FullConformance):
     @pytest.fixture
-    def target(self, disk: SmallDisk) -> Target:
+    def target(self, disk: SmallDisk) -> SinkTarget:
         return delta_tables.Table(str(disk.path / "table")).make()
 
 
 class TestIceberg(FullConformance):
     @pytest.fixture
-    def target(self, disk: SmallDisk) -> Target:
+    def target(self, disk: SmallDisk) -> SinkTarget:
         return iceberg_tables.Table(disk.path / "lake").make()
 
 
@@ -157,7 +157,7 @@ class TestPostgres(FullConformance):
             shutil.rmtree(folder, ignore_errors=True)
 
     @pytest.fixture
-    def target(self, postgres: PostgresServer, disk: SmallDisk) -> Iterator[Target]:
+    def target(self, postgres: PostgresServer, disk: SmallDisk) -> Iterator[SinkTarget]:
         place = disk.path / "space"
         place.mkdir()
         if postgres.user:
@@ -180,7 +180,7 @@ def test_a_kafka_broker_whose_disk_is_full_is_waited_for(
         try:
             kafka.server.start()
             target = kafka_targets.KafkaTarget(kafka, new_topic(kafka, partitions=1), "positions")
-            lives = Lives(Pipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
+            lives = Lives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
             publisher, _ = lives.begin()
             first, *others = lives.epochs()
             publisher.publish_now([first], 0)

@@ -26,9 +26,9 @@ from chandy.coordinator.errors import ChandyError, SetupError
 from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
+from chandy.testing import SCHEMA, SinkPipeline, SinkTarget
 
 from .boundaries import iceberg_calls
-from .conformance import SCHEMA, Pipeline, Target
 from .files_of_others import open_folder, read_only
 from .iceberg_tables import Table, UpsertTable, roll_back_to
 from .iceberg_tables import table as table
@@ -37,8 +37,8 @@ from .steps import Stepped, StepsConformance
 
 
 @pytest.fixture
-def pipeline(table: Table, tmp_path: Path) -> Pipeline:
-    return Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+def pipeline(table: Table, tmp_path: Path) -> SinkPipeline:
+    return SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
 
 
 def test_partitions_that_cannot_be_computed_here_are_refused_at_the_start(
@@ -60,7 +60,7 @@ class TestIceberg(RaceConformance):
     locks = True
 
     @pytest.fixture
-    def target(self, table: Table) -> Target:
+    def target(self, table: Table) -> SinkTarget:
         return table
 
 
@@ -70,14 +70,14 @@ class TestUpsert(RaceConformance):
     locks = True
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return UpsertTable(tmp_path / "lake").make()
 
 
 class TestSteps(StepsConformance):
     @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
     def stepped(self, request: pytest.FixtureRequest, tmp_path: Path) -> Stepped:
-        def make() -> Target:
+        def make() -> SinkTarget:
             table: Table = request.param(tmp_path / "lakes" / uuid.uuid4().hex)
             return table.make()
 
@@ -86,7 +86,7 @@ class TestSteps(StepsConformance):
 
 def test_a_row_replaces_the_one_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = UpsertTable(tmp_path / "lake").make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
     committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
@@ -100,7 +100,7 @@ def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = UpsertTable(tmp_path / "lake").make()
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     zombie = pipeline.recover(1)
     zombie.commit(pipeline.epoch(1, [(1, "a")]))
     zombie.commit(pipeline.epoch(2, [(1, "a")]))
@@ -113,7 +113,7 @@ def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
 
 def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, tmp_path: Path) -> None:
     sink = attrs.evolve(table.sink(), mode="upsert", key=["k", "v"])
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a"), (1, "b")]))
     committer.commit(pipeline.epoch(2, [(1, "a"), (2, "a")]))
@@ -130,7 +130,7 @@ def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, 
 
 
 def test_a_commit_waits_for_other_writers_of_the_table(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
     within_the_next_commits(
@@ -142,7 +142,7 @@ def test_a_commit_waits_for_other_writers_of_the_table(
 
 
 def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
     properties = table.catalog().load_table(table.name).properties
@@ -150,7 +150,7 @@ def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
     assert sorted(properties) == [f"chandy.position.{writer}", f"chandy.table.{writer}"]
 
 
-def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> None:
+def test_the_position_outlives_snapshots(table: Table, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     for number in (1, 2, 3):
         committer.commit(pipeline.epoch(number, [(number, "a")]))
@@ -159,7 +159,7 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: Pipeline) -> No
 
 
 def test_a_commit_that_fails_while_the_table_stays_as_it_is_is_no_conflict(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
 
@@ -186,7 +186,7 @@ def expire(table: Table) -> None:
 
 
 def test_a_table_that_was_made_anew_with_the_old_properties_has_no_position(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer, catalog = pipeline.recover(), table.catalog()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -211,7 +211,7 @@ def test_a_table_that_was_made_anew_with_the_old_properties_has_no_position(
 
 
 def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     snapshots = []
@@ -239,7 +239,7 @@ def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_p
     table = Table(tmp_path / "lake").make()
     table.add((100, "other"))
     before = roll_back_to(table, None)
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
     roll_back_to(table, before)
     assert pipeline.recover(2).position is None
@@ -249,7 +249,7 @@ def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_p
 
 
 def test_nothing_is_left_of_an_attempt_that_failed_before_its_commit(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -259,7 +259,7 @@ def test_nothing_is_left_of_an_attempt_that_failed_before_its_commit(
 
 
 def test_a_commit_that_a_client_repeats_by_itself_keeps_its_rows(
-    table: Table, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
 
@@ -276,7 +276,7 @@ def test_a_commit_that_a_client_repeats_by_itself_keeps_its_rows(
     assert sorted(table.rows()) == [(1, "a"), (2, "b")]
 
 
-def damaged(epoch: Epoch, pipeline: Pipeline) -> Epoch:
+def damaged(epoch: Epoch, pipeline: SinkPipeline) -> Epoch:
     """Damage the last of its files."""
     path = Path(pipeline.store.removeprefix("file://"), epoch.files[-1].key)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -290,7 +290,7 @@ def test_a_catalog_that_is_not_there_is_not_available(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     sink = IcebergSink({"type": "rest", "uri": f"http://127.0.0.1:{port}"}, "flights.delays")
-    for step in (Pipeline(sink, f"file://{tmp_path}/store/").recover, lambda: sink.check(SCHEMA)):
+    for step in (SinkPipeline(sink, f"file://{tmp_path}/store/").recover, lambda: sink.check(SCHEMA)):
         with pytest.raises(TargetUnavailableError, match=r"flights\.delays"):
             step()
 
@@ -300,10 +300,10 @@ def test_a_catalog_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         sink = IcebergSink({"type": "rest", "uri": uri}, "flights.delays", timeout=0.2)
         with pytest.raises(TargetUnavailableError, match="no answer within"):
-            Pipeline(sink, f"file://{tmp_path}/store/").recover()
+            SinkPipeline(sink, f"file://{tmp_path}/store/").recover()
 
 
-def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: Pipeline) -> None:
+def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: SinkPipeline) -> None:
     import sqlite3
 
     # SQLite itself waits five seconds for a lock, unless it is told otherwise.
@@ -323,7 +323,7 @@ def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: Pipelin
 def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
     table = Table(tmp_path)
     sink = attrs.evolve(table.sink(), create_table=False)
-    for step in (lambda: sink.check(SCHEMA), Pipeline(sink, f"file://{tmp_path}/store/").recover):
+    for step in (lambda: sink.check(SCHEMA), SinkPipeline(sink, f"file://{tmp_path}/store/").recover):
         with pytest.raises(OutputError, match="create_table=True"):
             step()
     table.make()
@@ -344,7 +344,7 @@ def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
     catalog.create_table(
         table.name, schema, partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"))
     )
-    pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
     committer.commit(pipeline.epoch(2))
@@ -368,7 +368,7 @@ def test_rows_of_another_schema_are_refused_before_the_query_starts(
 
 
 def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     with table.catalog().load_table(table.name).update_schema(allow_incompatible_changes=True) as update:
@@ -379,7 +379,7 @@ def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
 
 
 def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: Pipeline
+    table: Table, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     table.catalog().drop_table(table.name)
@@ -390,7 +390,7 @@ def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
 def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
     with open_folder() as folder:
         table = Table(folder / "lake").make()
-        pipeline = Pipeline(table.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
         pipeline.recover()
         with read_only(folder), pytest.raises(OutputError, match="permission"):
             pipeline.recover(2)

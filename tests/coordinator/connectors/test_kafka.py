@@ -21,13 +21,13 @@ from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, Fence,
 from chandy.coordinator.sinks.two_phase.errors import OutputError, OutputTakenError, TargetUnavailableError
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.storage.errors import DamagedError, FencedError
+from chandy.testing import SinkTarget
 
 from ...effort import chance, rounds
 from ...storage.servers import free_port
 from ...waiting import DEADLINE, eventually
 from .boundaries import Server as ServerBoundary
 from .boundaries import kafka_requests
-from .conformance import Target
 from .kafka_broker import (
     PASSWORD,
     START,
@@ -63,7 +63,7 @@ def through(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
 class TestSteps(StepsConformance):
     @pytest.fixture
     def stepped(self, kafka: Broker) -> Stepped:
-        def make() -> Target:
+        def make() -> SinkTarget:
             return KafkaTarget(kafka, new_topic(kafka, 1), f"positions-{uuid.uuid4().hex[:8]}")
 
         # The broker sends its clients to this port.

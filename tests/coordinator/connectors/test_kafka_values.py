@@ -20,11 +20,11 @@ from chandy.coordinator.connectors.kafka.sink import KafkaSink
 from chandy.coordinator.sinks.two_phase.contract import Committer, Epoch, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage import codec
+from chandy.testing import SinkPipeline
 
 from ...drawn_rows import Kind, refused_is_no_example
 from ...effort import trying
 from ...waiting import eventually
-from .conformance import Pipeline
 from .kafka_broker import Broker, Record, delete_topic, new_topic, produce, read
 from .kafka_broker import kafka as kafka
 
@@ -134,7 +134,7 @@ class Published:
     servers: str
     topics: dict[str, str]
     """The topics by their place."""
-    pipelines: dict[str, Pipeline]
+    pipelines: dict[str, SinkPipeline]
     committers: dict[str, Committer]
     epochs: int = 0
     read: set[tuple[str, int, int]] = attrs.field(factory=set)
@@ -159,7 +159,7 @@ def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     compact = {"cleanup.policy": "compact,delete", "segment.ms": "3600000"}
     topics = {"plain": new_topic(kafka), "compacted": new_topic(kafka, **compact)}
     store = f"file://{tmp_path_factory.mktemp('store')}/flights/"
-    pipelines = {place: Pipeline(sink_of(kafka, topics.get(place)), store) for place in PLACES}
+    pipelines = {place: SinkPipeline(sink_of(kafka, topics.get(place)), store) for place in PLACES}
     with contextlib.ExitStack() as open_:
         committers = {
             place: open_.enter_context(contextlib.closing(one.recover())) for place, one in pipelines.items()
@@ -279,25 +279,25 @@ def test_names_that_are_no_utf8_are_refused_and_values_need_not_be_any(kafka: Br
 # --- identity -----------------------------------------------------------------------------------------------
 
 
-def position_of(pipeline: Pipeline, generation: int) -> int | None:
+def position_of(pipeline: SinkPipeline, generation: int) -> int | None:
     with contextlib.closing(pipeline.recover(generation)) as committer:
         return committer.position
 
 
-def publish(pipeline: Pipeline, generation: int, epoch: int) -> None:
+def publish(pipeline: SinkPipeline, generation: int, epoch: int) -> None:
     with contextlib.closing(pipeline.recover(generation)) as committer:
         committer.commit(epoch_of(pipeline, epoch))
 
 
-def epoch_of(pipeline: Pipeline, number: int) -> Epoch:
+def epoch_of(pipeline: SinkPipeline, number: int) -> Epoch:
     return pipeline.accepted(number, pa.table({"value": [f"{number}"]}))
 
 
 @pytest.fixture
-def pipeline(kafka: Broker, tmp_path: Any) -> Pipeline:
+def pipeline(kafka: Broker, tmp_path: Any) -> SinkPipeline:
     """One that has published an epoch."""
     sink = attrs.evolve(sink_of(kafka, new_topic(kafka)), position_topic=f"positions-{uuid.uuid4().hex[:8]}")
-    made = Pipeline(sink, f"file://{tmp_path}/flights/")
+    made = SinkPipeline(sink, f"file://{tmp_path}/flights/")
     publish(made, 1, 1)
     return made
 
@@ -315,14 +315,14 @@ def make_anew(kafka: Broker, topic: str) -> None:
     eventually(is_made, "a new topic of the name")
 
 
-def topic_of(pipeline: Pipeline) -> str:
+def topic_of(pipeline: SinkPipeline) -> str:
     assert isinstance(pipeline.sink, KafkaSink)
     assert pipeline.sink.topic is not None
     return pipeline.sink.topic
 
 
 def test_a_topic_that_was_made_anew_has_nothing_of_what_was_published(
-    kafka: Broker, pipeline: Pipeline
+    kafka: Broker, pipeline: SinkPipeline
 ) -> None:
     assert position_of(pipeline, 2) == 1
     make_anew(kafka, topic_of(pipeline))
@@ -334,7 +334,7 @@ def test_a_topic_that_was_made_anew_has_nothing_of_what_was_published(
 
 
 def test_a_topic_that_is_made_anew_while_the_sink_publishes_is_noticed(
-    kafka: Broker, pipeline: Pipeline
+    kafka: Broker, pipeline: SinkPipeline
 ) -> None:
     epoch = epoch_of(pipeline, 2)
     with contextlib.closing(pipeline.recover(2)) as committer:
@@ -346,7 +346,7 @@ def test_a_topic_that_is_made_anew_while_the_sink_publishes_is_noticed(
 
 
 def test_another_topic_has_nothing_and_the_first_one_keeps_its_position(
-    kafka: Broker, pipeline: Pipeline
+    kafka: Broker, pipeline: SinkPipeline
 ) -> None:
     assert isinstance(pipeline.sink, KafkaSink)
     other = attrs.evolve(pipeline, sink=attrs.evolve(pipeline.sink, topic=new_topic(kafka)))
@@ -356,7 +356,7 @@ def test_another_topic_has_nothing_and_the_first_one_keeps_its_position(
 
 
 def test_positions_of_an_earlier_version_count_and_a_newer_record_can_be_read_by_it(
-    kafka: Broker, pipeline: Pipeline
+    kafka: Broker, pipeline: SinkPipeline
 ) -> None:
     assert isinstance(pipeline.sink, KafkaSink)
     positions = pipeline.sink.position_topic

@@ -22,13 +22,13 @@ from chandy.coordinator.errors import SetupError
 from chandy.coordinator.sinks.two_phase.contract import Batch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
+from chandy.testing import SCHEMA, Row, SinkPipeline
 
 from ...storage.servers import free_port
 from ...waiting import DEADLINE
-from .batch_conformance import BatchConformance
+from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import postgres_messages
-from .conformance import SCHEMA, Pipeline, Row
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
@@ -57,7 +57,7 @@ class TestConformance(LivesConformance):
 KEYED = "k bigint PRIMARY KEY, v text"
 
 
-class TestBatches(BatchConformance):
+class TestBatches(BatchRaces):
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> Table:
         return AtOnce.make(postgres, KEYED)
@@ -96,7 +96,7 @@ def rows_of(*epochs: int) -> list[Row]:
     return sorted(row for epoch in epochs for batch in batches_of(epoch) for row in batch)
 
 
-def messages_of_a_commit(proxy: Proxy, pipeline: Pipeline) -> list[bytes]:
+def messages_of_a_commit(proxy: Proxy, pipeline: SinkPipeline) -> list[bytes]:
     """The types of the messages that a client sends for an epoch."""
     committer = through(proxy, pipeline).recover(1)
     epoch = pipeline.epoch(1, *batches_of(1))
@@ -115,8 +115,8 @@ def messages_of_a_commit(proxy: Proxy, pipeline: Pipeline) -> list[bytes]:
 def test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_no_row(
     postgres: PostgresServer, proxy: Proxy, store: str, mode: str, is_answer_lost: bool
 ) -> None:
-    def pipeline_of(table: Table) -> Pipeline:
-        return Pipeline(table.upsert() if mode == "upsert" else table.sink(), store)
+    def pipeline_of(table: Table) -> SinkPipeline:
+        return SinkPipeline(table.upsert() if mode == "upsert" else table.sink(), store)
 
     columns = "k bigint PRIMARY KEY, v text"
     kinds = messages_of_a_commit(proxy, pipeline_of(Table.make(postgres, columns)))
@@ -156,7 +156,7 @@ def test_a_server_that_is_killed_at_any_moment_has_each_row_once(
     postgres: PostgresServer, proxy: Proxy, store: str
 ) -> None:
     table = Table.make(postgres)
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     count = len(messages_of_a_commit(proxy, pipeline))
     random = Random(7)
     outcomes = set()
@@ -185,13 +185,13 @@ def test_a_server_that_is_not_there_is_unavailable(table: Table, store: str) -> 
     with pytest.raises(
         TargetUnavailableError, match=r"PostgreSQL at 127\.0\.0\.1:\d+/postgres, table .*refused"
     ):
-        Pipeline(sink, store).recover()
+        SinkPipeline(sink, store).recover()
     with pytest.raises(TargetUnavailableError):
         sink.check(SCHEMA)
 
 
 def test_a_server_that_says_nothing_any_more_is_unavailable(proxy: Proxy, table: Table, store: str) -> None:
-    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=2), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=2), store)
     committer = through(proxy, pipeline).recover()
     epoch = pipeline.epoch(1, *batches_of(1))
     released = threading.Event()
@@ -214,7 +214,7 @@ def test_a_server_that_says_nothing_any_more_is_unavailable(proxy: Proxy, table:
 
 def messages_of_a_batch(postgres: PostgresServer, proxy: Proxy, store: str) -> list[bytes]:
     """The types of the messages that a client sends for a batch."""
-    pipeline = Pipeline(AtOnce.make(postgres, KEYED).sink(), store)
+    pipeline = SinkPipeline(AtOnce.make(postgres, KEYED).sink(), store)
     committer = through(proxy, pipeline).recover(1)
     batch = pipeline.batch(0, (1, "a"))
     proxy.act_at(-1)
@@ -234,7 +234,7 @@ def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_tha
     table.server.execute(
         f'CREATE TRIGGER slow BEFORE INSERT ON {table.sql} FOR EACH ROW EXECUTE FUNCTION "{table.schema}".slow()'
     )
-    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=1.0), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=1.0), store)
     with (
         contextlib.closing(pipeline.recover()) as committer,
         pytest.raises(TargetUnavailableError, match="raise the sink's `timeout`") as caught,
@@ -257,7 +257,7 @@ def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_
     found = []
     for message in messages:
         table = AtOnce.make(postgres, KEYED)
-        pipeline = Pipeline(table.sink(), store)
+        pipeline = SinkPipeline(table.sink(), store)
         first = through(proxy, pipeline).recover(1)
         first.upsert(pipeline.batch(0, *before))
         batch = pipeline.batch(1, (1, "b"), (3, "b"))
@@ -283,7 +283,7 @@ def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_it
     kinds = messages_of_a_batch(postgres, proxy, store)
     for step in [number for number, kind in enumerate(kinds) if kind in FIRST]:
         table = AtOnce.make(postgres, KEYED)
-        pipeline = Pipeline(attrs.evolve(table.sink(), timeout=8), store)
+        pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
         zombie = through(proxy, pipeline).recover(1)
         zombie.upsert(pipeline.batch(0, (1, "a")))
         frozen, thawed = threading.Event(), threading.Event()
@@ -310,7 +310,7 @@ def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_it
 
 def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
     table = Table.make(postgres, KEYED)
-    pipeline = Pipeline(attrs.evolve(table.upsert("gone"), publish="batch"), store)
+    pipeline = SinkPipeline(attrs.evolve(table.upsert("gone"), publish="batch"), store)
     committer = pipeline.recover()
     for number, rows in enumerate((((1, "a", False), (2, "b", False)), ((1, None, True), (2, "c", None)))):
         context = WriteContext(store, "staged/delays/", number, 0)
@@ -326,12 +326,12 @@ def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
 def test_an_earlier_life_that_freezes_at_any_step_of_its_commit_neither_blocks_its_successor_nor_publishes(
     postgres: PostgresServer, proxy: Proxy, store: str
 ) -> None:
-    kinds = messages_of_a_commit(proxy, Pipeline(Table.make(postgres).sink(), store))
+    kinds = messages_of_a_commit(proxy, SinkPipeline(Table.make(postgres).sink(), store))
     steps = [number for number, kind in enumerate(kinds) if kind in FIRST]
     assert len(steps) >= 6
     for step in steps:
         table = Table.make(postgres)
-        pipeline = Pipeline(attrs.evolve(table.sink(), timeout=8), store)
+        pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
         zombie = through(proxy, pipeline).recover(1)
         zombie.commit(pipeline.epoch(1, *batches_of(1)))
         frozen, thawed = threading.Event(), threading.Event()
@@ -362,7 +362,7 @@ def test_an_earlier_life_that_freezes_at_any_step_of_its_commit_neither_blocks_i
 def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_says_who(
     table: Table, store: str
 ) -> None:
-    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=3), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3), store)
     pipeline.recover(1).close()
     with table.server.connect() as other, other.transaction():
         other.execute("SET application_name = 'somebody'")
@@ -379,7 +379,7 @@ def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_say
 def test_a_session_that_the_user_may_not_end_is_named(table: Table, store: str) -> None:
     server = table.server
     user = server.user_with("USAGE, CREATE ON SCHEMA {0}; INSERT ON {0}.out", table.schema)
-    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=3, conninfo=server.conninfo(user)), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3, conninfo=server.conninfo(user)), store)
     pipeline.recover(1).close()
     with psycopg.connect(server.conninfo(), application_name="chandy flights/delays/out") as zombie:
         zombie.execute(f'SELECT * FROM "{table.schema}".chandy_positions FOR UPDATE'.encode())
@@ -392,7 +392,7 @@ def test_who_makes_the_first_record_and_freezes_does_not_block_the_successor(
     table: Table, store: str
 ) -> None:
     server = table.server
-    pipeline = Pipeline(attrs.evolve(table.sink(), timeout=8), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
     other = attrs.evolve(pipeline, sink=table.sink("other"))
     other.recover(1).close()
     with psycopg.connect(server.conninfo(), application_name="chandy flights/delays/out") as zombie:
@@ -415,7 +415,7 @@ def test_many_first_starts_at_once_make_one_table_of_positions(postgres: Postgre
 
         def recover(uid: str, table: Table = table, start: threading.Barrier = start) -> int | None:
             start.wait(DEADLINE)
-            committer = Pipeline(table.sink(uid), store).recover()
+            committer = SinkPipeline(table.sink(uid), store).recover()
             committer.close()
             return committer.position
 
@@ -426,7 +426,7 @@ def test_many_first_starts_at_once_make_one_table_of_positions(postgres: Postgre
 
 
 def test_a_target_that_was_restored_to_an_older_state_reports_its_position(table: Table, store: str) -> None:
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     committer = pipeline.recover(3)
     committer.commit(pipeline.epoch(1, *batches_of(1)))
     committer.commit(pipeline.epoch(2, *batches_of(2)))
@@ -442,7 +442,7 @@ def test_a_target_that_was_restored_to_an_older_state_reports_its_position(table
 
 
 def test_two_connections_of_one_life_publish_an_epoch_once(table: Table, store: str) -> None:
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     one, two = pipeline.recover(1), pipeline.recover(1)
     epoch = pipeline.epoch(1, *batches_of(1))
     two.commit(epoch)
@@ -491,7 +491,7 @@ def test_values_of_every_type_arrive_in_a_table_that_the_sink_has_made(
     sink = attrs.evolve(table.sink(), create_table=True)
     sink.check(EVERY_TYPE.schema)
     sink.check(EVERY_TYPE.schema)
-    publish(Pipeline(sink, store), EVERY_TYPE)
+    publish(SinkPipeline(sink, store), EVERY_TYPE)
     found = postgres.execute(f"SELECT * FROM {table.sql} ORDER BY whole")
     expected = [tuple(row.values()) for row in EVERY_TYPE.to_pylist()]
     assert [repr(plain(row)) for row in found] == [repr(plain(row)) for row in expected]
@@ -514,7 +514,7 @@ def test_a_string_may_be_json_uuid_or_an_enum(postgres: PostgresServer, store: s
     id = uuid.uuid4()
     rows = pa.table({"a": ['{"x": ["\\t"]}'], "b": [str(id)], "c": ["glad"]})
     table.sink().check(rows.schema)
-    publish(Pipeline(table.sink(), store), rows)
+    publish(SinkPipeline(table.sink(), store), rows)
     assert postgres.execute(f"SELECT * FROM {table.sql}") == [({"x": ["\t"]}, id, "glad")]
 
 
@@ -522,7 +522,7 @@ def test_columns_are_found_by_name_and_others_get_their_default(postgres: Postgr
     table = Table.make(postgres, 'id serial, "odd % ""name" text, k bigint, at int NOT NULL DEFAULT 7')
     rows = pa.table({"k": [1, 2], 'odd % "name': ["a", "b"]})
     table.sink().check(rows.schema)
-    publish(Pipeline(table.sink(), store), rows)
+    publish(SinkPipeline(table.sink(), store), rows)
     assert sorted(postgres.execute(f"SELECT * FROM {table.sql}")) == [(1, "a", 1, 7), (2, "b", 2, 7)]
 
 
@@ -539,8 +539,8 @@ def test_names_that_mean_something_in_sql_are_only_names(postgres: PostgresServe
     )
     rows = pa.table({"k %s": [1, 2], "v": ["a", "b"]})
     sink.check(rows.schema)
-    publish(Pipeline(sink, store), rows)
-    publish(Pipeline(sink, store), rows)
+    publish(SinkPipeline(sink, store), rows)
+    publish(SinkPipeline(sink, store), rows)
     assert postgres.execute(f'SELECT count(*) FROM "{escaped}"."t%s ""1"') == [(2,)]
 
 
@@ -550,7 +550,9 @@ def test_batches_of_different_versions_of_a_query_may_have_different_columns(
     for sink_of in (Table.sink, Table.upsert):
         table = Table.make(postgres, "k bigint PRIMARY KEY, v text, w bigint")
         publish(
-            Pipeline(sink_of(table), store), pa.table({"k": [1], "v": ["a"]}), pa.table({"w": [5], "k": [2]})
+            SinkPipeline(sink_of(table), store),
+            pa.table({"k": [1], "v": ["a"]}),
+            pa.table({"w": [5], "k": [2]}),
         )
         found = postgres.execute(f"SELECT * FROM {table.sql} ORDER BY k")
         assert found == [(1, "a", None), (2, None, 5)]
@@ -565,7 +567,7 @@ def changes(*rows: tuple[int, str | None, bool | None]) -> pa.Table:
 
 def test_an_upsert_keeps_the_last_row_of_a_key_and_deletes(postgres: PostgresServer, store: str) -> None:
     table = Table.make(postgres, "v text, k bigint PRIMARY KEY")
-    pipeline = Pipeline(table.upsert("gone"), store)
+    pipeline = SinkPipeline(table.upsert("gone"), store)
     pipeline.sink.check(changes((1, "", False)).schema)
     publish(
         pipeline,
@@ -588,8 +590,8 @@ def test_a_key_may_have_several_columns_and_be_all_that_there_is(
     sink = attrs.evolve(table.sink(), mode="upsert", key=("k", "v"))
     rows = pa.table({"k": pa.array([1, 1, 1], pa.int64()), "v": ["a", "b", "a"]})
     sink.check(rows.schema)
-    publish(Pipeline(sink, store), rows)
-    publish(Pipeline(sink, store), rows)
+    publish(SinkPipeline(sink, store), rows)
+    publish(SinkPipeline(sink, store), rows)
     assert sorted(table.rows()) == [(1, "a"), (1, "b")]
 
 
@@ -606,7 +608,7 @@ def test_a_refused_row_leaves_the_target_as_it_was_and_is_named(
     postgres: PostgresServer, store: str, mode: str, columns: str, words: str
 ) -> None:
     table = Table.make(postgres, columns)
-    pipeline = Pipeline(table.upsert() if mode == "upsert" else table.sink(), store)
+    pipeline = SinkPipeline(table.upsert() if mode == "upsert" else table.sink(), store)
     publish(pipeline, pa.table({"k": [1], "v": ["1"]}))
     bad = "bad" if "NOT NULL" not in columns else None
     with pytest.raises(OutputError, match=words) as caught:
@@ -620,7 +622,7 @@ def test_a_refused_row_leaves_the_target_as_it_was_and_is_named(
 
 
 def test_staged_rows_that_are_damaged_leave_the_target_as_it_was(table: Table, store: str) -> None:
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     epoch = pipeline.epoch(1, [(1, "a")], [(2, "b")])
     last = epoch.record.staged.files[-1]
     path = Path(store.removeprefix("file://")) / last.key
@@ -636,7 +638,7 @@ def test_a_deferred_constraint_that_refuses_at_the_commit_is_an_error_of_the_out
     postgres: PostgresServer, store: str
 ) -> None:
     table = Table.make(postgres, "k bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text")
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     with pytest.raises(OutputError, match="duplicate key"):
         publish(pipeline, pa.table({"k": [1, 1], "v": ["a", "b"]}))
     assert table.rows() == []
@@ -712,7 +714,7 @@ def test_a_table_that_is_missing_is_named_with_the_statement_that_makes_it(table
     statement = f'CREATE TABLE IF NOT EXISTS "{table.schema}"."out" ("k" bigint, "v" text, PRIMARY KEY ("k"))'
     assert statement in str(caught.value)
     with pytest.raises(OutputError, match="create it"):
-        Pipeline(table.sink(), store).recover()
+        SinkPipeline(table.sink(), store).recover()
     server.execute(statement)
     table.upsert().check(SCHEMA)
 
@@ -720,7 +722,7 @@ def test_a_table_that_is_missing_is_named_with_the_statement_that_makes_it(table
 def test_a_table_that_goes_while_the_sink_publishes_is_an_error_of_the_output(
     table: Table, store: str
 ) -> None:
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     committer = pipeline.recover()
     table.server.execute(f"DROP TABLE {table.sql}")
     with pytest.raises(OutputError, match="does not exist"):
@@ -787,9 +789,9 @@ def test_missing_rights_are_named_and_given_ones_are_enough(
             sink.check(rows.schema)
     else:
         sink.check(rows.schema)
-        publish(Pipeline(sink, store), rows)
+        publish(SinkPipeline(sink, store), rows)
         second = changes((1, "a", True)) if mode == "upsert" else pa.table({"k": [2], "v": ["b"]})
-        publish(Pipeline(sink, store), second)
+        publish(SinkPipeline(sink, store), second)
         assert sorted(table.rows()) == ([] if mode == "upsert" else [(1, "a"), (2, "b")])
 
 
@@ -807,14 +809,14 @@ def test_a_server_that_is_read_only_is_refused_before_the_start_and_unavailable_
     sink = attrs.evolve(table.sink(), conninfo=conninfo)
     with pytest.raises(OutputError, match="read-only"):
         sink.check(SCHEMA)
-    Pipeline(table.sink(), store).recover().close()
+    SinkPipeline(table.sink(), store).recover().close()
     with pytest.raises(TargetUnavailableError, match="read-only"):
-        Pipeline(sink, store).recover()
+        SinkPipeline(sink, store).recover()
 
 
 def test_a_server_that_forgets_commits_is_told_not_to(table: Table, store: str) -> None:
     conninfo = f"{table.server.conninfo()} options='-c synchronous_commit=off'"
-    committer = Pipeline(attrs.evolve(table.sink(), conninfo=conninfo), store).recover()
+    committer = SinkPipeline(attrs.evolve(table.sink(), conninfo=conninfo), store).recover()
     assert isinstance(committer, PostgresCommitter)
     settings = ("synchronous_commit", "statement_timeout", "lock_timeout", "application_name")
     found = [committer._session.query(f"SHOW {name}")[0][0] for name in settings]

@@ -15,9 +15,9 @@ import pytest
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.coordinator.sinks.two_phase.limits import Limits
+from chandy.testing import SCHEMA, Row, SinkPipeline
 
 from ...effort import chance, rounds
-from .conformance import SCHEMA, Pipeline, Row
 from .postgres_proxy import Link, Proxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
@@ -69,7 +69,7 @@ def test_what_is_refused_is_what_would_be_refused_row_by_row_whatever_is_cut_off
 ) -> None:
     numbers = chance(f"dead letters {key}")
     table = Lenient.make(postgres, COLUMNS)
-    pipeline = Pipeline(attrs.evolve(table, key=key).sink(), store)
+    pipeline = SinkPipeline(attrs.evolve(table, key=key).sink(), store)
     published: dict[int, str] = {}
     refused, replaced = Counter[tuple[int, Row]](), Counter[tuple[int, Row]]()
     cuts = 0
@@ -157,7 +157,7 @@ def test_every_reason_makes_a_letter_and_letters_can_be_fed_back(
 ) -> None:
     table = make_with_reasons(postgres)
     rows = [GOOD] + [GOOD | {"k": 10 + at} | one for at, one in enumerate(REASONS.values())]
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     with contextlib.closing(pipeline.recover()) as committer:
         committer.commit(pipeline.accepted(1, table_of(rows)))
     assert table.server.execute(f"SELECT k FROM {table.sql}") == [(1,)]
@@ -201,7 +201,7 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
 
 def test_too_many_refused_rows_publish_nothing(postgres: PostgresServer, store: str) -> None:
     table = Lenient.make(postgres, COLUMNS)
-    pipeline = Pipeline(attrs.evolve(table.sink(), max_dead_letters=2), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), max_dead_letters=2), store)
     with contextlib.closing(pipeline.recover()) as committer:
         committer.commit(pipeline.epoch(1, [(7, "a"), (14, "b"), (1, "c")]))
         with pytest.raises(
@@ -216,7 +216,7 @@ def test_too_many_refused_rows_publish_nothing(postgres: PostgresServer, store: 
 
 def test_what_is_no_fault_of_a_row_is_an_error_and_no_letter(postgres: PostgresServer, store: str) -> None:
     table = Lenient.make(postgres, COLUMNS)
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     with contextlib.closing(pipeline.recover()) as committer:
         postgres.execute(f"ALTER TABLE {table.sql} RENAME COLUMN v TO w")
         with pytest.raises(OutputError, match="no column 'v'"):
@@ -226,7 +226,7 @@ def test_what_is_no_fault_of_a_row_is_an_error_and_no_letter(postgres: PostgresS
 
 def test_a_row_of_a_batch_that_is_published_at_once_is_a_letter(postgres: PostgresServer, store: str) -> None:
     table = Lenient.make(postgres, COLUMNS)
-    pipeline = Pipeline(attrs.evolve(table.sink(), mode="upsert", key=("k",), publish="batch"), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), mode="upsert", key=("k",), publish="batch"), store)
     with contextlib.closing(pipeline.recover()) as committer:
         committer.upsert(pipeline.batch(0, (7, "a"), (1, "b")))
     assert table.rows() == [(1, "b")]

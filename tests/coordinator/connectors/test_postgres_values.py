@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.connectors.postgres.sink import PostgresSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
+from chandy.testing import SCHEMA, SinkPipeline
 
 from ...drawn_rows import refused_is_no_example
 from ...effort import trying
-from .conformance import SCHEMA, Pipeline
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 from .postgres_tables import Table, publish
@@ -190,7 +190,7 @@ def check_published(
     rows = rows.append_column("id", pa.array(range(rows.num_rows), pa.int32()))
     sink = attrs.evolve(table.sink(), mode="upsert", key="id") if upserts else table.sink()
     with tempfile.TemporaryDirectory() as folder:
-        pipeline = Pipeline(sink, f"file://{folder}/flights/")
+        pipeline = SinkPipeline(sink, f"file://{folder}/flights/")
         with refused_is_no_example():
             epoch = pipeline.accepted(1, rows)
         with contextlib.closing(pipeline.recover()) as committer:
@@ -311,7 +311,7 @@ def test_a_domain_that_takes_no_nulls_is_a_limit_and_keeps_no_key_from_being_del
     )
     for letters in (None, "letters"):
         sink = attrs.evolve(table.upsert("gone"), dead_letters=letters, uid=f"with {letters}")
-        pipeline = Pipeline(sink, store)
+        pipeline = SinkPipeline(sink, store)
         sink.check(deletion.schema)
         publish(pipeline, good.append_column("gone", pa.array([False])))
         assert table.rows() == [(1, "a")]
@@ -324,14 +324,14 @@ def test_a_single_is_the_same_value_in_a_column_of_double_precision(
 ) -> None:
     table = Table.make(postgres, "k float8, v real")
     singles = pa.array([0.1], pa.float32())
-    publish(Pipeline(table.sink(), store), pa.table({"k": singles, "v": singles}))
+    publish(SinkPipeline(table.sink(), store), pa.table({"k": singles, "v": singles}))
     exact = singles.to_pylist()[0]
     assert postgres.execute(f"SELECT k, v::float8 FROM {table.sql}") == [(exact, exact)]
 
 
 def test_blanks_are_not_cut_off_without_a_word(postgres: PostgresServer, store: str) -> None:
     table = Table.make(postgres, "k bigint, v varchar(2)")
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     with pytest.raises(OutputError, match="at most 2 characters in column 'v'"):
         publish(pipeline, pa.table({"k": [1], "v": ["ab  "]}))
     publish(pipeline, pa.table({"k": [1], "v": ["a "]}))
@@ -349,7 +349,7 @@ def test_a_row_that_marks_a_deletion_needs_its_key_alone(postgres: PostgresServe
 def test_a_column_may_have_any_name_in_an_upsert(postgres: PostgresServer, store: str, name: str) -> None:
     table = Table.make(postgres, f"k bigint PRIMARY KEY, {name} bigint, v text")
     rows = [pa.table({"k": [1], name: [9 - n], "v": [f"{n}"]}) for n in range(3)]
-    publish(Pipeline(table.upsert(), store), *rows)
+    publish(SinkPipeline(table.upsert(), store), *rows)
     assert table.rows() == [(1, "2")]
 
 
@@ -360,7 +360,7 @@ def test_a_key_may_be_an_identity_and_another_column_of_an_upsert_may_not(
     table = Table.make(postgres, f"k {always} PRIMARY KEY, v text")
     table.upsert().check(SCHEMA)
     for text in ("a", "b"):
-        publish(Pipeline(table.upsert(), store), pa.table({"k": [7], "v": [text]}))
+        publish(SinkPipeline(table.upsert(), store), pa.table({"k": [7], "v": [text]}))
     assert table.rows() == [(7, "b")]
     other = Table.make(postgres, f"k text PRIMARY KEY, v {always}")
     rows = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -372,14 +372,14 @@ def test_a_key_may_be_an_identity_and_another_column_of_an_upsert_may_not(
 # --- identity -----------------------------------------------------------------------------------------------
 
 
-def position_of(pipeline: Pipeline, generation: int) -> int | None:
+def position_of(pipeline: SinkPipeline, generation: int) -> int | None:
     with contextlib.closing(pipeline.recover(generation)) as committer:
         return committer.position
 
 
-def published(table: Table, store: str) -> Pipeline:
+def published(table: Table, store: str) -> SinkPipeline:
     """A pipeline that has published two epochs."""
-    pipeline = Pipeline(table.sink(), store)
+    pipeline = SinkPipeline(table.sink(), store)
     for _ in range(2):
         publish(pipeline, pa.table({"k": [1], "v": ["a"]}))
     return pipeline
@@ -452,7 +452,7 @@ def test_a_table_that_is_exchanged_while_the_sink_publishes_is_noticed(
 def test_columns_that_are_altered_while_the_sink_publishes_change_no_value(
     table: Table, store: str, altered: str, value: str, letters: str | None
 ) -> None:
-    pipeline = Pipeline(attrs.evolve(table.sink(), dead_letters=letters), store)
+    pipeline = SinkPipeline(attrs.evolve(table.sink(), dead_letters=letters), store)
     with contextlib.closing(pipeline.recover()) as committer:
         table.server.execute(f"ALTER TABLE {table.sql} ALTER {altered}")
         epoch = pipeline.epoch(1, [(1, value)])

@@ -21,11 +21,11 @@ from chandy.coordinator.sinks.two_phase.publisher import Publisher
 from chandy.coordinator.sinks.two_phase.takeover import SinkTakeover
 from chandy.storage.checkpoints.manifest import OutputRecord
 from chandy.storage.checkpoints.proof import Unshared
+from chandy.testing import SinkPipeline, SinkTarget
 
 from ...permits import printed
 from ...waiting import eventually
 from . import delta_tables, iceberg_tables, kafka_targets, postgres_tables
-from .conformance import Pipeline, Target
 from .directory_target import Directory
 from .kafka_broker import Broker, delete_topic, new_topic
 from .kafka_broker import kafka as kafka
@@ -33,7 +33,9 @@ from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 
 
-def begin(pipeline: Pipeline, generation: int, *published: int, permit: Permit | None = None) -> Publisher:
+def begin(
+    pipeline: SinkPipeline, generation: int, *published: int, permit: Permit | None = None
+) -> Publisher:
     """Begin a life from the checkpoint after what was published, as a coordinator does."""
     fence = Fence("flights", "delays", "out", pipeline.store, generation)
     publisher = Publisher(pipeline.sink, fence, Unshared(), on_failure=lambda error: None)
@@ -58,17 +60,17 @@ class RestoredConformance(abc.ABC):
     """The newest epoch in the backup; None: nothing of the sink is left."""
 
     @pytest.fixture
-    def target(self) -> Target:
+    def target(self) -> SinkTarget:
         raise NotImplementedError
 
     @abc.abstractmethod
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         """Back a target up, and return what puts it back."""
 
     def test_a_start_says_what_is_lost_and_goes_on_if_that_is_accepted(
-        self, target: Target, tmp_path: Path
+        self, target: SinkTarget, tmp_path: Path
     ) -> None:
-        pipeline = Pipeline(target.sink(), f"file://{tmp_path}/store/flights/")
+        pipeline = SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/")
         pipeline.sink.check(delta_tables.SCHEMA)
         first = begin(pipeline, 1)
         first.publish_now([pipeline.epoch(1, [(1, "a")])], 30)
@@ -105,26 +107,26 @@ def copied(folder: Path) -> Callable[[], object]:
 
 class TestFiles(RestoredConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return Directory(str(tmp_path / "out"))
 
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, Directory)
         return copied(Path(target.path) / "_spark_metadata")
 
 
 class TestDelta(RestoredConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return delta_tables.Table(str(tmp_path / "table")).make()
 
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, delta_tables.Table)
         return copied(Path(target.uri))
 
 
 class TestDeltaRestore(TestDelta):
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, delta_tables.Table)
         version = target.open().version()
         return lambda: target.open().restore(version)
@@ -134,10 +136,10 @@ class TestIcebergCatalog(RestoredConformance):
     """The catalog is put back, and the files are as they are."""
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return iceberg_tables.Table(tmp_path / "lake").make()
 
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, iceberg_tables.Table)
         catalog = target.folder / "catalog.db"
         backup = catalog.with_suffix(".backup")
@@ -146,7 +148,7 @@ class TestIcebergCatalog(RestoredConformance):
 
 
 class TestIcebergRollback(TestIcebergCatalog):
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, iceberg_tables.Table)
         snapshot = iceberg_tables.roll_back_to(target, None)
         return lambda: iceberg_tables.roll_back_to(target, snapshot)
@@ -157,10 +159,10 @@ class TestPostgres(RestoredConformance):
     """Restored from a dump."""
 
     @pytest.fixture
-    def target(self, postgres: PostgresServer) -> Target:
+    def target(self, postgres: PostgresServer) -> SinkTarget:
         return postgres_tables.Table.make(postgres)
 
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, postgres_tables.Table)
         server, schema = target.server, f'"{target.schema}"'
         to = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "-d", "postgres"]
@@ -188,10 +190,10 @@ class TestKafka(RestoredConformance):
     left = None
 
     @pytest.fixture
-    def target(self, kafka: Broker) -> Target:
+    def target(self, kafka: Broker) -> SinkTarget:
         return kafka_targets.KafkaTarget(kafka, new_topic(kafka), f"positions-{uuid.uuid4().hex[:8]}")
 
-    def back_up(self, target: Target) -> Callable[[], object]:
+    def back_up(self, target: SinkTarget) -> Callable[[], object]:
         assert isinstance(target, kafka_targets.KafkaTarget)
 
         def lose() -> None:

@@ -13,10 +13,10 @@ import pytest
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.sinks.two_phase.errors import OutputError
+from chandy.testing import SCHEMA, SinkPipeline
 
 from ...effort import chance
 from . import delta_tables, iceberg_tables
-from .conformance import SCHEMA, Pipeline
 
 MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
 Table = delta_tables.Table | iceberg_tables.Table
@@ -42,7 +42,7 @@ class Deletions:
 
     def __init__(self, table: Table, folder: Path) -> None:
         self.table = table
-        self._pipeline = Pipeline(deleting(table), f"file://{folder}/store/flights/")
+        self._pipeline = SinkPipeline(deleting(table), f"file://{folder}/store/flights/")
         self._committer = self._pipeline.recover()
         self._epochs = 0
 
@@ -130,7 +130,7 @@ def test_a_null_in_a_key_equals_a_null(
     make: Callable[[Path], tuple[DeltaSink | IcebergSink, Callable[[], pa.Table]]], tmp_path: Path
 ) -> None:
     sink, read = make(tmp_path)
-    pipeline = Pipeline(sink, f"file://{tmp_path}/store/flights/")
+    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64()), ("gone", pa.bool_())])
     sink.check(schema)
     committer, numbers = pipeline.recover(), chance("nulls in keys", make.__name__)

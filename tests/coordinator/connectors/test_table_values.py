@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
 from chandy.coordinator.sinks.two_phase.staged import StagedSink, in_utc
+from chandy.testing import SinkPipeline
 
 from ...drawn_rows import Kind, kinds, refused_is_no_example, rows_of, same, tables
 from ...effort import trying
-from .conformance import Pipeline
 
 pytestmark = pytest.mark.server
 """They need no server, and as much of the machine."""
@@ -117,7 +117,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
         rows = in_utc(rows)
         folder = tmp_path / f"{next(_numbers)}"
         sink, read, say = make(folder, partition_by, upserts)
-        pipeline = Pipeline(sink, f"file://{folder}-store/flights/")
+        pipeline = SinkPipeline(sink, f"file://{folder}-store/flights/")
         with refused_is_no_example():
             if chance and chance.random() < 0.7:
                 # It makes the table, which takes less.

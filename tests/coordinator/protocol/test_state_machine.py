@@ -21,7 +21,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
 from chandy.coordinator.protocol.statistics import History
 from chandy.state.errors import DefinitionError
-from chandy.state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, ShardSnapshot
+from chandy.state.rpc.messages import Ack, AskBatch, ClaimShards, Decline, ShardNotOpened, ShardSnapshot
 from chandy.state.rpc.orders import AbortOrder, CompleteOrder, Order, ReleaseOrder, SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, StateRecord
@@ -1143,12 +1143,12 @@ def test_a_savepoint_says_that_it_is_unverified_too() -> None:
 def test_a_shard_that_its_host_could_not_open_is_what_it_was_restored_from() -> None:
     bench = restored_bench()
     bench.claim("a", "up", (0, 1))
-    bench(on.ShardGivenUp("b", "up-id", ShardId("up-op", 0)))
-    bench(on.ShardGivenUp("a", "up-before", ShardId("up-op", 0)))
+    bench(ShardNotOpened("b", "up-id", ShardId("up-op", 0), "boom"))
+    bench(ShardNotOpened("a", "up-before", ShardId("up-op", 0), "boom"))
     assert bench.machine.queries["up"].assignment.by_owner() == {
         "a": (ShardId("up-op", 0), ShardId("up-op", 1))
     }
-    bench(on.ShardGivenUp("a", "up-id", ShardId("up-op", 0)))
+    bench(ShardNotOpened("a", "up-id", ShardId("up-op", 0), "boom"))
     # Batches have begun since; whoever needs the shard now hears why it cannot be opened, from the store.
     bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
     claim = ClaimShards("a", "up-id", "up-op", (0,))

@@ -7,12 +7,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tests.coordinator.connectors.batch_conformance import BatchConformance
-from tests.coordinator.connectors.conformance import SCHEMA, Row, SinkConformance, Target
+from chandy.testing import SCHEMA, Row, SinkConformance, SinkTarget
+from tests.coordinator.connectors.batch_conformance import BatchRaces
 from tests.coordinator.sinks.two_phase.sqlite_sink import SqliteSink
 
 
-class SqliteTarget(Target):
+class SqliteTarget(SinkTarget):
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -28,13 +28,13 @@ class AtOnceTarget(SqliteTarget):
         return attrs.evolve(super().sink(uid), publish="batch")
 
 
-class TestBatches(BatchConformance):
+class TestBatches(BatchRaces):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return AtOnceTarget(tmp_path / "out.db")
 
 
 class TestSqlite(SinkConformance):
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
+    def target(self, tmp_path: Path) -> SinkTarget:
         return SqliteTarget(tmp_path / "out.db")
