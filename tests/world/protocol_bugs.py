@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -21,7 +21,6 @@ from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.query_state import Queries, QueryState
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import Reopenings
-from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
@@ -38,7 +37,7 @@ from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import Handle, Manifest
+from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
@@ -205,17 +204,6 @@ def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
             checkpoints._abort(pending, reason, detail, now)
 
     patch.setattr(Checkpoints, "failed", failed)
-
-
-def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
-    right = RetainedCheckpoints.deleted
-
-    def deleted(retained: RetainedCheckpoints, ids: tuple[int, ...], remaining: Collection[Manifest]) -> None:
-        doomed = retained._deleting[ids]
-        right(retained, ids, remaining)
-        retained._deleting[()] = retained._deleting.get((), frozenset()) | doomed
-
-    patch.setattr(RetainedCheckpoints, "deleted", deleted)
 
 
 def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -406,7 +394,6 @@ PROTOCOL_BUGS: Final = (
     keep_on_restarting_in_place,
     take_checkpoints_while_going_back,
     abort_whatever_fails_late,
-    never_forget_what_was_deleted,
     wait_for_a_manifest_for_ever,
     wait_for_a_place_for_ever,
     abort_an_overdue_checkpoint,
