@@ -14,6 +14,7 @@ from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
 from chandy.coordinator.recovery import decisions, rollback
 from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
@@ -42,14 +43,20 @@ if TYPE_CHECKING:
 
 
 class WatchedMachine(StrictStateMachine):
-    """Has the world look at it after each event."""
+    """Keeps what it was told and has answered, and has the world look at it after each event."""
 
     driver: Driver | None = None
 
     def handle(self, event: on.Event[on.Answer], now: float) -> Outcome[on.Answer]:
+        if self.driver is None:
+            return super().handle(event, now)
+        told, outcomes = self.driver.told, self.driver.outcomes
+        told.append(LoggedEvent(len(told), now, event))
+        # An event that is refused has no outcome.
+        outcomes.append(None)
         outcome = super().handle(event, now)
-        if self.driver is not None:
-            self.driver.world.promises.decided(self.driver, event, outcome.instructions)
+        outcomes[-1] = outcome
+        self.driver.world.promises.decided(self.driver, event, outcome.instructions)
         return outcome
 
 
@@ -73,6 +80,10 @@ class Driver:
         self.requests: list[Future[Checkpoint]] = []
         self.has_begun = False
         self.begun_at = 0.0
+        self.told: list[LoggedEvent] = []
+        """All events of its protocol."""
+        self.outcomes: list[Outcome[Any] | None] = []
+        """Of each."""
         self.fenced_by: FencedError | None = None
         self.failed: Exception | None = None
         world.scheduler.spawn(self.process, self._main, "main")
@@ -108,15 +119,17 @@ class Driver:
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
         limits = limits_of(**world.config)
-        self.state = WatchedMachine(
+        completed = known(self.catalog, point if self.restore != "latest" else None)
+        self.new_machine = lambda: WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=world.root,
             limits=limits,
             next_id=started.next_id,
-            completed=known(self.catalog, point if self.restore != "latest" else None),
+            completed=completed,
             base=point.manifest.id if point and not point.is_savepoint else None,
         )
+        self.state = self.new_machine()
         self.found = {manifest.id for manifest in self.catalog.completed()}
         self.state.driver = self
         self.watch = SuccessorWatch(

@@ -48,6 +48,7 @@ KINDS: Final = {
     "driver_freezes": 1,
     "successor_starts": 1,
     "driver_is_taken_over": 1,
+    "successor_starts_in_a_commit": 1,
     "machines_are_cut_off": 1,
     "power_fails": 1,
     "disk_fills": 1,
@@ -92,9 +93,12 @@ def events_of(seed: object, number: int, rate: float) -> list[WorldEvent]:
         [kind] = chance.choices(list(kinds), list(kinds.values()))
         what = ""
         if kind == "store_fails":
-            operation = chance.choice(list(OPERATIONS))
-            trouble = chance.choice(OPERATIONS[operation])
-            what = f"{operation} {trouble.name} {chance.choice(PARTS)}"
+            # What completes and what deletes a checkpoint is where a failure counts most.
+            anything = chance.choice(list(OPERATIONS)), chance.choice(PARTS)
+            operation, part = chance.choice(
+                (anything, anything, ("create", "manifest"), ("create", "manifest"), ("delete", "manifest"))
+            )
+            what = f"{operation} {chance.choice(OPERATIONS[operation]).name} {part}"
         elif kind == "connection_breaks":
             what = chance.choice(CALLS)
         found.append(WorldEvent(at, kind, chance.random(), chance.expovariate(1 / 8.0), what))

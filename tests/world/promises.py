@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Instruction
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
@@ -98,6 +99,16 @@ class Promises:
             for shard, owned in owners.items():
                 first_owner = self.owned.setdefault((query.query_id, shard, owned.term), owned.host)
                 self.check(first_owner == owned.host, "a term of a shard has two owners")
+            for pending in driver.state.checkpoints.pending.values():
+                if (part := pending.parts.get(query.name)) is None or part.wanted is None:
+                    continue
+                ordered = [shard for order in part.orders.values() for shard in order.shards]
+                self.check(len(ordered) == len(set(ordered)), "a checkpoint takes a shard twice")
+                for host, order in part.orders.items():
+                    for shard in part.wanted & set(order.shards) & owners.keys():
+                        self.check(
+                            owners[shard].host == host, "a checkpoint does not take a shard where it is"
+                        )
 
     def completed(self, driver: Driver, manifest: Manifest, root: str) -> None:
         """Look at a checkpoint that a driver is about to announce."""
@@ -141,6 +152,12 @@ class Promises:
         then = self.world.scheduler.now - TRUSTED_SECONDS
         later = [one for one in self.world.drivers if one.has_begun and one.generation > driver.generation]
         return any(one.begun_at < then for one in later)
+
+    def replays(self, driver: Driver) -> None:
+        """The same events lead to the same outcomes and to the same state, in any life of the state machine."""
+        machine = driver.new_machine()
+        self.check(replay(machine, driver.told) == driver.outcomes, "an event has another outcome")
+        self.check(machine == driver.state, "the same events lead to another state")
 
     # --- what a store has -----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -12,7 +12,6 @@ from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import CopyPhase
@@ -22,7 +21,6 @@ from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.query_state import Queries, QueryState
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import Reopenings
-from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
@@ -39,9 +37,11 @@ from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import Handle, Manifest
+from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
+
+from ..mutation import mutate
 
 
 def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
@@ -192,43 +192,8 @@ def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
 
 def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     """Checkpoints of the state that is given up go on."""
-    patch.setattr(CheckpointStateMachine, "_suspend", lambda machine, cause, now: None)
-
-
-def give_up_a_verified_checkpoint_for_an_unverified_one(patch: pytest.MonkeyPatch) -> None:
-    """Retention counts checkpoints, whatever is known of them."""
-    right = retained_module.dropped
-
-    def dropped(
-        verified: list[int], retained: int, in_use: set[int], unverified: list[int]
-    ) -> tuple[int, ...]:
-        return right([*verified, *unverified], retained, in_use)
-
-    patch.setattr(retained_module, "dropped", dropped)
-
-
-def take_what_nobody_has_read_for_whole(patch: pytest.MonkeyPatch) -> None:
-    """A shard that a host has claimed counts as read."""
-    right = ShardAssignment.claim
-
-    def claim(assignment: ShardAssignment, host: str, wanted: list[ShardId], *more: Any) -> Any:
-        assignment.read(wanted)
-        return right(assignment, host, wanted, *more)
-
-    patch.setattr(ShardAssignment, "claim", claim)
-
-
-def keep_what_was_read_before_going_back(patch: pytest.MonkeyPatch) -> None:
-    """What a run that is over has read counts for the one that takes its place."""
-    right = CheckpointStateMachine._add_query
-
-    def add_query(machine: CheckpointStateMachine, added: on.QueryAdded) -> None:
-        earlier = machine.queries.get(added.name)
-        right(machine, added)
-        if earlier is not None and not earlier.unread():
-            machine.queries[added.name].verified()
-
-    patch.setattr(CheckpointStateMachine, "_add_query", add_query)
+    right = "self.checkpoints.abort_all(Reason.JOB_FAILOVER, life.because, now)"
+    mutate(patch, CheckpointStateMachine, "_live", right, "pass")
 
 
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
@@ -239,17 +204,6 @@ def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
             checkpoints._abort(pending, reason, detail, now)
 
     patch.setattr(Checkpoints, "failed", failed)
-
-
-def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
-    right = RetainedCheckpoints.deleted
-
-    def deleted(retained: RetainedCheckpoints, ids: tuple[int, ...], remaining: Collection[Manifest]) -> None:
-        doomed = retained._deleting[ids]
-        right(retained, ids, remaining)
-        retained._deleting[()] = retained._deleting.get((), frozenset()) | doomed
-
-    patch.setattr(RetainedCheckpoints, "deleted", deleted)
 
 
 def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:
@@ -439,11 +393,7 @@ PROTOCOL_BUGS: Final = (
     forget_a_request_that_waits,
     keep_on_restarting_in_place,
     take_checkpoints_while_going_back,
-    give_up_a_verified_checkpoint_for_an_unverified_one,
-    take_what_nobody_has_read_for_whole,
-    keep_what_was_read_before_going_back,
     abort_whatever_fails_late,
-    never_forget_what_was_deleted,
     wait_for_a_manifest_for_ever,
     wait_for_a_place_for_ever,
     abort_an_overdue_checkpoint,

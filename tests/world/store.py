@@ -40,7 +40,7 @@ OF_WRITES: Final = (Trouble.LATE, Trouble.TWICE, Trouble.FULL)
 OF_READS: Final = (Trouble.SHORT, Trouble.FLIPPED, Trouble.MISSING)
 OF_ALL: Final = (Trouble.SLOW, Trouble.REFUSED, Trouble.LOST, Trouble.HANGS)
 OPERATIONS: Final = {"read": OF_ALL + OF_READS, "write": OF_ALL + OF_WRITES, "create": OF_ALL + OF_WRITES} | {
-    "delete": OF_ALL,
+    "delete": (*OF_ALL, Trouble.FULL),
     "list": (*OF_ALL, Trouble.STALE),
     "stat": (*OF_ALL, Trouble.MISSING),
 }

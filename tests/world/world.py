@@ -254,6 +254,7 @@ class World:
         ):
             raise AssertionError(f"nothing was in the way: {checkpoint}, {savepoint}")
         self.promises.whole()
+        self.promises.replays(leader)
 
     def _has_settled(self) -> bool:
         """Whether a driver leads, and every request has ended."""
@@ -423,6 +424,25 @@ class Director:
         """Another driver is started beside the one that there is."""
         if len([one for one in self.world.drivers if one.process.is_alive]) < 3:
             self.world.start_driver()
+
+    def successor_starts_in_a_commit(self, event: WorldEvent) -> None:
+        """Another driver is started while a manifest is on its way to a store that takes its time."""
+        if driver := self._driver(event):
+            fault = Fault("create", "manifest", Trouble.SLOW, seconds=event.seconds + 2.0)
+            faults = self.world.buckets[self.world.root].faults
+            faults.insert(0, fault)
+            self._ask(driver, CheckpointKind.MANUAL, None)
+
+            def start() -> None:
+                for _ in range(60):
+                    runtime.sleep(0.5)
+                    if self.is_healed:
+                        return
+                    if fault not in faults:
+                        self.successor_starts(event)
+                        return
+
+            self.world.scheduler.spawn(self.world.scheduler.world, start, "successor")
 
     def driver_is_taken_over(self, event: WorldEvent) -> None:
         """A driver stands still for so long that another one is started, and goes on beside it."""
