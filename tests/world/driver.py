@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,6 +22,7 @@ from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose, known
+from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.state.rpc.messages import AskBatch
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage import runtime
@@ -37,6 +39,7 @@ from .queries import Queries, Run
 from .records import READS, SHARDS, operators_of
 from .scheduler import SimulatedProcess
 from .state_hosts import WorldHost
+from .targets import QUERY, begin_sink
 
 if TYPE_CHECKING:
     from .world import World
@@ -95,7 +98,7 @@ class Driver:
             self._start()
         except FencedError as error:
             self.fenced_by = error
-        except StoreFailedError as error:
+        except (StoreFailedError, TargetUnavailableError) as error:
             self.failed = error
         else:
             self.has_begun, self.begun_at = True, self.world.scheduler.now
@@ -189,6 +192,8 @@ class Driver:
             restore_files(self.world.open(point.root), record.files, into)
             batch, end = record.batch, json.loads((into / "offsets").read_text())
             restored, sources = point.operators(query, operators), point.sources(query)
+        if query == QUERY and self.world.targets:
+            begin_sink(self, query, point)
         self.runs += 1
         query_id = f"{query}-{self.number}-{self.runs}"
         added = on.QueryAdded(
@@ -274,6 +279,8 @@ class Driver:
                     break
         for run in self.queries.runs.values():
             self.queries.stop(run)
+        for sink in self.queries.sinks.values():
+            sink.close()
         self.executor.close()
         self.watch.close()
         self.world.scheduler.kill(self.process)
@@ -314,6 +321,8 @@ class Driver:
     def request(self, kind: CheckpointKind, target: str | None = None) -> Future[Checkpoint]:
         """Ask for a checkpoint."""
         future = self.executor.request(kind, target=target)
+        if kind is CheckpointKind.MANUAL and self.world.targets:
+            future.add_done_callback(partial(self.world.promises.answered, self, self.world.scheduler.now))
         self.requests.append(future)
         return future
 

@@ -7,6 +7,7 @@ those that live. So a run without one of its events is a run, too.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -57,6 +58,19 @@ KINDS: Final = {
     "reader_pins": 2,
 }
 """What can happen, and how often in relation."""
+OF_TARGETS: Final = {
+    "checkpoint": 6,
+    "savepoint": 1,
+    "store_fails": 3,
+    "host_dies": 2,
+    "driver_dies": 2,
+    "driver_freezes": 2,
+    "successor_starts": 2,
+    "target_goes_away": 4,
+    "target_loses_answers": 4,
+    "target_is_late": 4,
+}
+"""What can happen if a query has transactional sinks."""
 PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")
 CALLS: Final = (
     "begin",
@@ -76,13 +90,14 @@ CALLS: Final = (
 )
 
 
-def events_of(seed: object, number: int, rate: float) -> list[WorldEvent]:
+def events_of(seed: object, number: int, rate: float, kinds: Mapping[str, int] = KINDS) -> list[WorldEvent]:
     """Return the events of a run.
 
     Args:
         seed: of the run.
         number: how many.
         rate: of them a second, on average.
+        kinds: what can happen, and how often in relation.
     """
     chance = random.Random(f"{seed} events")
     # Each run has about half of the kinds (swarm testing, Groce et al. 2012): what would hide others is absent then.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ from .records import KEYS, SHARDS, State, records_of
 from .store import Bucket, StoreAct
 
 if TYPE_CHECKING:
+    from chandy.coordinator.checkpoint import Checkpoint
+
     from .driver import Driver
     from .world import World
 
@@ -35,6 +38,10 @@ MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where there are very many small files."""
 TRUSTED_SECONDS: Final = 20.0
 """A driver that has looked for a successor knows so long ago at most, and a little more, whether there is one."""
+
+
+PUBLISHED_SECONDS: Final = 25.0
+"""Within which a checkpoint that was asked for is announced after its rows have been published, and not before."""
 
 
 class BrokenPromiseError(AssertionError):
@@ -65,6 +72,8 @@ class Promises:
         """By checkpoint whose cut was chosen the generation that did it."""
         self.cuts: dict[tuple[int, str], int] = {}
         """By checkpoint and run of a query the cut."""
+        self.epoch_ends: dict[int, int] = {}
+        """By epoch that was closed the end of its records."""
         self.owned: dict[tuple[str, ShardId, int], str] = {}
         """By run, shard and term its one owner."""
         self.pinned: dict[str, Manifest] = {}
@@ -127,6 +136,18 @@ class Promises:
             self.check(void is None, f"checkpoint {manifest.id} completes although {void} has taken over")
             self.announced[manifest.id] = manifest.generation
         self.restores(manifest, root)
+
+    def answered(self, driver: Driver, asked: float, future: Future[Checkpoint]) -> None:
+        """Look at the answer to a user who has asked for a checkpoint: its rows can be read, if that took no longer.
+
+        Of a driver that is closed, the next one publishes what is complete.
+        """
+        is_late = self.world.scheduler.now - asked > PUBLISHED_SECONDS
+        if is_late or driver.fenced_by is not None or future.exception() is not None:
+            return
+        end = self.epoch_ends.get(future.result().id, 0)
+        for target in self.world.targets.values():
+            self.check(len(target.rows) >= end, f"target {target.name} lacks what was said to be there")
 
     # --- what tasks find ------------------------------------------------------------------------------------
 

@@ -10,17 +10,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from chandy.coordinator.errors import StaleQueryError
+from chandy.coordinator.sinks.two_phase.query_sink import TransactionalSink
 from chandy.state.errors import HostDismissedError, HostLostError, ShardMovingError
 from chandy.state.host.cache import Value
 from chandy.state.rpc.messages import BatchTimes, BeginTask
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
 from chandy.storage.errors import ChandyError
+from chandy.storage.ids import BatchId, CheckpointId
 
 from .promises import Promises
 from .records import READS, SHARDS, added_to, uid_of
@@ -87,6 +89,8 @@ class Queries:
     runs: dict[str, Run] = attrs.field(factory=dict)
     closed: set[tuple[str, int]] = attrs.field(factory=set)
     """The epochs that are closed, by query and checkpoint."""
+    sinks: dict[str, TransactionalSink] = attrs.field(factory=dict)
+    """By query whose rows are published."""
     pause: float = 1.0
     """Seconds between two batches at most."""
 
@@ -99,6 +103,8 @@ class Queries:
     def stop(self, run: Run) -> None:
         """Stop a run; when this returns, nothing of it goes on in the driver."""
         run.is_stopped = True
+        if run.query in self.sinks:
+            self.sinks[run.query].interrupt()
         while not run.has_ended:
             runtime.sleep(0.1)
 
@@ -156,6 +162,9 @@ class Queries:
         for error in waiting:
             if error is not None:
                 raise error
+        if run.query in self.sinks:
+            rows: Any = list(range(run.ends[batch - 1], run.ends[batch]))
+            self.sinks[run.query].take(rows, BatchId(batch))
         # What is sunk can be read before the batch has committed.
         run.sunk = batch
         runtime.sleep(0.01)
@@ -247,14 +256,18 @@ class Queries:
     def close_epoch(self, query: str, checkpoint: int, cut: int) -> None:
         self._disk()
         self.closed.add((query, checkpoint))
+        if query in self.sinks:
+            self.promises.epoch_ends[checkpoint] = self.runs[query].ends[cut]
+            self.sinks[query].close_epoch(CheckpointId(checkpoint), BatchId(cut))
 
     def pre_commit(self, query: str, checkpoint: int) -> tuple[OutputRecord, ...]:
         self.scheduler.point()
         self.promises.check((query, checkpoint) in self.closed, "a sink is asked for an epoch that is open")
-        return ()
+        return self.sinks[query].pre_commit(CheckpointId(checkpoint)) if query in self.sinks else ()
 
     def channels(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
         return ()
 
     def commit(self, query: str, checkpoint: int) -> None:
-        """There are no sinks."""
+        if query in self.sinks:
+            self.sinks[query].commit(CheckpointId(checkpoint))

@@ -17,6 +17,7 @@ from .coverage import Coverage
 from .events import WorldEvent, events_of
 from .promises import MEMORY
 from .runtime import SimulatedRuntime
+from .targets import published
 from .world import World
 
 EVENTS: Final = 40
@@ -32,11 +33,11 @@ class RunFailedError(AssertionError):
 
 
 @contextmanager
-def made(seed: object) -> Iterator[World]:
+def made(seed: object, *, publishes: bool = False) -> Iterator[World]:
     """Make a world, and throw it away at the end."""
     folder = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY))
-    world = World(seed, folder)
-    with runtime.used(SimulatedRuntime(world.scheduler)):
+    world = World(seed, folder, publishes=publishes)
+    with runtime.used(SimulatedRuntime(world.scheduler)), published(world):
         try:
             yield world
         finally:
@@ -45,13 +46,15 @@ def made(seed: object) -> Iterator[World]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(seed: object, events: Sequence[WorldEvent], coverage: Coverage | None = None) -> World:
-    """Run a world.
+def run(
+    seed: object, events: Sequence[WorldEvent], coverage: Coverage | None = None, *, publishes: bool = False
+) -> World:
+    """Run a world, in which a query has transactional sinks or not.
 
     Raises:
         AssertionError: it has found something.
     """
-    with made(seed) as world:
+    with made(seed, publishes=publishes) as world:
         world.run(events)
     if coverage is not None:
         coverage.runs += 1

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
-import attrs
 import pytest
 
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -18,7 +16,7 @@ from chandy.coordinator.leadership.lease import HeldLease
 from chandy.storage.checkpoints.catalog import Catalog
 
 from ..effort import examples
-from ..mutation import mutate
+from .bugs import SeededBug
 from .leaders import run
 
 SEEDS: Final = examples(50)
@@ -37,112 +35,102 @@ def test_one_driver_at_a_time_leads_and_one_does_in_the_end(tmp_path: Path) -> N
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-@attrs.frozen
-class LeadershipBug:
-    """Other text in the product, and a seed whose run finds it."""
-
-    name: str
-    owner: type | ModuleType
-    function: str
-    right: str
-    wrong: str
-    seed: int
-
-
 BUGS: Final = [
-    LeadershipBug(
+    SeededBug(
         "a lease is trusted for ever",
+        47,
         HeldLease,
         "hold",
         "if self._has_run_out(self._clock()):\n        with",
         "if False:\n        with",
-        47,
     ),
-    LeadershipBug(
+    SeededBug(
         "a renewal has the number of the one before",
+        8,
         HeldLease,
         "_write",
         "self._lease.renewals + 1",
         "self._lease.renewals",
-        8,
     ),
-    LeadershipBug(
+    SeededBug(
         "a leader that is silent is waited for, for ever",
+        24,
         Election,
         "_may_take_over",
         "return lease is not None and silent >= lease.seconds",
         "return False",
-        24,
     ),
-    LeadershipBug(
+    SeededBug(
         "a driver that has died between its claim and its record is waited for, for ever",
+        8,
         Election,
         "_may_take_over",
         "return silent >= (self.patience if lease is None else lease.seconds)",
         "return False",
-        8,
     ),
-    LeadershipBug(
+    SeededBug(
         "a standby undoes a stop",
+        18,
         Election,
         "_may_take_over",
         "lease.stopped and self.has_waited",
         "False",
-        18,
     ),
-    LeadershipBug(
+    SeededBug(
         "whoever came after a stop has waited, too",
+        70,
         Election,
         "decide",
         "if seen.lease is None or not seen.lease.stopped:",
         "if True:",
-        70,
     ),
-    LeadershipBug(
+    SeededBug(
         "the JVM of a frozen driver goes on",
+        36,
         leadership,
         "_end_java",
         "if not java.kill():",
         "if False:",
-        36,
     ),
-    LeadershipBug(
+    SeededBug(
         "a driver is dead although its JVM lives",
+        3,
         leadership,
         "_sign",
         "python.lives or java.lives",
         "python.lives",
-        3,
     ),
-    LeadershipBug(
+    SeededBug(
         "a look from before a gap in the lease counts",
+        22,
         SuccessorWatch,
         "check",
         "self._looked_at < held_since or ",
         "",
-        22,
     ),
-    LeadershipBug(
+    SeededBug(
         "a driver steps down before its queries have ended",
+        75,
         Leadership,
         "step_down_after",
         "if ended(_END_SECONDS):",
         "if ended(_END_SECONDS) or True:",
-        75,
     ),
-    LeadershipBug(
+    SeededBug(
         "a standby claims whatever has been claimed since",
+        3,
         Catalog,
         "claim_after",
         "return None",
         "pass",
-        3,
     ),
 ]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_run_finds(bug: LeadershipBug, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mutate(monkeypatch, bug.owner, bug.function, bug.right, bug.wrong)
+def test_a_run_finds(bug: SeededBug, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bug.put_in(monkeypatch)
     with pytest.raises(AssertionError):
-        run(bug.seed, tmp_path)
+        # Where it was last found, and then others: schedules change with the product.
+        for seed in (bug.seed, *range(200)):
+            run(seed, tmp_path / str(seed))

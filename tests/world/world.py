@@ -37,6 +37,7 @@ from .promises import Promises, catalog_of
 from .scheduler import Scheduler, SimulatedProcess
 from .state_hosts import LITTLE_MEMORY, MEMORY, DriverAt, HostSetup, WorldHost, WorldHosts
 from .store import Bucket, Fault, ScriptedStore, Trouble
+from .targets import NAMES, Target
 
 ROOT: Final = "memory://pipeline"
 CONFIG: Final[dict[str, Any]] = {
@@ -48,6 +49,7 @@ CONFIG: Final[dict[str, Any]] = {
     "timeout": "30 s",
     "savepoint_timeout": "60 s",
     "max_queued": 20,
+    "max_unpublished": 3,
 }
 TIDY_SECONDS: Final = 60.0
 """Seconds in which what nobody needs is gone."""
@@ -64,9 +66,12 @@ class World:
         seed: of all choices.
         folder: for the disks of machines.
         has_rocksdb: whether hosts have the databases of production.
+        publishes: whether a query has transactional sinks.
     """
 
-    def __init__(self, seed: object, folder: Path, *, has_rocksdb: bool = False) -> None:
+    def __init__(
+        self, seed: object, folder: Path, *, has_rocksdb: bool = False, publishes: bool = False
+    ) -> None:
         self.scheduler = Scheduler(Choices(seed))
         self.network = Network(self.scheduler)
         self.folder = folder
@@ -92,6 +97,8 @@ class World:
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
         self.bucket(self.root)
+        can_rewind = self.scheduler.choices.stream("targets").random() < 0.5
+        self.targets = {name: Target(self, name, can_rewind) for name in (NAMES if publishes else ())}
 
     # --- stores ---------------------------------------------------------------------------------------------
 
@@ -205,6 +212,12 @@ class World:
             raise AssertionError(
                 f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
             )
+        newest = self.promises.epoch_ends.get(max(self.promises.announced), 0)
+        scheduler.run(
+            lambda: all(len(target.rows) >= newest for target in self.targets.values()),
+            steps=10**9,
+            seconds=BOUND,
+        )
         self.promises.whole()
         self._tidies_up()
         self._stops()
@@ -490,6 +503,22 @@ class Director:
         self.world.scheduler.freeze(process)
         self._now_and_later(event, lambda: self.world.scheduler.thaw(process))
 
+    def target_goes_away(self, event: WorldEvent) -> None:
+        """A target of a sink is not reached for a while."""
+        if target := self._pick(event, list(self.world.targets.values())):
+            target.away_until = self.world.scheduler.now + event.seconds
+
+    def target_loses_answers(self, event: WorldEvent) -> None:
+        """A target does what it is asked for, and nobody hears of it."""
+        if target := self._pick(event, list(self.world.targets.values())):
+            target.lost += 1
+
+    def target_is_late(self, event: WorldEvent) -> None:
+        """A target does what it is asked for when its caller has given up, or never."""
+        if target := self._pick(event, list(self.world.targets.values())):
+            target.late += 1
+            self._now_and_later(event, target.land)
+
     def heal(self) -> None:
         """Nothing is in the way any more."""
         world, self.is_healed = self.world, True
@@ -501,6 +530,8 @@ class Director:
             machine.is_full = False
             if not machine.is_on:
                 machine.start_again()
+        for target in world.targets.values():
+            target.away_until = target.lost = target.late = 0
         world.network.cut.clear()
         world.network.losses.clear()
         for process in world.scheduler.processes:
