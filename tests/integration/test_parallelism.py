@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.connectors.files.sink import FilesSink
-from chandy.coordinator.errors import ArgumentError, PipelineNameError, WriterError
+from chandy.coordinator.errors import ArgumentError, NotRescaledError, PipelineNameError, WriterError
 from chandy.coordinator.testing import PipelineTester
 from chandy.state.errors import DefinitionError
 
-from ..waiting import DEADLINE
+from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
 
 # Workers do not have the tests' modules: what the tests define travels by value.
@@ -101,6 +103,38 @@ def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
     rows = spark.read.parquet(str(tmp_path / "out"))
     assert last_totals(rows) == events.totals(spark)
     assert rows.count() == rows.distinct().count(), "rows were given out twice"
+
+
+def test_nobody_waits_for_a_query_that_waits_for_its_batch_to_be_rescaled(
+    make: Make, spark: SparkSession, events: Events
+) -> None:
+    coordinator, rows, ends, runs = make(), events.stream(spark), threading.Event(), threading.Event()
+    events.add()
+
+    def run_for_long(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+        runs.set()
+        ends.wait(DEADLINE)
+
+    first = coordinator.start(
+        build=lambda: totals(coordinator, rows).writeStream.foreachBatch(run_for_long), name="totals"
+    )
+    assert runs.wait(DEADLINE)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(coordinator.rescale, "totals", 1, "10 h")
+        try:
+            eventually(lambda: "totals" in coordinator._supervisor._state.rescalings._by_query)
+            with pytest.raises(NotRescaledError, match="another request"):
+                coordinator.rescale("totals", SHARDS)
+            coordinator.start(events.stream(spark).writeStream.format("noop"), name="second", reads=())
+            assert not waits.done()
+        finally:
+            ends.set()
+        waits.result(DEADLINE)
+    before = coordinator.metrics("totals").tasks
+    events.add()
+    first.processAllAvailable()
+    assert coordinator.metrics("totals").tasks - before == 1
 
 
 class Continued(Totals):
