@@ -59,6 +59,7 @@ def run(seed: object, events: Sequence[WorldEvent], coverage: Coverage | None = 
         coverage.seconds += world.scheduler.now
         coverage.completed += len(world.promises.announced)
         coverage.drivers += len(world.drivers)
+        coverage.decided.update(world.promises.met)
         met = (one for bucket in world.buckets.values() for one in bucket.met)
         coverage.add(world.met, Counter(f"{operation} {trouble.name}" for operation, trouble in met))
     return world

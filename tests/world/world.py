@@ -40,8 +40,8 @@ from .store import Bucket, Fault, ScriptedStore, Trouble
 
 ROOT: Final = "memory://pipeline"
 CONFIG: Final[dict[str, Any]] = {
-    "interval": "10 s",
-    "initial_delay": 5.0,
+    "interval": "4 s",
+    "initial_delay": 2.0,
     "retained": 2,
     "max_concurrent": 3,
     "tolerable_failures": 1,
