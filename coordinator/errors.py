@@ -191,14 +191,12 @@ class ProcessorFailedError(ChandyError):
     summary: str
     """The exception and where it was raised, in one line."""
     traceback: str
-    """Of the processor's own code."""
+    """Of the processor's own code. The log has it, and the text has not: what ends a program ends with it."""
 
     def __str__(self) -> str:
         key = f"{self.key}, " if self.key else ""
-        return (
-            f"{self.summary}\n{key}batch {self.batch}, operator {self.uid!r}, query {self.query!r}\n"
-            f"{self.traceback}\n{_START_AGAIN}"
-        )
+        where = f"{key}batch {self.batch}, operator {self.uid!r}, query {self.query!r}"
+        return f"{self.summary}\n{where}. {_START_AGAIN}"
 
 
 @attrs.define(eq=False)

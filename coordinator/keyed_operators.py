@@ -15,7 +15,7 @@ from ..state.operators.attempts import OnError
 from ..state.processors.style import StyleName
 from .batch_aggregate import BatchAggregate
 from .durations import Duration
-from .operator_arguments import KeyedStream, Lifetime, TtlTime, Windows
+from .operator_arguments import KeyedStream, Lifetime, Processing, TtlTime, Windows
 from .operators import Operators
 
 if TYPE_CHECKING:
@@ -79,18 +79,20 @@ class KeyedOperators(ABC):
             ChandyError: an argument cannot be used, or the operator does not fit the restored checkpoint; a subclass
                 says which.
         """
+        stream = KeyedStream(
+            df=df, key=key, uid=uid, shards=shards, parallelism=parallelism, on_error=on_error
+        )
+        given = Processing(
+            style=StyleName.ROWS,
+            processor=processor,
+            output=output,
+            time_mode=time_mode,
+            output_mode=output_mode,
+            initial_state=initial_state,
+            event_time_column=event_time_column,
+        )
         with self._growing():
-            return self._operators.with_processor(
-                KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism),
-                style=StyleName.ROWS,
-                processor=processor,
-                output=output,
-                time_mode=time_mode,
-                output_mode=output_mode,
-                initial_state=initial_state,
-                event_time_column=event_time_column,
-                on_error=on_error,
-            )
+            return self._operators.with_processor(stream, given)
 
     def transform_with_state_in_pandas(
         self,
@@ -117,18 +119,20 @@ class KeyedOperators(ABC):
 
         The arguments and errors are those of ``transform_with_state``.
         """
+        stream = KeyedStream(
+            df=df, key=key, uid=uid, shards=shards, parallelism=parallelism, on_error=on_error
+        )
+        given = Processing(
+            style=StyleName.PANDAS,
+            processor=processor,
+            output=output,
+            time_mode=time_mode,
+            output_mode=output_mode,
+            initial_state=initial_state,
+            event_time_column=event_time_column,
+        )
         with self._growing():
-            return self._operators.with_processor(
-                KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism),
-                style=StyleName.PANDAS,
-                processor=processor,
-                output=output,
-                time_mode=time_mode,
-                output_mode=output_mode,
-                initial_state=initial_state,
-                event_time_column=event_time_column,
-                on_error=on_error,
-            )
+            return self._operators.with_processor(stream, given)
 
     def transform_with_arrow(
         self,
@@ -154,11 +158,11 @@ class KeyedOperators(ABC):
         Raises:
             ChandyError: see ``transform_with_state``.
         """
+        stream = KeyedStream(
+            df=df, key=key, uid=uid, shards=shards, parallelism=parallelism, on_error=on_error
+        )
         with self._growing():
-            stream = KeyedStream(df=df, key=key, uid=uid, shards=shards, parallelism=parallelism)
-            return self._operators.with_arrow_processor(
-                stream, processor=processor, output=output, on_error=on_error
-            )
+            return self._operators.with_arrow_processor(stream, processor, output)
 
     def aggregate(
         self,

@@ -10,6 +10,7 @@ import attrs
 from ..state.errors import invalid_argument
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_expiry import Since, TimeToLive
+from ..state.operators.attempts import OnError
 from ..state.operators.partitioning import default_tasks
 from ..state.operators.time_mode import EventTime
 from .durations import Duration, seconds
@@ -18,7 +19,11 @@ from .spark.plan import has_watermark
 from .spark.watermarks import watermark_lag
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+    from ..state.processors.style import StyleName
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +37,8 @@ class KeyedStream:
     shards: int
     parallelism: int | None
     """Number of tasks that run the operator; None: Spark's default parallelism, at most ``shards``."""
+    on_error: OnError = "fail"
+    """What becomes of what the user's code raises."""
 
     @property
     def tasks(self) -> int:
@@ -47,6 +54,20 @@ class KeyedStream:
         """Spark's default parallelism, at most ``shards``."""
         shard_ranges.check(self.shards, parallelism=1)
         return default_tasks(self.df.sparkSession, self.shards)
+
+
+@attrs.frozen(kw_only=True)
+class Processing:
+    """What a ``StatefulProcessor`` does with a stream, as ``CheckpointCoordinator.transform_with_state`` is told."""
+
+    style: StyleName
+    """Whether the processor takes rows or pandas DataFrames."""
+    processor: StatefulProcessor
+    output: str | StructType
+    time_mode: str
+    output_mode: str
+    initial_state: DataFrame | GroupedData | None
+    event_time_column: str | None
 
 
 TtlTime = Literal["processing", "event"]

@@ -20,7 +20,6 @@ from ..state.format.evolution import BOOKKEEPING
 from ..state.format.schema import from_json
 from ..state.operators import shard_ranges
 from ..state.operators.arrow_processor import ArrowProcessor, arrow_spec
-from ..state.operators.attempts import OnError
 from ..state.operators.dataframe import Combiner, check_input, check_streaming
 from ..state.operators.partitioning import Partitioning, by_id
 from ..state.operators.time_mode import TimeMode, check_output_mode
@@ -33,18 +32,16 @@ from ..storage.logs import logger
 from .aggregating import Aggregating, aggregating
 from .batch_aggregate import BatchAggregate, BatchOperator
 from .errors import PipelineNameError, RestoreError, SetupError
-from .operator_arguments import KeyedStream, Lifetime, Windows, check_no_column, event_time_lag
+from .operator_arguments import KeyedStream, Lifetime, Processing, Windows, check_no_column, event_time_lag
 from .restore.restore_point import check_operator
 from .spark.reachable_places import has_other_machines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
     from ..state.operators.engine import OperatorSpec
     from ..state.processors.initial_state import InitialState
-    from ..state.processors.style import StyleName
     from ..state.rpc.messages import Endpoint
     from .restore.query_directories import QueryDirectories
     from .restore.restore_point import RestorePoint
@@ -92,33 +89,15 @@ class Operators:
 
     # --- building -------------------------------------------------------------------------------------------
 
-    def with_processor(
-        self,
-        stream: KeyedStream,
-        *,
-        style: StyleName,
-        processor: StatefulProcessor,
-        output: str | StructType,
-        time_mode: str,
-        output_mode: str,
-        initial_state: DataFrame | GroupedData | None,
-        event_time_column: str | None,
-        on_error: OnError,
-    ) -> DataFrame:
+    def with_processor(self, stream: KeyedStream, given: Processing) -> DataFrame:
         """Return the output of a ``StatefulProcessor`` over a stream.
 
-        Args:
-            stream: the stream.
-            style: whether the processor takes rows or pandas DataFrames.
-            processor, output, time_mode, output_mode, initial_state, event_time_column, on_error: as for
-                ``CheckpointCoordinator.transform_with_state``.
-
         Raises:
-            ChandyError: one of its subclasses, as there.
+            ChandyError: one of its subclasses, as for ``CheckpointCoordinator.transform_with_state``.
         """
         df, uid = stream.df, self._free(stream.uid)
-        mode = TimeMode.read(time_mode)
-        check_output_mode(output_mode)
+        mode = TimeMode.read(given.time_mode)
+        check_output_mode(given.output_mode)
         check_streaming(df)
         check_input(df, stream.key)
         lag = event_time_lag(df, "time_mode" if mode is TimeMode.EVENT else None)
@@ -127,32 +106,25 @@ class Operators:
             df.schema,
             uid=uid,
             key=stream.key,
-            processor=processor,
-            output=output,
-            style=style,
+            processor=given.processor,
+            output=given.output,
+            style=given.style,
             mode=mode,
-            event_time_column=event_time_column,
+            event_time_column=given.event_time_column,
             settings=PandasSettings.read(df.sparkSession.conf),
         )
-        if initial_state is not None:
-            spec = self._with_initial_state(stream, spec, initial_state)
-        return self._put_in(
-            stream,
-            spec,
-            time_mode=mode,
-            dropped=spec.dropped,
-            watermark_lag_ms=lag,
-            on_error=on_error,
-        )
+        if given.initial_state is not None:
+            spec = self._with_initial_state(stream, spec, given.initial_state)
+        return self._put_in(stream, spec, time_mode=mode, dropped=spec.dropped, watermark_lag_ms=lag)
 
     def with_arrow_processor(
-        self, stream: KeyedStream, *, processor: ArrowProcessor, output: str | StructType, on_error: OnError
+        self, stream: KeyedStream, processor: ArrowProcessor, output: str | StructType
     ) -> DataFrame:
         """Return the output of an ``ArrowProcessor`` over a stream.
 
         Args:
             stream: the stream.
-            processor, output, on_error: as for ``CheckpointCoordinator.transform_with_arrow``.
+            processor, output: as for ``CheckpointCoordinator.transform_with_arrow``.
 
         Raises:
             ChandyError: one of its subclasses, as there.
@@ -161,8 +133,7 @@ class Operators:
         check_streaming(stream.df)
         check_input(stream.df, stream.key)
         spec = arrow_spec(stream.df.schema, uid=uid, processor=processor, output=output)
-        lag = event_time_lag(stream.df)
-        return self._put_in(stream, spec, watermark_lag_ms=lag, on_error=on_error)
+        return self._put_in(stream, spec, watermark_lag_ms=event_time_lag(stream.df))
 
     def with_aggregates(
         self,
@@ -306,11 +277,10 @@ class Operators:
         time_mode: TimeMode = TimeMode.NONE,
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
-        on_error: OnError = "fail",
         aggregates: Aggregates | None = None,
     ) -> DataFrame:
         """Add an operator to the pipeline, and to the plan of its input."""
-        task, _ = self._add(stream, spec, dropped, watermark_lag_ms, on_error, aggregates)
+        task, _ = self._add(stream, spec, dropped, watermark_lag_ms, aggregates)
         return task.over(self.ticks.attach(stream.df, stream.uid, time_mode), combiner, self.partitioning)
 
     def _add(
@@ -319,7 +289,6 @@ class Operators:
         spec: OperatorSpec,
         dropped: Sequence[str] = (),
         watermark_lag_ms: int = 0,
-        on_error: OnError = "fail",
         aggregates: Aggregates | None = None,
     ) -> tuple[OperatorTask, OperatorRecord]:
         """Add an operator to the pipeline. Its states continue those of the restored checkpoint.
@@ -339,7 +308,7 @@ class Operators:
             shards=stream.shards,
             parallelism=tasks,
             endpoint=self.endpoint,
-            on_error=on_error,
+            on_error=stream.on_error,
             watermark_lag_ms=watermark_lag_ms,
         )
         declared = OperatorRecord(
@@ -349,7 +318,7 @@ class Operators:
         initial = spec.initial if isinstance(spec, ProcessorSpec) else None
         # Sessions are kept in another form.
         accumulated = aggregates if AGGREGATES in spec.states else None
-        made = DefinedOperator(record, tasks, accumulated, initial, keeps_letters=on_error != "fail")
+        made = DefinedOperator(record, tasks, accumulated, initial, keeps_letters=stream.on_error != "fail")
         if is_again:
             self._again[uid] = made
         else:

@@ -52,7 +52,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "replicas": ("coordinator.replication",),
     "command line": ("coordinator.cli", "coordinator.face"),
     "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
-    "test kits": ("coordinator.conformance", "coordinator.testing", "state.testing"),
+    "test kits": ("coordinator.conformance", "storage.conformance", "coordinator.testing", "state.testing"),
 }
 """Packages and modules that could be left out. All others are the core: barriers, the protocol, execution, recovery,
 restore, leadership, hosts, keyed state, storage."""
@@ -128,6 +128,7 @@ OF_PY4J = {"_jvm", "_jdf", "_jc", "_jsc", "_jsparkSession", "_jwrite", "_gateway
 LONGEST = 600
 """Lines of a module. What is longer has more than one job."""
 TIME_OF_DAY = {
+    "storage.conformance": "it compares what a store says of an object's age",
     "storage.runtime": "it hands it out",
     "coordinator.wiring.driver": "it hands out the driver's clock, which no jump moves",
     "storage.elapsed": "it hands out the clock of leases, which two clocks agree about",
@@ -147,6 +148,7 @@ TIME_OF_DAY = {
 SIMULATED = ("barrier", "storage", "state.host", "coordinator")
 """What runs in a simulator: its time, chance and threads come from ``storage.runtime``."""
 NOT_SIMULATED = {
+    "storage.conformance": "it is a test of a real store",
     "storage.runtime": "it hands them out",
     "storage.signals": "a signal comes to a process",
     "storage.logs": "its lock guards the process's own log",
@@ -166,6 +168,7 @@ NOT_SIMULATED = {
 }
 """What takes time, chance and threads from the interpreter all the same, and why."""
 READ_ONCE = {
+    "storage.conformance": "it tries the store itself",
     "coordinator.monitor.trend_keeper": "it is for people, and a newer generation deletes it",
     "coordinator.channels.observer": "the next look finds what this one has missed",
     "storage.checkpoints.collect": "what is missing is not deleted",

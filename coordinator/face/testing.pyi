@@ -6,3 +6,5 @@ from .coordinator.conformance import SinkPipeline as SinkPipeline
 from .coordinator.conformance import SinkTarget as SinkTarget
 from .coordinator.testing import PipelineTester as PipelineTester
 from .state.testing import OperatorTester as OperatorTester
+from .storage.conformance import ExclusiveCreateConformance as ExclusiveCreateConformance
+from .storage.conformance import StoreConformance as StoreConformance

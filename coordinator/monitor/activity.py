@@ -5,6 +5,7 @@ A query is known by its progress (``StreamingQuery.recentProgress``), an operato
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
@@ -28,6 +29,7 @@ _OPERATORS_SECONDS: Final = 10.0
 """How often operators are looked at, which asks every state host."""
 _MAX_BEHIND: Final = "maxOffsetsBehindLatest"
 """What Spark's Kafka source reports of the partition that is furthest behind."""
+_OBJECT: Final = re.compile(r"(?:\w+\.)+(\w+)\$?(?:@[0-9a-f]+)?")
 _LONGEST_NAME: Final = 120
 """Characters of the name of a source or a sink that are kept."""
 
@@ -123,8 +125,13 @@ def _source(told: Mapping[str, Any]) -> SourceActivity:
 
 
 def _brief(description: object) -> str:
-    """Return what Spark calls a source or a sink, without the secrets that an address may have."""
-    return without_secrets(str(description or ""), {})[:_LONGEST_NAME]
+    """Return what Spark calls a source or a sink, without the secrets that an address may have.
+
+    Of an object of Scala that has no name of its own it is that of its class.
+    """
+    found = without_secrets(str(description or ""), {})
+    name = _OBJECT.fullmatch(found)
+    return (name[1] if name else found)[:_LONGEST_NAME]
 
 
 def _seconds(watermark: str) -> float | None:

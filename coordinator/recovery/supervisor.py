@@ -41,7 +41,7 @@ from ..spark import progress
 from . import decisions as on
 from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, cause_of_end, restart_failed
-from .failure_report import tell_failure
+from .failure_report import FailureReport
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd
@@ -122,6 +122,7 @@ class Supervisor:
         self._deciding = runtime.condition()
         self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
         self._restart_at: float | None = None
+        self._failures = FailureReport()
         self._diagnosis = Diagnosis(token, self._damage)
         self._round = 0
         """How often the pipeline has gone back."""
@@ -505,11 +506,9 @@ class Supervisor:
                 self._events.put(decision)
             case on.WaitToRestart(until, cause):
                 self._restart_at = until
-                tell_failure(log.warning, cause, restarting_in=round(until - self._clock(), 3))
+                self._failures.tell(log.warning, cause, restarting_in=round(until - self._clock(), 3))
             case on.FailForGood(error, because):
-                if because:
-                    log.error("not restarted", because=because, error=str(error).splitlines()[0])
-                self._fail_for_good(error)
+                self._fail_for_good(error, because)
 
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
@@ -568,13 +567,14 @@ class Supervisor:
         self.recoveries.append(metrics)
         self.recovered[metrics.kind] += 1
 
-    def _fail_for_good(self, noticed: Exception) -> Exception:
+    def _fail_for_good(self, noticed: Exception, because: str = "") -> Exception:
         """End every query with the cause of what was noticed, and return it; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
         self._decide(on.FatalError(noticed))
         error = cause_of_end(noticed, self._executor.watch.proof)
         self._decide(on.EndExplained(error))
-        tell_failure(log.error, error, outcome="the pipeline has failed for good")
+        facts = {"because": because} if because else {}
+        self._failures.tell(log.error, error, outcome="the pipeline has failed for good", **facts)
         with self._changing:
             self._end(error)
         self._on_failed()

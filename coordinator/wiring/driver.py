@@ -45,7 +45,7 @@ from ..spark.executors import check_executors
 from ..spark.hadoop_folder import HadoopFolder
 from ..spark.java_watch import JavaWatch
 from ..spark.local_path import is_local, local_path
-from ..spark.quiet_log import hide_warning_of_stops
+from ..spark.quiet_log import hide_what_is_told
 from ..spark.reachable_places import check_reach, for_hadoop
 from .taken_pipeline import is_chosen
 
@@ -111,7 +111,7 @@ class Driver:
         closing.callback(directories.close)
         java = JavaWatch.begin(spark, config.java_timeout_seconds)
         closing.callback(java.close)
-        closing.callback(hide_warning_of_stops(spark))
+        closing.callback(hide_what_is_told(spark))
         return cls(
             spark=spark,
             pipeline=pipeline,

@@ -14,5 +14,5 @@ from chandy.coordinator.wiring import assembly, driver
 def _no_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions are stand-ins here: they have no log, no executors to look at, nor any to start state hosts beside."""
     monkeypatch.setattr(driver, "check_executors", lambda spark: None)
-    monkeypatch.setattr(driver, "hide_warning_of_stops", lambda spark: lambda: None)
+    monkeypatch.setattr(driver, "hide_what_is_told", lambda spark: lambda: None)
     monkeypatch.setattr(assembly, "Polls", SimpleNamespace(begin=lambda looks: ExitStack()))

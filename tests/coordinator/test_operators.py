@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from chandy.coordinator.errors import PipelineNameError, RestoreError
-from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Windows
+from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Processing, Windows
 from chandy.coordinator.operators import DefinedOperator, Operators
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
@@ -25,6 +25,16 @@ from chandy.storage import InvalidNameError
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateRecord
 
 from ..builders import make_manifest
+
+PROCESSING = Processing(
+    style=None,  # type: ignore[arg-type]
+    processor=None,  # type: ignore[arg-type]
+    output="n long",
+    time_mode="None",
+    output_mode="append",
+    initial_state=None,
+    event_time_column=None,
+)
 
 
 def record(uid: str, query: str = "") -> OperatorRecord:
@@ -115,23 +125,8 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
         lambda uid: pipeline.with_aggregates(
             stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime(), windows=Windows()
         ),
-        lambda uid: pipeline.with_arrow_processor(
-            stream(uid=uid),
-            processor=None,  # type: ignore[arg-type]
-            output="",
-            on_error="fail",
-        ),
-        lambda uid: pipeline.with_processor(
-            stream(uid=uid),
-            style=None,  # type: ignore[arg-type]
-            processor=None,  # type: ignore[arg-type]
-            output="",
-            time_mode="None",
-            output_mode="append",
-            initial_state=None,
-            event_time_column=None,
-            on_error="fail",
-        ),
+        lambda uid: pipeline.with_arrow_processor(stream(uid=uid), None, ""),  # type: ignore[arg-type]
+        lambda uid: pipeline.with_processor(stream(uid=uid), PROCESSING),
     ]
     for call in calls:
         with pytest.raises(PipelineNameError, match="operator uid 'a' is taken"):
@@ -147,18 +142,8 @@ def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
         lambda: pipeline.with_aggregates(
             given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime(), windows=Windows()
         ),
-        lambda: pipeline.with_arrow_processor(given, processor=None, output="n long", on_error="fail"),  # type: ignore[arg-type]
-        lambda: pipeline.with_processor(
-            given,
-            style=None,  # type: ignore[arg-type]
-            processor=None,  # type: ignore[arg-type]
-            output="n long",
-            time_mode="None",
-            output_mode="append",
-            initial_state=None,
-            event_time_column=None,
-            on_error="fail",
-        ),
+        lambda: pipeline.with_arrow_processor(given, None, "n long"),  # type: ignore[arg-type]
+        lambda: pipeline.with_processor(given, PROCESSING),
     ]
     for call in calls:
         with pytest.raises(

@@ -63,6 +63,34 @@ def test_the_quick_start_runs_twice_and_goes_on_where_it_stopped(tmp_path: Path)
         assert run(tmp_path, str(Path(sys.executable).with_name("chandy")), command, storage)
 
 
+@pytest.mark.examples
+def test_a_quick_start_that_fails_says_so_in_some_lines(tmp_path: Path) -> None:
+    (code,) = (block.code for block in blocks(README) if block.language == "python")
+    code = code.replace("/tmp/chandy-quickstart", str(tmp_path / "storage"))
+    code = code.replace("awaitTermination(8)", "awaitTermination()")
+    raising = "        for row in rows:\n"
+    assert raising in code
+    code = code.replace(raising, f"{raising}            int('no number')\n")
+    (tmp_path / "quickstart.py").write_text(code)
+    said = subprocess.run(
+        [sys.executable, "-u", "quickstart.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=DEADLINE,
+        check=False,
+    ).stdout.decode()
+    # Before it, Spark says how it has started; and a bar that is drawn again and again is one line.
+    lines = [line.rpartition("\r")[2] for line in said.partition("restored: None\n")[2].rstrip().split("\n")]
+    assert not [line for line in lines if line.startswith("\tat ")]
+    assert len(lines) <= 15, said
+    failure = "ValueError: invalid literal for int() with base 10: 'no number', at "
+    assert failure in lines[-2]
+    assert lines[-1].endswith(
+        "Remove the cause and start the pipeline again: it goes on from its latest checkpoint."
+    )
+
+
 def run(folder: Path, *command: str) -> str:
     done = subprocess.run(
         command,

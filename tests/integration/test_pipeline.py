@@ -569,7 +569,7 @@ class Raises(Totals):
         return super().handleInputRows(key, rows, timerValues)
 
 
-def test_a_processor_that_raises_is_named_with_its_key_and_batch_and_its_traceback_once(
+def test_a_processor_that_raises_is_named_with_its_key_and_batch(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
     events.add(1)
@@ -583,10 +583,10 @@ def test_a_processor_that_raises_is_named_with_its_key_and_batch_and_its_traceba
     error = caught.value
     assert (error.query, error.uid, error.batch) == ("totals", "raises", 0)
     assert "k3" in error.key
-    first, second = str(error).splitlines()[:2]
+    first, second = str(error).splitlines()
     assert first.startswith(f"ZeroDivisionError: no totals for k3, at {__file__}:")
-    assert second == "key ('k3',), batch 0, operator 'raises', query 'totals'"
-    assert str(error).count("Traceback") == 1
+    assert second.startswith("key ('k3',), batch 0, operator 'raises', query 'totals'. ")
+    assert error.traceback.count("Traceback") == 1
     assert query.exception() is error
     assert not query.isActive
     # One restart was allowed, and was in place.

@@ -29,7 +29,7 @@ from .whole_output import check_rows, wait_for_all_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
-KILLS = rounds(2, full=20)
+KILLS = rounds(1, full=20)
 FILES = 12
 """Input files of each life."""
 

@@ -60,6 +60,23 @@ def watch(query: Query, *readings: dict[Place, OperatorMetrics]) -> Activity:
     return Activity(lambda: [query], lambda operator: left.pop(0), ignore)
 
 
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        ("org.apache.spark.sql.execution.streaming.ConsoleTable$@19da5495", "ConsoleTable"),
+        ("KafkaV2[Subscribe[orders]]", "KafkaV2[Subscribe[orders]]"),
+        ("FileStreamSource[https://me:secret@store/a]", "FileStreamSource[https://...@store/a]"),
+        (None, ""),
+    ],
+)
+def test_sources_and_sinks_have_short_names_without_secrets(description: str | None, expected: str) -> None:
+    found = counted(
+        QueryActivity(),
+        progress("r", 0, sources=[{"description": description}], sink={"description": description}),
+    )
+    assert (found.sink, [one.name for one in found.sources]) == (expected, [expected])
+
+
 @given(st.lists(st.tuples(st.sampled_from(["restart", "idle", "batch", "look"]), st.integers(0, 100))))
 def test_every_batch_of_every_run_counts_once(steps: list[tuple[str, int]]) -> None:
     query, run, batch = Query(), 0, 0

@@ -267,6 +267,15 @@ def test_equal_checkpoints_are_one_line_and_what_failed_stays() -> None:
     assert {part.name for row in oldest.rows for part in row.bar.parts} == {"all phases"}
 
 
+def test_each_failed_checkpoint_has_a_line() -> None:
+    history = History()
+    for number in range(1, 6):
+        history.started(number, CheckpointKind.PERIODIC, 10.0 * number)
+        history.failed(number, 10.0 * number + 1, Reason.EXPIRED, phases=PhaseSeconds(1.0))
+    rows = checkpoints.folded(history.snapshot().checkpoints)
+    assert [row.id for row in rows if isinstance(row, checkpoints.CheckpointRow)] == [5, 4, 3, 2, 1]
+
+
 def test_a_colour_has_one_meaning_and_no_two_drawings_beside_each_other_the_same() -> None:
     for beside in (
         ("planning", "collecting", "finalizing", "failure", "recovery"),

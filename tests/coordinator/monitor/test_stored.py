@@ -114,6 +114,8 @@ def test_every_request_has_an_answer_and_none_is_an_order(begin: Begin) -> None:
     told.routes.tell(StoredPipeline(Catalog(MemoryStore()), lambda: 100.0))
     status, text = ask(told, "/api/v1/checkpoints", "POST", authorization="Bearer secret")
     assert (status, "no driver is asked" in text) == (503, True)
+    # So the page offers none.
+    assert "<form" not in ask(told, "/", authorization="Bearer secret")[1]
 
 
 def _heed_interrupts() -> None:

@@ -66,14 +66,20 @@ def decisions(
 def replays(made: RecoveryStateMachine) -> bool:
     """Whether a fresh machine decides the same about the logged events. Errors have no equality: their text has."""
     again = RecoveryStateMachine(made.tracker.strategy.tracker(), lambda: 0.5)
-    return all(repr(again.handle(anew(event), now)) == repr(decision) for now, event, decision in made.log)
+    asked: dict[int, UserRequest] = {}
+    return all(
+        repr(again.handle(anew(event, asked), now)) == repr(decision) for now, event, decision in made.log
+    )
 
 
-def anew(event: on.Event) -> on.Event:
-    """The event as it was before anything was decided about it."""
-    if not isinstance(event, RescaleRequested):
+def anew(event: on.Event, asked: dict[int, UserRequest]) -> on.Event:
+    """The event as it was before anything was decided about it, with the same request wherever that is meant."""
+    if not isinstance(event, RescaleRequested | BatchOver):
         return event
-    return attrs.evolve(event, request=UserRequest(event.request.what, event.request.deadline))
+    request = event.request
+    return attrs.evolve(
+        event, request=asked.setdefault(id(request), UserRequest(request.what, request.deadline))
+    )
 
 
 # --- in place or back ---------------------------------------------------------------------------------------
