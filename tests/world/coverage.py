@@ -30,6 +30,8 @@ class Coverage:
     drivers: int = 0
     events: Counter[str] = attrs.field(factory=Counter)
     troubles: Counter[str] = attrs.field(factory=Counter)
+    decided: Counter[str] = attrs.field(factory=Counter)
+    """What drivers have decided."""
     pairs: Counter[tuple[str, str]] = attrs.field(factory=Counter)
 
     def add(self, events: list[str], troubles: Counter[str]) -> None:
@@ -63,5 +65,6 @@ class Coverage:
             f"{self.completed:,} checkpoints, {self.drivers:,} drivers\n"
             f"events: {counted(self.events)}\n"
             f"troubles of stores: {counted(self.troubles)}\n"
+            f"decisions of drivers: {counted(self.decided)}\n"
             f"pairs of events that have not come together: {unseen}"
         )

@@ -172,6 +172,7 @@ class Driver:
             self.add(query, point)
         for run in self.queries.runs.values():
             self._started(run)
+        self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
 
     def _chosen(self) -> RestorePoint | None:
         if self.restore == "latest":

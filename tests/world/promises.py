@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -64,6 +65,8 @@ class Promises:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.met: Counter[str] = Counter()
+        """What drivers have decided: instructions and orders to hosts, by their classes."""
         self.announced: dict[int, int] = {}
         """By checkpoint that was announced as completed the generation that did it."""
         self.savepoints: dict[str, Manifest] = {}
@@ -100,6 +103,7 @@ class Promises:
             self.check(first == generation, "two drivers take a checkpoint with the same id")
         for instruction in instructions:
             order = getattr(instruction, "order", None)
+            self.met[type(instruction if order is None else order).__name__] += 1
             if isinstance(order, SnapshotOrder):
                 cut = self.cuts.setdefault((order.checkpoint, order.query_id), order.cut)
                 self.check(cut == order.cut, "two shards have different cuts")

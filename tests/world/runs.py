@@ -62,6 +62,7 @@ def run(
         coverage.seconds += world.scheduler.now
         coverage.completed += len(world.promises.announced)
         coverage.drivers += len(world.drivers)
+        coverage.decided.update(world.promises.met)
         met = (one for bucket in world.buckets.values() for one in bucket.met)
         coverage.add(world.met, Counter(f"{operation} {trouble.name}" for operation, trouble in met))
     return world

