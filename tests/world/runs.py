@@ -23,6 +23,8 @@ EVENTS: Final = 40
 """Of one run."""
 RATE: Final = 0.4
 """Events a second, on average."""
+ROCKSDB_EVERY: Final = 10
+"""One run in so many has the databases of production."""
 LINES: Final = 60
 """Of the log that a failure shows."""
 
@@ -35,7 +37,8 @@ class RunFailedError(AssertionError):
 def made(seed: object) -> Iterator[World]:
     """Make a world, and throw it away at the end."""
     folder = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY))
-    world = World(seed, folder)
+    # The same databases as in production take more time, and do the same: ``test_databases``.
+    world = World(seed, folder, has_rocksdb=isinstance(seed, int) and seed % ROCKSDB_EVERY == 1)
     with runtime.used(SimulatedRuntime(world.scheduler)):
         try:
             yield world

@@ -68,6 +68,7 @@ class World:
 
     def __init__(self, seed: object, folder: Path, *, has_rocksdb: bool = False) -> None:
         self.scheduler = Scheduler(Choices(seed))
+        self.has_rocksdb = has_rocksdb
         self.network = Network(self.scheduler)
         self.folder = folder
         self.root = ROOT
@@ -84,10 +85,9 @@ class World:
         self.met: list[str] = []
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
-        self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
+        self.config = CONFIG | {"standbys": int(chance.random() < 0.7)}
         self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
-        self.has_rocksdb = has_rocksdb
-        self.eagerness = 1.0 if chance.random() < 0.5 else 0.05
+        self.eagerness = 1.0 if chance.random() < 0.3 else 0.05
         """How likely an executor starts a host at a moment at which it could."""
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
