@@ -34,10 +34,7 @@ FOUND_EARLY = [
     "an attempt at an earlier batch stages its changes",
     "a host writes a layer after readers have lost it",
     "a shard is handed over without the batch that is staged",
-    "a shard that was handed over is served on",
-    "a shard is snapshotted twice for an order",
     "a snapshot is not acknowledged",
-    "a host lives on without its driver",
 ]
 """What the first runs find. The ordinary run tries some of these, the full run all bugs."""
 RUNS = 40
