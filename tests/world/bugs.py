@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Final
 
-import attrs
 import pytest
 
 from chandy.coordinator.execution import checkpoint_jobs, commit
@@ -15,25 +13,9 @@ from chandy.coordinator.execution.dispatch import Dispatcher
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.storage.checkpoints import pins
 
-from ..mutation import mutate
+from .host_bugs import HOST_BUGS
 from .protocol_bugs import PROTOCOL_BUGS
-
-
-@attrs.frozen
-class SeededBug:
-    """A bug, and the seed from which runs find it."""
-
-    name: str
-    seed: int
-    owner: type | ModuleType
-    method: str
-    right: str
-    wrong: str
-
-    def put_in(self, patch: pytest.MonkeyPatch) -> None:
-        """Put it into the product."""
-        mutate(patch, self.owner, self.method, self.right, self.wrong)
-
+from .seeded import SeededBug
 
 BUGS: Final = (
     # --- those that no test found before
@@ -298,5 +280,7 @@ BUGS: Final = (
 
 def put_in(name: str, patch: pytest.MonkeyPatch) -> None:
     """Put a bug into the product, by its name or the name of its function."""
-    found = {bug.name: bug.put_in for bug in BUGS} | {one.__name__: one for one in PROTOCOL_BUGS}
+    found = {bug.name: bug.put_in for bug in (*BUGS, *HOST_BUGS)} | {
+        one.__name__: one for one in PROTOCOL_BUGS
+    }
     found[name](patch)

@@ -30,9 +30,11 @@ class MemoryDatabases:
     used = 0
     step: Callable[[str], object] = lambda what: None
     """Called before each call to a disk: another thread may go on, time may pass, the disk may fail."""
+    smallest: int = 0
+    """Bytes that a table has at least. Large ones are objects of their own, which checkpoints and machines share."""
 
     def open(self, shard: str, directory: Path) -> MemoryDatabase:
-        return MemoryDatabase(shard, directory, self.step)
+        return MemoryDatabase(shard, directory, self.step, self.smallest)
 
 
 class MemoryDatabase:
@@ -41,10 +43,11 @@ class MemoryDatabase:
     As in RocksDB, a table is a file that never changes, and none has the name of an earlier one.
     """
 
-    def __init__(self, shard: str, directory: Path, step: Callable[[str], object]) -> None:
+    def __init__(self, shard: str, directory: Path, step: Callable[[str], object], smallest: int) -> None:
         self._shard = shard
         self._directory = directory
         self._step = step
+        self._smallest = smallest
         self._entries: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
         self._new: dict[bytes, Value] = {}
@@ -138,9 +141,8 @@ class MemoryDatabase:
     def _write_table(self, entries: Mapping[bytes, Value]) -> None:
         self._number += 1
         name = f"{self._number:06}.sst"
-        self._tables[name] = json.dumps(
-            {key.hex(): None if value is None else value.hex() for key, value in sorted(entries.items())}
-        ).encode()
+        table = {key.hex(): None if value is None else value.hex() for key, value in sorted(entries.items())}
+        self._tables[name] = json.dumps(table).encode().ljust(self._smallest)
         (self._directory / name).write_bytes(self._tables[name])
 
 

@@ -15,6 +15,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Instruction
 from chandy.state.host.memory import Memory
+from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard import Shard
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import ShardId
@@ -82,7 +83,7 @@ class Promises:
         self.pinned: dict[str, Manifest] = {}
         """By reader the checkpoint that it keeps."""
         self.restored: set[tuple[str, int, int]] = set()
-        self._memory = Memory(1 << 20, MemoryDatabases)
+        self._memory = Memory(1 << 20, RocksDatabases if world.has_rocksdb else MemoryDatabases)
         self._needed: tuple[object, frozenset[str]] = (None, frozenset())
 
     def check(self, holds: bool, what: str) -> None:
@@ -242,7 +243,6 @@ class Promises:
         identity = root, manifest.generation, manifest.id
         if identity in self.restored:
             return
-        self.restored.add(identity)
         ends = {q.name: json.loads(files_of(objects, q.files)["offsets"]) for q in manifest.queries}
         self.check(set(ends) == set(SHARDS), "a checkpoint lacks a query")
         self.check(ends["totals"] <= ends["orders"], "a query has read what its producer has not written")
@@ -254,6 +254,8 @@ class Promises:
                     found == expected,
                     f"checkpoint {manifest.id}: {operator.uid}/{number} is {found}, and {expected} is before the cut",
                 )
+        # Last: what ends before has not been looked at.
+        self.restored.add(identity)
 
     def state(self, files: dict[str, bytes]) -> State:
         """Return what a shard holds that has these files."""

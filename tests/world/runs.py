@@ -24,6 +24,8 @@ EVENTS: Final = 40
 """Of one run."""
 RATE: Final = 0.4
 """Events a second, on average."""
+ROCKSDB_EVERY: Final = 10
+"""One run in so many has the databases of production."""
 LINES: Final = 60
 """Of the log that a failure shows."""
 
@@ -36,7 +38,9 @@ class RunFailedError(AssertionError):
 def made(seed: object, *, publishes: bool = False) -> Iterator[World]:
     """Make a world, and throw it away at the end."""
     folder = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY))
-    world = World(seed, folder, publishes=publishes)
+    # The same databases as in production take more time, and do the same: ``test_databases``.
+    has_rocksdb = isinstance(seed, int) and seed % ROCKSDB_EVERY == 1
+    world = World(seed, folder, publishes=publishes, has_rocksdb=has_rocksdb)
     with runtime.used(SimulatedRuntime(world.scheduler)), published(world):
         try:
             yield world

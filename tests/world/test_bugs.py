@@ -10,9 +10,10 @@ import pytest
 
 from ..effort import IS_FULL, sampled
 from .bugs import BUGS
+from .host_bugs import HOST_BUGS
 from .protocol_bugs import PROTOCOL_BUGS
 
-NAMES = [*(bug.name for bug in BUGS), *(put_in.__name__ for put_in in PROTOCOL_BUGS)]
+NAMES = [*(bug.name for bug in (*BUGS, *HOST_BUGS)), *(put_in.__name__ for put_in in PROTOCOL_BUGS)]
 FOUND_EARLY = [
     "the cut is chosen upstream first: a reader's cut is behind its writer's",
     "an epoch is closed after its job was submitted",
@@ -42,6 +43,11 @@ FOUND_EARLY = [
     "a deletion takes a manifest for gone that the store has refused to delete",
     "a deletion deletes objects before their manifests",
     "retention drops the checkpoint that the state grew from",
+    "a snapshot lacks the batch that is staged, although it has committed",
+    "an attempt at an earlier batch stages its changes",
+    "a host writes a layer after readers have lost it",
+    "a shard is handed over without the batch that is staged",
+    "a snapshot is not acknowledged",
 ]
 """What the first runs find. The ordinary run tries some of these, the full run all bugs."""
 RUNS = 40

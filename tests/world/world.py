@@ -24,6 +24,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.pins import Pins
 from chandy.storage.checkpoints.proof import Unshared
+from chandy.storage.checkpoints.snapshots import PACK_BELOW
 from chandy.storage.errors import StorageError
 from chandy.storage.store import Store
 
@@ -73,6 +74,7 @@ class World:
         self, seed: object, folder: Path, *, has_rocksdb: bool = False, publishes: bool = False
     ) -> None:
         self.scheduler = Scheduler(Choices(seed))
+        self.has_rocksdb = has_rocksdb
         self.network = Network(self.scheduler)
         self.folder = folder
         self.root = ROOT
@@ -89,10 +91,10 @@ class World:
         self.met: list[str] = []
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
-        self.config = CONFIG | {"standbys": int(chance.random() < 0.5)}
+        self.config = CONFIG | {"standbys": int(chance.random() < 0.7)}
         self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
-        self.has_rocksdb = has_rocksdb
-        self.eagerness = 1.0 if chance.random() < 0.5 else 0.05
+        self.smallest_table = chance.choice((0, PACK_BELOW))
+        self.eagerness = 1.0 if chance.random() < 0.3 else 0.05
         """How likely an executor starts a host at a moment at which it could."""
         self.state_hosts = WorldHosts(self.scheduler, self.network)
         self.last_error: BaseException | None = None
@@ -162,7 +164,10 @@ class World:
         """Return what makes the databases of a host on a machine."""
         if self.has_rocksdb:
             return RocksDatabases
-        return lambda memory: MemoryDatabases(memory, lambda what: self._use_disk(self.machines[name], what))
+        machine = self.machines[name]
+        return lambda memory: MemoryDatabases(
+            memory, lambda what: self._use_disk(machine, what), self.smallest_table
+        )
 
     def _use_disk(self, machine: Machine, what: str) -> None:
         if what in ("read", "scan"):
