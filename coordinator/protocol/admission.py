@@ -94,7 +94,8 @@ class Admission:
         """Let a user's request wait, or reject one: this, or one that is less urgent."""
         savepoints = load.savepoints + self.queue.count(CheckpointKind.SAVEPOINT)
         if (over := self.life.why_over) is not None:
-            self.reject(new, over, "the coordinator takes no more requests")
+            because = self.life.because
+            self.reject(new, over, f"it has ended{because and ': '}{because}")
         elif new.is_final and not self.life.takes_checkpoints:
             self.reject(new, Reason.JOB_FAILOVER, "it is going back to a checkpoint")
         elif new.is_savepoint and savepoints >= self.limits.max_queued:

@@ -17,7 +17,7 @@ from ...state.rpc.messages import Ack, Decline
 from ...state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, SnapshotOrder
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
-from ...storage.ids import BatchId, CheckpointId
+from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from .admission import Admission, Load
 from .events import NotFinalized, ProgressStored, ShardsCopied
 from .instructions import (
@@ -148,6 +148,13 @@ class Checkpoints:
     def are_queries_there(self) -> bool:
         """Whether all queries that a checkpoint must have have been started."""
         return bool(self.queries) and self.required.keys() <= self.queries.keys()
+
+    @property
+    def has_something_to_keep(self) -> bool:
+        """Whether all queries are there, and a completed checkpoint has a batch of one: there is more than a start."""
+        return self.are_queries_there and any(
+            record.batch > NO_BATCH for one in self.retained.manifests for record in one.queries
+        )
 
     def _trigger(self, request: Request, now: float) -> None:
         if not self.are_queries_there:

@@ -193,8 +193,10 @@ class ToldLife:
 class QueryPhase(enum.StrEnum):
     """What a query of a pipeline does. ``QUERY_NEXT`` says which phases may follow each."""
 
+    STARTING = "starts"
+    """This driver has started it, and no batch of it has committed yet."""
     RUNNING = "runs"
-    """It runs, and has committed a batch since it last failed, or has found that there is no data."""
+    """It runs, and has committed a batch since it was started or last failed, or has found that there is no data."""
     WAITING = "waits to restart"
     """It has failed, and the delay of the restart strategy is not over."""
     RESTARTING = "restarts"
@@ -205,6 +207,9 @@ class QueryPhase(enum.StrEnum):
 
 
 QUERY_NEXT: Final[Mapping[QueryPhase, frozenset[QueryPhase]]] = {
+    QueryPhase.STARTING: frozenset(
+        {QueryPhase.RUNNING, QueryPhase.WAITING, QueryPhase.RESTARTING, QueryPhase.ENDED}
+    ),
     QueryPhase.RUNNING: frozenset({QueryPhase.WAITING, QueryPhase.RESTARTING, QueryPhase.ENDED}),
     # With another plan it runs again at once: it has not failed.
     QueryPhase.WAITING: frozenset({QueryPhase.RUNNING, QueryPhase.RESTARTING, QueryPhase.ENDED}),
@@ -217,7 +222,7 @@ QUERY_NEXT: Final[Mapping[QueryPhase, frozenset[QueryPhase]]] = {
 class QueryLife:
     """The life of a query under one driver."""
 
-    phase: QueryPhase = QueryPhase.RUNNING
+    phase: QueryPhase = QueryPhase.STARTING
     setback: Setback | None = None
     """Why it restarts; None in all other phases."""
     error: Exception | None = None

@@ -34,7 +34,7 @@ class Reason(enum.StrEnum):
     COORDINATOR_SUSPENDED = (
         "COORDINATOR_SUSPENDED",
         False,
-        "the coordinator is suspended; ask again once the pipeline runs",
+        "the pipeline has failed for good; mend what its error says, and start it again",
     )
     TOO_MANY_REQUESTS = (
         "TOO_MANY_REQUESTS",

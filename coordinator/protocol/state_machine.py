@@ -404,7 +404,7 @@ class CheckpointStateMachine:
         if (reason := life.why_over) is not None:
             self.placement.give_up()
             self.admission.close(reason)
-            self.checkpoints.abort_all(reason, "the coordinator is stopping", now)
+            self.checkpoints.abort_all(reason, life.because or "the coordinator is stopping", now)
             self.checkpoints.answer_all()
         elif before.takes_checkpoints and not life.takes_checkpoints:
             self.placement.give_up()

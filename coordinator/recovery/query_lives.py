@@ -15,7 +15,7 @@ class QueryLives:
     _lives: dict[str, QueryLife] = attrs.field(factory=dict, init=False)
 
     def of(self, query: str) -> QueryLife:
-        """Return the life of a query; one that has not been started is taken for one that runs."""
+        """Return the life of a query; one that has not been started is taken for one that starts."""
         return self._lives.get(query, QueryLife())
 
     @property
@@ -79,7 +79,7 @@ class QueryLives:
 
     def runs(self, query: str) -> None:
         """Take in that a query runs, and has shown that it can."""
-        if self.of(query).restarts:
+        if self.of(query).is_active:
             self._lives[query] = self.of(query).running()
 
     def ended(self, query: str, error: Exception | None) -> None:

@@ -1,12 +1,13 @@
 """Keeps from Spark's log what says nothing new: a warning of every stop of a query, and failures that Chandy tells.
 
 To stop a query, Spark cancels its jobs. A query that is between two batches has none, and Spark warns of that, twice.
-Of a task that fails, Spark tells four to eight times, each time with all frames of the JVM, and the driver's log tells
-of it once, with the user's own lines.
+Of a task that fails, Spark tells four to eight times, each time with all frames of the JVM, and py4j once more of a
+function of ``foreachBatch``; the driver's log tells of it once, with the user's own lines.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -38,6 +39,14 @@ _FAILURES: Final = (
 )
 
 
+_PROXY: Final = "There was an exception while executing the Python Proxy on the Python Side."
+"""What py4j says of a Python function that was called by the JVM and has raised. Spark gets the exception, too."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.msg != _PROXY
+
+
 def _pattern(environment: Mapping[str, str]) -> str:
     """Return what matches the whole of each message that is dropped, as Java's regular expressions have it."""
     dropped = _STOPS if environment.get(FRAMES_VARIABLE) else (*_STOPS, *_FAILURES)
@@ -50,6 +59,10 @@ def hide_what_is_told(spark: SparkSession) -> Callable[[], None]:
 
     Nothing happens if Spark logs by something else, or if the JVM has ended.
     """
+    proxies = logging.getLogger("py4j.clientserver")
+    if not os.environ.get(FRAMES_VARIABLE):
+        # It stays, as pipelines of one process share the logger; added again, it is there once.
+        proxies.addFilter(_is_news)
     jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
     try:

@@ -434,7 +434,7 @@ def _savepoint_schedule(
         keep=keep,
         store=pipeline.catalog.store,
         open_store=open_store,
-        is_ready=lambda: executor.protocol.read(lambda state: state.checkpoints.are_queries_there),
+        is_ready=lambda: executor.protocol.read(lambda state: state.checkpoints.has_something_to_keep),
         take=take,
         clock=driver.clock,
         proof=pipeline.watch.proof,

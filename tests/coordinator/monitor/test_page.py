@@ -368,6 +368,11 @@ def test_only_who_has_a_token_is_offered_actions() -> None:
     assert all(offered.values())
 
 
+def test_a_query_is_not_ready_before_it_has_committed_a_batch() -> None:
+    starting = attrs.evolve(FACTS.queries["q"], life=QueryPhase.STARTING)
+    assert list(troubles(attrs.evolve(FACTS, queries={"q": starting}))) == ["query 'q' starts"]
+
+
 def test_a_query_that_restarts_is_not_well_and_says_why_how_often_and_when() -> None:
     waiting = QueryFacts(QueryPhase.WAITING, 3, because="boom", attempts=3, next_attempt_at=1012.0)
     facts = attrs.evolve(FACTS, queries={"q": waiting})

@@ -85,7 +85,7 @@ def test_whatever_happens_to_a_query_a_step_is_in_the_table(steps: list[str]) ->
 
 
 def test_every_phase_can_be_reached() -> None:
-    for phases, first in ((lives.NEXT, LifePhase.STARTING), (QUERY_NEXT, QueryPhase.RUNNING)):
+    for phases, first in ((lives.NEXT, LifePhase.STARTING), (QUERY_NEXT, QueryPhase.STARTING)):
         found, new = set(), {first}
         while new:
             found |= new
@@ -129,4 +129,4 @@ def test_a_query_that_fails_again_and_again_says_how_often_and_when_it_is_tried_
         life = life.restarting(SETBACK)
         assert (life.phase, life.attempts, life.next_attempt_at) == (QueryPhase.RESTARTING, attempt, None)
     assert life.because == str(BOOM).partition("\n")[0]
-    assert life.running() == QueryLife()
+    assert life.running() == QueryLife().running()

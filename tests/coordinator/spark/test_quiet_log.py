@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import re
 
 import pytest
+from py4j import clientserver
 
+from chandy.coordinator.spark import quiet_log
 from chandy.coordinator.spark.quiet_log import FRAMES_VARIABLE, _pattern
 
 FAILURES = [
@@ -41,3 +45,14 @@ def test_what_is_told_nowhere_else_is_kept() -> None:
 def test_the_warning_of_a_stop_is_dropped_in_any_case() -> None:
     warning = "Failed to cancel job group 1. Cannot find active jobs for it."
     assert re.fullmatch(_pattern({FRAMES_VARIABLE: "1"}), warning)
+
+
+def test_py4j_logs_what_is_looked_for() -> None:
+    source = inspect.getsource(clientserver)
+    first, second = quiet_log._PROXY.split("the ", 1)[0], "Python Proxy on the Python Side."
+    assert f'"{first}the "' in source
+    assert second in source
+    assert clientserver.logger.name == "py4j.clientserver"
+    told = logging.makeLogRecord({"msg": quiet_log._PROXY})
+    assert not quiet_log._is_news(told)
+    assert quiet_log._is_news(logging.makeLogRecord({"msg": "Error while sending"}))
