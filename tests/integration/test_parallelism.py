@@ -21,6 +21,7 @@ from chandy.coordinator.errors import ArgumentError, NotRescaledError, PipelineN
 from chandy.coordinator.testing import PipelineTester
 from chandy.state.errors import DefinitionError
 
+from .. import insides
 from ..waiting import DEADLINE, eventually
 from .support import TOTALS, Events, Make, Totals, last_totals
 
@@ -123,7 +124,7 @@ def test_nobody_waits_for_a_query_that_waits_for_its_batch_to_be_rescaled(
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(coordinator.rescale, "totals", 1, "10 h")
         try:
-            eventually(lambda: "totals" in coordinator._supervisor._state.rescalings._by_query)
+            eventually(lambda: "totals" in insides.supervisor(coordinator)._state.rescalings._by_query)
             with pytest.raises(NotRescaledError, match="another request"):
                 coordinator.rescale("totals", SHARDS)
             coordinator.start(events.stream(spark).writeStream.format("noop"), name="second", reads=())

@@ -9,11 +9,7 @@ import sys
 import pytest
 
 from ..effort import IS_FULL, sampled
-from .bugs import BUGS
-from .host_bugs import HOST_BUGS
-from .protocol_bugs import PROTOCOL_BUGS
 
-NAMES = [*(bug.name for bug in (*BUGS, *HOST_BUGS)), *(put_in.__name__ for put_in in PROTOCOL_BUGS)]
 FOUND_EARLY = [
     "the cut is chosen upstream first: a reader's cut is behind its writer's",
     "an epoch is closed after its job was submitted",
@@ -23,7 +19,6 @@ FOUND_EARLY = [
     "a checkpoint is announced before its manifest is written",
     "a commit is noticed that has not happened",
     "leave_out_a_shard_of_an_order",
-    "place_a_barrier_before_a_batch_that_has_passed",
     "apply_a_batch_twice",
     "snapshot_a_shard_before_the_staged_batch",
     "build_on_whatever_was_stored_last",
@@ -31,8 +26,6 @@ FOUND_EARLY = [
     "delete_a_successors_objects",
     "never_look_for_a_successor",
     "use_ids_again",
-    "forget_a_request_that_waits",
-    "keep_on_restarting_in_place",
     "delete_what_others_need",
     "take_checkpoints_while_going_back",
     "a manifest of which nobody knows is taken for written",
@@ -49,12 +42,13 @@ FOUND_EARLY = [
     "a shard is handed over without the batch that is staged",
     "a snapshot is not acknowledged",
 ]
-"""What the first runs find. The ordinary run tries some of these, the full run all bugs."""
+"""What the first runs find. The ordinary run tries some of these. What they do not find, the schedules of
+``tests/coordinator/protocol`` do."""
 RUNS = 40
 """In so many runs a bug is found."""
 
 
-@pytest.mark.parametrize("name", NAMES if IS_FULL else sampled(FOUND_EARLY, 3))
+@pytest.mark.parametrize("name", FOUND_EARLY if IS_FULL else sampled(FOUND_EARLY, 3))
 def test_a_world_finds(name: str) -> None:
     # In a process of its own, in which the order of sets is that of the command line, too.
     done = subprocess.run(

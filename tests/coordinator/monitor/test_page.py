@@ -369,7 +369,7 @@ def test_only_who_has_a_token_is_offered_actions() -> None:
 
 
 def test_a_query_is_not_ready_before_it_has_committed_a_batch() -> None:
-    starting = attrs.evolve(FACTS.queries["q"], life=QueryPhase.STARTING)
+    starting = QueryFacts(QueryPhase.STARTING, -1)
     assert list(troubles(attrs.evolve(FACTS, queries={"q": starting}))) == ["query 'q' starts"]
 
 

@@ -1,0 +1,509 @@
+"""Hosts that are lost and have left changelogs on their machine: the next host there opens their shards again.
+
+The model and the promises are those of ``test_interleavings``, with the moves of ``test_moves`` and the losses of
+``test_standbys``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.copies import CopyPhase
+from chandy.coordinator.protocol.placement import Placement
+from chandy.coordinator.protocol.query_state import QueryState
+from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS, Reopenings
+from chandy.state.errors import HostDismissedError, ShardMovingError
+from chandy.state.host.batches import ShardBatches, StagedChanges
+from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, HostHello
+from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, SnapshotOrder, StopHost
+from chandy.state.shards import ShardId
+
+from ...effort import always_kept, sampled, some, until_found
+from ..life_events import going_back
+from .bench import Bench, hello_on
+from .lives import QUERY, SMALL, World
+from .losing_machine import LosingMachine, begun, finish, lose, zombie_attempts
+from .moving_machine import EXECUTOR, Bug, assert_found, count_the_acknowledgement_of_a_zombie
+
+SHARD = ShardId("up-op", 0)
+
+
+def keeping(host: str, machine: str) -> HostHello:
+    """A host that keeps changelogs for others on its machine."""
+    return attrs.evolve(hello_on(host, machine), changelogs=f"disk of {machine}")
+
+
+A, B, NEXT_A = keeping("a", "one"), keeping("b", "two"), attrs.evolve(keeping("a2", "one"), executor="a")
+
+
+# --- one step after the other -------------------------------------------------------------------------------
+
+
+def bench() -> Bench:
+    """Hosts a, on machine one, and b, on machine two, have shards; each keeps changelogs."""
+    made = Bench()
+    for hello in (A, B):
+        made(on.HostJoined(hello))
+    made.machine.placement.moves.is_uneven = False
+    return made
+
+
+def lost(made: Bench) -> Bench:
+    made(on.HostLeft(A))
+    return made
+
+
+def reopening(made: Bench) -> Reopen:
+    """The order of the only shard that is opened again, which host a2 has got."""
+    ((host, order),) = made.orders(Reopen)
+    assert host == "a2"
+    return order
+
+
+def taken(made: Bench) -> Bench:
+    order = reopening(made)
+    made(CopyReport("a2", order.copy_id, CopyStep.TAKEN, order.term))
+    return made
+
+
+def test_the_next_host_on_the_machine_opens_the_shard_and_the_query_goes_on() -> None:
+    made = bench()
+    checkpoint = made.completed()
+    assert made.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    lost(made)
+    assert made.of(do.ReplaceHost) == [do.ReplaceHost("state host a on one is gone", (), (SHARD,))]
+    assert not made.orders(Reopen), "there is no host on the machine"
+    # The tasks of the running batch wait, and so does the next one.
+    with pytest.raises(ShardMovingError):
+        made.claim("b", "up", (0,))
+    assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 5))) == BatchAnswer()
+    made(on.HostJoined(NEXT_A))
+    assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) is None
+    order = reopening(made)
+    assert order.source is not None
+    # Batch 5 runs, so batch 4 has committed.
+    assert (order.source.checkpoint, order.after, order.cut, order.begun) == (checkpoint.id, 4, 4, 5)
+    assert (order.lost, order.term, order.shard) == ("a", 2, SHARD)
+    with pytest.raises(ShardMovingError):
+        made.claim("a2", "up", (0,))
+    assert made.machine.placement.reopened == 0
+    taken(made)
+    assert (made.machine.placement.reopened, made.machine.placement.promoted) == (1, 0)
+    assert made.orders(Settle)[-1] == ("a2", Settle("up-id", SHARD, "a2", 2))
+    assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
+    claim = ClaimShards("a2", "up-id", "up-op", (0,), {0: 2})
+    assert made.answer(claim).kept == (0,)
+    assert not made.of(do.GoBack)
+
+
+def test_before_a_checkpoint_has_completed_a_shard_comes_from_what_the_query_was_restored_from() -> None:
+    made = bench()
+    made.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+    lost(made)
+    made(on.HostJoined(NEXT_A))
+    order = reopening(made)
+    assert (order.source, order.after, order.cut, order.begun) == (None, 4, 5, 6)
+
+
+def test_a_host_that_is_already_there_opens_it_at_once() -> None:
+    made = bench()
+    made(on.HostJoined(attrs.evolve(keeping("a2", "one"), executor="another")))
+    lost(made)
+    assert reopening(made).lost == "a"
+
+
+def test_a_host_in_the_place_of_another_in_its_executor_opens_its_shards() -> None:
+    made = bench()
+    made(on.HostJoined(NEXT_A))
+    assert reopening(made).lost == "a"
+    # The end of the stream of the one before is noticed later.
+    lost(made)
+    taken(made)
+    assert not made.of(do.GoBack)
+
+
+@pytest.mark.parametrize(
+    "next_host",
+    [
+        keeping("c", "three"),
+        hello_on("c", "one"),
+        attrs.evolve(keeping("c", "one"), changelogs="another disk"),
+    ],
+    ids=["on another machine", "that keeps none", "with another disk"],
+)
+def test_a_host_that_cannot_read_the_changelogs_opens_nothing(next_host: HostHello) -> None:
+    made = lost(bench())
+    made(on.HostJoined(next_host))
+    assert not made.orders(Reopen)
+    made.now += AWAIT_HOST_SECONDS
+    made(on.Tick())
+    (back,) = made.of(do.GoBack)
+    assert "no state host on its machine" in back.why
+
+
+@pytest.mark.parametrize("why", ["it is silent", "it keeps none", "the pipeline goes back"])
+def test_the_pipeline_goes_back_at_once_if(why: str) -> None:
+    made = bench()
+    if why == "the pipeline goes back":
+        made(going_back("a query has failed"))
+    hello = hello_on("a", "one") if why == "it keeps none" else A
+    made(on.HostLeft(hello, is_silent=why == "it is silent"))
+    assert made.of(do.GoBack)
+    assert not made.machine.placement.reopenings.under_way
+
+
+@pytest.mark.parametrize("first", ["the host", "the executor"])
+def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is_on_the_machine(
+    first: str,
+) -> None:
+    one = attrs.evolve(A, spark_executor="7")
+    events = [on.HostLeft(one), on.ExecutorsGone(frozenset({"7"}))]
+    made = bench()
+    made(on.HostJoined(one))
+    for event in events if first == "the host" else reversed(events):
+        made(event)
+    (back,) = made.of(do.GoBack)
+    assert "its executor with it" in back.why
+
+    other = attrs.evolve(keeping("a2", "one"), executor="another", spark_executor="8")
+    for is_lost in (False, True):
+        made = bench()
+        for hello in (one, other):
+            made(on.HostJoined(hello))
+        if is_lost:
+            # Its executor starts the next one.
+            made(on.HostLeft(other))
+        for event in events if first == "the host" else reversed(events):
+            made(event)
+        if is_lost:
+            assert not made.orders(Reopen)
+            made(on.HostJoined(other))
+        taken(made)
+        assert not made.of(do.GoBack)
+
+
+def test_a_machine_that_is_drained_opens_its_shards_and_an_executor_that_leaves_opens_none() -> None:
+    made = bench()
+    made(on.DrainRequested("one"))
+    made(on.HostJoined(NEXT_A))
+    assert reopening(made).lost == "a"
+
+    made = bench()
+    made(on.HostJoined(attrs.evolve(A, spark_executor="7")))
+    made(on.ExecutorsLeaving(frozenset({"7"})))
+    made(on.HostLeft(attrs.evolve(A, spark_executor="7")))
+    assert made.of(do.GoBack), "nobody waits for a host beside an executor that leaves"
+
+
+def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
+    made = lost(bench())
+    made(on.HostJoined(NEXT_A))
+    order = reopening(made)
+    made(CopyReport("a2", order.copy_id, CopyStep.FAILED, why="a record is damaged"))
+    (back,) = made.of(do.GoBack)
+    assert "a record is damaged" in back.why
+    # What comes late does not count.
+    taken(made)
+    assert made.machine.queries["up"].assignment.owner_term(SHARD) == 1
+
+
+def test_a_host_that_is_lost_while_it_opens_a_shard_is_followed_by_the_next_one() -> None:
+    made = lost(bench())
+    made(on.HostJoined(NEXT_A))
+    first = reopening(made)
+    made(on.HostLeft(NEXT_A))
+    assert not made.of(do.GoBack)
+    made(on.HostJoined(attrs.evolve(NEXT_A, host="a3")))
+    (_, (host, second)) = made.orders(Reopen)
+    assert (host, second.lost, second.term) == ("a3", "a", first.term + 1)
+    # What the one before has to say does not count.
+    made(CopyReport("a2", first.copy_id, CopyStep.TAKEN, first.term))
+    assert made.machine.placement.holds("up")
+    made(CopyReport("a3", second.copy_id, CopyStep.TAKEN, second.term))
+    assert made.machine.queries["up"].assignment.is_owner(SHARD, "a3", second.term)
+
+
+def test_hosts_that_are_lost_again_and_again_are_not_followed_for_ever() -> None:
+    made = lost(bench())
+    for _ in range(10):
+        made(on.HostJoined(NEXT_A))
+        made(on.HostLeft(NEXT_A))
+        made.now += AWAIT_HOST_SECONDS / 4
+    assert len(made.orders(Reopen)) == 4
+    made(on.Tick())
+    assert made.of(do.GoBack)
+
+
+def test_a_host_that_takes_too_long_is_told_to_give_up() -> None:
+    made = lost(bench())
+    made(on.HostJoined(NEXT_A))
+    order = reopening(made)
+    made.now += made.machine.limits.timeout
+    made(on.Tick())
+    assert made.of(do.GoBack)
+    assert made.orders(EndStandby) == [("a2", EndStandby("up-id", SHARD, order.copy_id))]
+
+
+def test_the_lost_host_leaves_its_changelogs_and_counts_no_more() -> None:
+    made = lost(bench())
+    assert do.Send("a", StopHost(is_replaced=True)) in made(on.HostJoined(A))
+    with pytest.raises(HostDismissedError):
+        made.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    with pytest.raises(HostDismissedError):
+        made.claim("a", "up", (0,))
+
+
+def test_a_checkpoint_that_waits_for_the_lost_host_is_given_up_and_the_next_takes_the_shard_where_it_is() -> (
+    None
+):
+    made = bench()
+    made.request()
+    made.plan(1)
+    lost(made)
+    assert made.reasons() == [Reason.JOB_FAILOVER]
+    made(on.HostJoined(NEXT_A))
+    made.request()
+    made.plan(2)
+    assert not [one for _, one in made.orders(SnapshotOrder) if (one.checkpoint, one.query) == (2, "up")]
+    taken(made)
+    hosts = {host for host, one in made.orders(SnapshotOrder) if one.checkpoint == 2 and SHARD in one.shards}
+    assert hosts == {"a2"}
+
+
+def test_a_shard_with_a_standby_has_it_promoted_and_the_others_are_opened_again() -> None:
+    made = Bench(standbys=1)
+    for hello in (A, B):
+        made(on.HostJoined(hello))
+    made.machine.placement.moves.is_uneven = False
+    made.completed()
+    standbys = made.machine.placement.standbys
+    (own,) = [one for one in standbys.under_way.values() if one.shard == SHARD]
+    for one in list(standbys.under_way.values()):
+        if one is own and one.phase is CopyPhase.OPENING:
+            made(CopyReport(one.target, one.id, CopyStep.OPENED))
+    made.claim("a", "down", ())
+    lost(made)
+    assert [host for host, _ in made.orders(Promote)] == ["b"]
+    assert not made.machine.placement.reopenings.under_way
+
+
+# --- whatever happens ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def changelogs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hosts keep changelogs for each other."""
+    monkeypatch.setattr(World, "hosts_keep_changelogs", True)
+
+
+class ReopeningMachine(LosingMachine):
+    """Whatever can happen to the shards of lost hosts, among whatever can happen."""
+
+    @rule(
+        executor=EXECUTOR,
+        query=QUERY,
+        upto=st.integers(0, 5),
+        lives_on=st.booleans(),
+        noticed=st.booleans(),
+        works=SMALL,
+        before=st.sampled_from([0, 2]),
+    )
+    def a_host_is_lost_and_the_next_one_comes(
+        self,
+        executor: str,
+        query: str,
+        upto: int,
+        lives_on: bool,
+        noticed: bool,
+        works: int,
+        before: int,
+    ) -> None:
+        life = self.world.life
+        self.busy("", before)
+        if life.lost or not any(name[0] == executor for name in life.hosts):
+            return
+        life.batch(query, 3, 0, upto)
+        if noticed:
+            lose(life, executor, lives_on)
+        self.look()
+        life.join(executor)
+        for host in life.hosts.values():
+            while host.mailbox:
+                host.obey(host.mailbox.popleft())
+        for _ in range(works):
+            if life.moving:
+                life.move(0)
+        self.look()
+        finish(life, query)
+
+
+@pytest.mark.usefixtures("changelogs")
+def test_the_promises_are_kept_while_hosts_open_the_shards_of_lost_ones() -> None:
+    run_state_machine_as_test(ReopeningMachine, settings=always_kept(8, steps=25))
+
+
+@pytest.mark.usefixtures("changelogs")
+def test_examples_open_shards_again() -> None:
+    class Stopping(ReopeningMachine):
+        def look(self) -> None:
+            shards = self.world.life.machine.placement.reopenings.under_way.values()
+            assert all(one.phase is not CopyPhase.HANDING_OVER for one in shards), "one is opened again"
+
+    with pytest.raises(AssertionError, match="one is opened again"):
+        run_state_machine_as_test(Stopping, settings=until_found(25))
+
+
+def walk(upto: int, checkpoint: bool, lives_on: bool, notices: str, again: bool) -> None:
+    """Lose a host in the middle of a batch, and let the next one on its machine open its shards.
+
+    Args:
+        upto: how far the batch gets before; 5: it has committed.
+        checkpoint: whether a checkpoint has completed before.
+        lives_on: whether the host goes on without knowing that it is lost.
+        notices: whether tasks of the lost host go on before or after the next one has joined.
+        again: whether the next host is lost, too, in the same batch.
+    """
+    machine = ReopeningMachine()
+    machine.start()
+    life = machine.world.life
+    if checkpoint:
+        machine.busy("", 1)
+    for query in ("orders", "totals", "orders"):
+        life.batch(query, 3, 0)
+    runs = [run.query_id for run in life.runs.values()]
+    (gone,) = [name for name in life.hosts if name[0] == "a"]
+    life.batch("orders", 3, 0, upto)
+    attempts = begun(life, "orders", gone)
+    lose(life, "a", lives_on)
+    assert life.machine.placement.holds("orders")
+
+    def goes_on() -> None:
+        if gone in life.zombies:
+            for attempt in [*attempts, *zombie_attempts(life, gone, "orders")]:
+                life.apply(attempt)
+            finish(life, "orders")
+
+    if notices == "before":
+        goes_on()
+    life.join("a")
+    if notices == "after":
+        goes_on()
+    life.quiet("works manifests")
+    assert not life.machine.placement.holds("orders"), "the shards have not been opened again"
+    if again:
+        finish(life, "orders")
+        lose(life, "a", lives_on=False)
+        life.join("a")
+        life.quiet("works manifests")
+    finish(life, "orders")
+    for query in ("orders", "totals"):
+        life.batch(query, 3, 0)
+        life.batch(query, 3, 0)
+    assert not life.lost
+    assert [run.query_id for run in life.runs.values()] == runs, "a query has gone back"
+    assert all(run.committed == run.planned for run in life.runs.values())
+    machine.busy("", 1)
+    machine.the_promises_are_kept()
+    machine.a_zombie_acknowledges(upto, checkpoint=True)
+    machine.busy("", 1)
+    # Before retention gives it up.
+    machine.the_promises_are_kept()
+    machine.teardown()
+
+
+WALKS = list(product(range(6), (False, True), (False, True), ("before", "after"), (False, True)))
+
+
+def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
+    for case in cases:
+        walk(*case)
+
+
+@pytest.mark.usefixtures("changelogs")
+def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
+    walks(some(WALKS, 20, "reopenings"))
+
+
+# --- does it find anything? ---------------------------------------------------------------------------------
+
+
+def forget_what_is_staged(patch: pytest.MonkeyPatch) -> None:
+    """What has committed, and is only staged in the changelog, is lost."""
+
+    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
+        batches.staged, batches.begun = None, None
+
+    patch.setattr(ShardBatches, "reopen", reopen)
+
+
+def replay_what_may_not_have_committed(patch: pytest.MonkeyPatch) -> None:
+    right = ShardBatches.reopen
+
+    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
+        right(batches, staged, begun)
+        batches.cut(begun)
+
+    patch.setattr(ShardBatches, "reopen", reopen)
+
+
+def let_the_next_batch_begin(patch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for a shard that is opened again."""
+    patch.setattr(Reopenings, "holds", lambda reopenings, query: False)
+
+
+def start_from_an_old_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """What hosts have forgotten since is not in the changelogs any more."""
+    patch.setattr(
+        QueryState,
+        "newest_source",
+        lambda query, shard: (query.assignment.sources.get(shard), query.started_after),
+    )
+
+
+def start_from_the_newest_checkpoint_as_if_it_were_older(patch: pytest.MonkeyPatch) -> None:
+    right = QueryState.newest_source
+
+    def newest_source(query: QueryState, shard: ShardId) -> object:
+        source, after = right(query, shard)
+        return (None, after) if source is not None else (source, after)
+
+    patch.setattr(QueryState, "newest_source", newest_source)
+
+
+def let_the_lost_host_count(patch: pytest.MonkeyPatch) -> None:
+    """The lost host begins the next batch, whose changes nobody reads."""
+    right = Placement.replace
+
+    def replace(placement: Placement, *args: object) -> None:
+        right(placement, *args)  # type: ignore[arg-type]
+        placement.members.dismissed.clear()
+
+    patch.setattr(Placement, "replace", replace)
+    patch.setattr(Reopenings, "holds", lambda reopenings, query: False)
+
+
+BUGS = [
+    forget_what_is_staged,
+    replay_what_may_not_have_committed,
+    let_the_next_batch_begin,
+    start_from_an_old_checkpoint,
+    start_from_the_newest_checkpoint_as_if_it_were_older,
+    let_the_lost_host_count,
+    count_the_acknowledgement_of_a_zombie,
+]
+
+
+@pytest.mark.usefixtures("changelogs")
+@pytest.mark.parametrize("bug", sampled(BUGS, 4), ids=lambda bug: bug.__name__)
+def test_a_walk_finds(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_found(bug, monkeypatch, walks)
