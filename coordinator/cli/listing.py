@@ -43,7 +43,10 @@ def _list_checkpoints(name: str, store: Store, entries: list[CatalogEntry], as_j
     columns = ["id", "kind", "status", "completed", "took", "size", "new", "shards", "cut"]
     rows = [_row(entry) for entry in entries]
     print_table(
-        f"{name}: {len(rows)} checkpoints", columns, rows, numbers=("id", "took", "size", "new", "shards")
+        f"{name}: {_many(len(rows), 'checkpoint')}",
+        columns,
+        rows,
+        numbers=("id", "took", "size", "new", "shards"),
     )
     for savepoint in savepoints:
         say(f"savepoint {savepoint['id']}: {savepoint['uri']}")
@@ -85,10 +88,16 @@ def _list_pipelines(uri: str, entries: dict[str, list[CatalogEntry]], as_json: b
         print_json({"storage": uri, "pipelines": documents})
     else:
         columns = ["pipeline", "checkpoints", "latest", "completed", "size"]
-        print_table(f"{uri}: {len(rows)} pipelines", columns, rows, numbers=("checkpoints", "latest", "size"))
+        print_table(
+            f"{uri}: {_many(len(rows), 'pipeline')}", columns, rows, numbers=("checkpoints", "latest", "size")
+        )
 
 
 def _status(entry: CatalogEntry) -> str:
     if entry.problem:
         return "damaged" if isinstance(entry.problem, DamagedError) else "too new"
     return "void" if entry.voided_by else "completed"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -115,7 +115,7 @@ class DrainError(RefusedError):
 
 @attrs.define(eq=False)
 class StaleQueryError(ChandyError):
-    """A task belongs to a run of its query that is over."""
+    """A task belongs to a run of its query that is over, or to none that the coordinator has started."""
 
     query_id: str
     batch: int | None
@@ -123,8 +123,9 @@ class StaleQueryError(ChandyError):
     def __str__(self) -> str:
         batch = "" if self.batch is None else f" for batch {self.batch}"
         return (
-            f"a task{batch} came from Spark query id {self.query_id}, whose query has stopped or gone back to a "
-            "checkpoint; nothing that the task does counts"
+            f"a task{batch} came from Spark query id {self.query_id}, whose query has stopped, has gone back to a "
+            "checkpoint, or was started by something else than coordinator.start(writer, name=...); nothing that the "
+            "task does counts"
         )
 
 
