@@ -53,6 +53,7 @@ docs/kafka
 :caption: Run
 docs/guarantees-and-recovery
 docs/operations
+docs/monitoring
 docs/deploy
 docs/cluster
 docs/standby
@@ -71,8 +72,6 @@ docs/benchmarks
 docs/comparison
 docs/design
 docs/internals
-docs/simulator
-docs/seeds
 docs/simulator
 docs/seeds
 CONTRIBUTING

@@ -103,7 +103,7 @@ def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None
 
 
 def test_the_page_names_all_metrics_and_no_others() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
     totals = Totals()
     totals.completed(CheckpointKind.MANUAL, 1.0, PhaseSeconds(1.0), 1)
     found = {name for name, *_ in read(attrs.evolve(FACTS, totals=totals))}
