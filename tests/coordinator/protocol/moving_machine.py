@@ -14,7 +14,6 @@ from hypothesis.stateful import rule
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.copies import MOVES_AT_A_TIME, CopyPhase
 from chandy.coordinator.protocol.errors import DrainError
-from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.state.errors import ShardRefusedError
 from chandy.state.rpc.messages import Ack, CopyStep, ShardSnapshot
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -195,10 +194,6 @@ WALKS = list(product(range(1, 12, 2), (0, 1, 2, 4, 5), (False, True)))
 def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
     for case in cases:
         walk(*case)
-
-
-def count_the_acknowledgement_of_a_zombie(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShardAssignment, "is_owner", lambda assignment, shard, host, term: True)
 
 
 def assert_found(bug: Bug, patch: pytest.MonkeyPatch, walks: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,9 +11,6 @@ import attrs
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from chandy.barrier.barrier import Barrier
-from chandy.barrier.gate import Gate
-from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.execution.checkpoint_jobs import CheckpointJobs
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.protocol import events as on
@@ -21,36 +18,46 @@ from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol import life
 from chandy.coordinator.protocol import retained as retained_module
 from chandy.coordinator.protocol.admission import Admission
-from chandy.coordinator.protocol.checkpoints import Checkpoints
-from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
-from chandy.coordinator.protocol.query_state import Queries
-from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.restore import resume
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
 from chandy.state.host.shard import Shard
-from chandy.state.host.shard_key import ShardKey
-from chandy.state.host.snapshot_bases import SnapshotBases, StoredBase
-from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
 from chandy.state.rpc.messages import Decline
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
-from chandy.storage.checkpoints import collect
-from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import manifest_key
-from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
-from chandy.storage.checkpoints.proof import FenceProof
-from chandy.storage.store import Store
+from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest
 
 from ...effort import IS_FULL, always_kept, sampled, until_found
 from ...mutation import mutate
+from ...world.protocol_bugs import (
+    abort_a_checkpoint_whose_manifest_is_being_written,
+    abort_an_overdue_checkpoint,
+    abort_whatever_fails_late,
+    announce_before_the_manifest_is_durable,
+    build_on_whatever_was_stored_last,
+    change_the_answer_for_a_batch,
+    count_an_acknowledgement_twice,
+    cut_upstream_first,
+    delete_a_successors_objects,
+    delete_what_a_manifest_may_name,
+    delete_what_others_need,
+    forget_a_request_that_waits,
+    keep_on_restarting_in_place,
+    leave_out_a_shard_of_an_order,
+    never_look_for_a_successor,
+    place_a_barrier_before_a_batch_that_has_passed,
+    snapshot_a_shard_before_the_staged_batch,
+    use_ids_again,
+    wait_for_a_manifest_for_ever,
+    wait_for_a_place_for_ever,
+)
 from ..stepped_executor import Work
 from .lives import KEYS, ROOT, SHARDS, Files, Host, Life, Machine, ModelChanges, State, Task, _unique
 
@@ -143,22 +150,6 @@ def apply_before_the_snapshot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardBatches, "cut", lambda batches, batch: batches._promote(10**9))
 
 
-def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
-    """It is counted how many have acknowledged, not who."""
-    right = PendingCheckpoint.acknowledge_shard
-
-    def acknowledge(
-        pending: PendingCheckpoint, query: str, shard: ShardId, handle: Handle | None, new_bytes: int = 0
-    ) -> AckResult:
-        result = right(pending, query, shard, handle, new_bytes)
-        wanted = pending.parts[query].wanted if query in pending.parts else None
-        if result is AckResult.DUPLICATE and wanted:
-            wanted.pop()
-        return result
-
-    patch.setattr(PendingCheckpoint, "acknowledge_shard", acknowledge)
-
-
 def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
     """The hosts of one executor take their snapshots one batch earlier than the others."""
     right = Host.accept
@@ -191,57 +182,6 @@ def apply_what_a_left_over_attempt_has_made(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardBatches, "check_current", check_current)
 
 
-def snapshot_a_shard_before_the_staged_batch(patch: pytest.MonkeyPatch) -> None:
-    """A batch that is staged is left out of a snapshot, although it has committed."""
-    patch.setattr(ShardBatches, "cut", lambda batches, batch: None)
-
-
-def leave_out_a_shard_of_an_order(patch: pytest.MonkeyPatch) -> None:
-    """A host acknowledges one shard and takes that for the whole order."""
-    right = SnapshotOrders.accept
-
-    def accept(orders: SnapshotOrders, order: SnapshotOrder) -> AcceptedOrder:
-        return right(orders, attrs.evolve(order, shards=order.shards[:1]))
-
-    patch.setattr(SnapshotOrders, "accept", accept)
-
-
-def build_on_whatever_was_stored_last(patch: pytest.MonkeyPatch) -> None:
-    """A shard's newest snapshot is its base, whether its checkpoint has completed or not."""
-
-    def base(bases: SnapshotBases, shard: ShardKey, order: SnapshotOrder) -> Handle | None:
-        stored: Mapping[int, StoredBase] = bases._stored.get(shard, {})
-        return stored[max(stored)].handle if stored else None
-
-    patch.setattr(SnapshotBases, "base", base)
-    patch.setattr(SnapshotBases, "abort", lambda bases, checkpoint: None)
-
-
-def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) -> None:
-    """What was planned when it was looked at is taken for the cut, whatever has passed the gate since."""
-
-    def place(gate: Gate, checkpoint: int, planned: int) -> Barrier:
-        return gate.place_at(checkpoint, planned - 1)
-
-    patch.setattr(Gate, "place", place)
-
-
-def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks again for a batch is told of the barriers that were placed since, too."""
-
-    def passes(gate: Gate, batch: int) -> tuple[Barrier, ...]:
-        gate.passed = max(gate.passed, batch - 1)
-        return tuple(b for b in gate._barriers if b.is_ahead_of(batch))
-
-    patch.setattr(Gate, "passes", passes)
-    patch.setattr(Gate, "place", lambda gate, checkpoint, planned: gate.place_at(checkpoint, gate.passed))
-
-
-def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
-    right = Queries.downstream_first
-    patch.setattr(Queries, "downstream_first", lambda queries: right(queries)[::-1])
-
-
 def choose_the_cut_of_a_writer_before_that_of_its_reader(patch: pytest.MonkeyPatch) -> None:
     right = "for query in choose.queries:\n        begun"
     mutate(
@@ -265,59 +205,6 @@ def name_in_a_manifest_what_is_being_deleted(patch: pytest.MonkeyPatch) -> None:
 
 def begin_a_batch_without_a_proof(patch: pytest.MonkeyPatch) -> None:
     mutate(patch, ConnectedHosts, "ask_once", "self._proof.check()", "pass")
-
-
-def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
-    """Retention deletes all objects of a dropped checkpoint."""
-    right = collect.deletable
-    patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
-
-
-def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    right = checkpoint_jobs.commit_steps
-
-    def commit_steps(*given: Any) -> Iterator[None]:
-        next(right(*given))
-        yield
-
-    patch.setattr(checkpoint_jobs, "commit_steps", commit_steps)
-
-
-def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Catalog, "check_not_fenced", lambda catalog, generation: None)
-
-
-def delete_a_successors_objects(patch: pytest.MonkeyPatch) -> None:
-    """What an aborted checkpoint has left is deleted without a look at whose it is."""
-
-    def discard_aborted(store: Store, checkpoint: int, proof: FenceProof) -> None:
-        for key in store.list(f"checkpoints/{checkpoint}/"):
-            store.delete(key)
-
-    patch.setattr(checkpoint_jobs, "discard_aborted", discard_aborted)
-
-
-def abort_a_checkpoint_whose_manifest_is_being_written(patch: pytest.MonkeyPatch) -> None:
-    def decline(checkpoints: Checkpoints, decline: Decline, now: float) -> None:
-        if (pending := checkpoints.pending.get(decline.checkpoint)) is not None:
-            checkpoints._abort(pending, Reason.DECLINED, decline.error, now)
-
-    patch.setattr(Checkpoints, "decline", decline)
-
-
-def use_ids_again(patch: pytest.MonkeyPatch) -> None:
-    right = Checkpoints._abort
-
-    def abort(checkpoints: Checkpoints, pending: PendingCheckpoint, *why: Any, **how: Any) -> None:
-        right(checkpoints, pending, *why, **how)
-        checkpoints.next_id = pending.id
-
-    patch.setattr(Checkpoints, "_abort", abort)
-
-
-def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
-    """Nothing starts when a checkpoint was aborted."""
-    patch.setattr(Checkpoints, "_trigger", lambda checkpoints, request, now: None)
 
 
 def take_what_lies_in_changelogs_for_its_origin(patch: pytest.MonkeyPatch) -> None:
@@ -349,11 +236,6 @@ def let_something_in_that_is_no_event(patch: pytest.MonkeyPatch) -> None:
         right(admission, chance, now + next(_unique))
 
     patch.setattr(Admission, "start_schedule", start)
-
-
-def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
-    """Lost state is no reason to go back."""
-    patch.setattr(RecoveryStateMachine, "_lose", lambda machine, why, with_host: None)
 
 
 def resume_one_query_without_the_other(patch: pytest.MonkeyPatch) -> None:
@@ -405,16 +287,6 @@ def keep_what_was_read_before_going_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CheckpointStateMachine, "_add_query", add_query)
 
 
-def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
-    """A failure aborts a checkpoint although its manifest is being written."""
-
-    def failed(checkpoints: Checkpoints, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
-        if (pending := checkpoints.pending.get(checkpoint)) is not None:
-            checkpoints._abort(pending, reason, detail, now)
-
-    patch.setattr(Checkpoints, "failed", failed)
-
-
 def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     right = RetainedCheckpoints.deleted
 
@@ -424,45 +296,6 @@ def never_forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
         retained._deleting[()] = retained._deleting.get((), frozenset()) | doomed
 
     patch.setattr(RetainedCheckpoints, "deleted", deleted)
-
-
-def wait_for_a_manifest_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint does not expire while its manifest is being written."""
-    right = Checkpoints._expire
-
-    def expire(checkpoints: Checkpoints, pending: PendingCheckpoint, now: float) -> None:
-        if pending.is_revocable:
-            right(checkpoints, pending, now)
-
-    patch.setattr(Checkpoints, "_expire", expire)
-
-
-def wait_for_a_place_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A request does not expire before its checkpoint has begun."""
-    patch.setattr(Admission, "_waits_until", lambda admission, request: 1e12)
-
-
-def abort_an_overdue_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    """What takes too long is given up and deleted, although its manifest may appear."""
-    right = Checkpoints._expire
-
-    def expire(checkpoints: Checkpoints, pending: PendingCheckpoint, now: float) -> None:
-        if pending.is_revocable:
-            right(checkpoints, pending, now)
-        else:
-            checkpoints._abort(pending, Reason.EXPIRED, "", now)
-
-    patch.setattr(Checkpoints, "_expire", expire)
-
-
-def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
-    """That nobody knows whether a manifest was written is taken for that it was not."""
-    right = Checkpoints.not_finalized
-
-    def not_finalized(checkpoints: Checkpoints, event: on.NotFinalized, now: float) -> None:
-        right(checkpoints, attrs.evolve(event, is_known=True), now)
-
-    patch.setattr(Checkpoints, "not_finalized", not_finalized)
 
 
 def let_a_stop_wait_for_a_pipeline_that_must_go_back(patch: pytest.MonkeyPatch) -> None:

@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import shard_assignment
-from chandy.coordinator.protocol.checkpoints import Checkpoints
-from chandy.coordinator.protocol.moves import Moves
-from chandy.coordinator.protocol.shard_assignment import ShardAssignment
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.state.host.batches import ShardBatches
 
 from ...effort import always_kept, some, until_found
+from ...world.protocol_bugs import (
+    begin_a_batch_while_a_shard_is_handed_over,
+    count_the_acknowledgement_of_a_zombie,
+    forget_the_batch_before_the_move,
+    have_two_owners_in_one_term,
+    snapshot_shards_that_are_being_handed_over,
+)
 from .moving_machine import (
     WALKS,
     Bug,
     MovingMachine,
     assert_found,
-    count_the_acknowledgement_of_a_zombie,
     walks,
 )
 
@@ -84,28 +86,6 @@ def test_the_promises_are_kept_wherever_a_batch_and_a_checkpoint_meet_a_move() -
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
-
-
-def forget_the_batch_before_the_move(patch: pytest.MonkeyPatch) -> None:
-    """What is staged when a shard is sealed is not handed over, although it has committed."""
-    patch.setattr(ShardBatches, "seal", lambda batches, batch: None)
-
-
-def have_two_owners_in_one_term(patch: pytest.MonkeyPatch) -> None:
-    """The term does not rise."""
-    patch.setattr(
-        ShardAssignment, "raise_term", lambda assignment, shard: assignment._terms.setdefault(shard, 1)
-    )
-
-
-def snapshot_shards_that_are_being_handed_over(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint and a move do not exclude each other."""
-    patch.setattr(Checkpoints, "is_awaited", lambda checkpoints, query, shard: False)
-
-
-def begin_a_batch_while_a_shard_is_handed_over(patch: pytest.MonkeyPatch) -> None:
-    """Neither batches nor snapshots wait for the end of a move."""
-    patch.setattr(Moves, "holds", lambda moves, query: False)
 
 
 BUGS = [

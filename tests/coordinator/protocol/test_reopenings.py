@@ -18,10 +18,8 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.copies import CopyPhase
-from chandy.coordinator.protocol.placement import Placement
-from chandy.coordinator.protocol.query_state import QueryState
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS, Reopenings
+from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS
 from chandy.state.errors import HostDismissedError, ShardMovingError
 from chandy.state.host.batches import ShardBatches, StagedChanges
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, HostHello
@@ -29,11 +27,19 @@ from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, Snapsho
 from chandy.state.shards import ShardId
 
 from ...effort import always_kept, sampled, some, until_found
+from ...world.protocol_bugs import (
+    count_the_acknowledgement_of_a_zombie,
+    let_the_lost_host_count,
+    let_the_next_batch_begin,
+    replay_what_may_not_have_committed,
+    start_from_an_old_checkpoint,
+    start_from_the_newest_checkpoint_as_if_it_were_older,
+)
 from ..life_events import going_back
 from .bench import Bench, hello_on
 from .lives import QUERY, SMALL, World
 from .losing_machine import LosingMachine, begun, finish, lose, zombie_attempts
-from .moving_machine import EXECUTOR, Bug, assert_found, count_the_acknowledgement_of_a_zombie
+from .moving_machine import EXECUTOR, Bug, assert_found
 
 SHARD = ShardId("up-op", 0)
 
@@ -444,52 +450,6 @@ def forget_what_is_staged(patch: pytest.MonkeyPatch) -> None:
         batches.staged, batches.begun = None, None
 
     patch.setattr(ShardBatches, "reopen", reopen)
-
-
-def replay_what_may_not_have_committed(patch: pytest.MonkeyPatch) -> None:
-    right = ShardBatches.reopen
-
-    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
-        right(batches, staged, begun)
-        batches.cut(begun)
-
-    patch.setattr(ShardBatches, "reopen", reopen)
-
-
-def let_the_next_batch_begin(patch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for a shard that is opened again."""
-    patch.setattr(Reopenings, "holds", lambda reopenings, query: False)
-
-
-def start_from_an_old_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    """What hosts have forgotten since is not in the changelogs any more."""
-    patch.setattr(
-        QueryState,
-        "newest_source",
-        lambda query, shard: (query.assignment.sources.get(shard), query.started_after),
-    )
-
-
-def start_from_the_newest_checkpoint_as_if_it_were_older(patch: pytest.MonkeyPatch) -> None:
-    right = QueryState.newest_source
-
-    def newest_source(query: QueryState, shard: ShardId) -> object:
-        source, after = right(query, shard)
-        return (None, after) if source is not None else (source, after)
-
-    patch.setattr(QueryState, "newest_source", newest_source)
-
-
-def let_the_lost_host_count(patch: pytest.MonkeyPatch) -> None:
-    """The lost host begins the next batch, whose changes nobody reads."""
-    right = Placement.replace
-
-    def replace(placement: Placement, *args: object) -> None:
-        right(placement, *args)  # type: ignore[arg-type]
-        placement.members.dismissed.clear()
-
-    patch.setattr(Placement, "replace", replace)
-    patch.setattr(Reopenings, "holds", lambda reopenings, query: False)
 
 
 BUGS = [

@@ -15,15 +15,21 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from chandy.coordinator.protocol.copies import CopyPhase
-from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.state.host.batches import ShardBatches
-from chandy.state.host.forwarding import Forwarding
 
 from ...effort import always_kept, sampled, some, until_found
+from ...world.protocol_bugs import (
+    apply_what_has_not_committed,
+    count_the_acknowledgement_of_a_zombie,
+    forget_what_is_staged,
+    go_on_without_asking,
+    promote_a_standby_that_has_missed_something,
+    promote_while_the_former_owner_may_acknowledge,
+    tell_the_task_before_the_standby_has_it,
+)
 from .lives import Life
 from .losing_machine import LosingMachine, begun, finish, lose, zombie_attempts
-from .moving_machine import Bug, assert_found, count_the_acknowledgement_of_a_zombie
+from .moving_machine import Bug, assert_found
 
 
 @pytest.fixture(autouse=True)
@@ -165,54 +171,6 @@ def test_the_promises_are_kept_when_the_driver_is_lost_in_a_promotion(
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------
-
-
-def promote_a_standby_that_has_missed_something(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator consents, and promotes the standby all the same."""
-    patch.setattr(Placement, "drop_standby", lambda placement, drop: None)
-
-
-def tell_the_task_before_the_standby_has_it(patch: pytest.MonkeyPatch) -> None:
-    def stage(forwarding: Forwarding, task: object, shards: dict, changes: dict) -> None:  # type: ignore[type-arg]
-        for number, shard in shards.items():
-            shard.stage(task.batch, changes.get(number))  # type: ignore[attr-defined]
-
-    patch.setattr(Forwarding, "stage", stage)
-
-
-def go_on_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """The owner drops a standby that does not answer by itself."""
-
-    def drop(forwarding: Forwarding, request: object, shards: dict) -> None:  # type: ignore[type-arg]
-        for number, one in request.shards.items():  # type: ignore[attr-defined]
-            shards[number].end_standby(one.copy_id)
-
-    patch.setattr(Forwarding, "_drop", drop)
-
-
-def promote_while_the_former_owner_may_acknowledge(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator lets any host that asks go on without a standby, even one that it takes for lost."""
-    patch.setattr(
-        Placement,
-        "drop_standby",
-        lambda placement, drop: placement._end_standbys(
-            lambda one: one.id == drop.copy_id and one.phase is not CopyPhase.HANDING_OVER
-        ),
-    )
-
-
-def forget_what_is_staged(patch: pytest.MonkeyPatch) -> None:
-    """What has committed, and is only staged at the standby, is lost."""
-
-    def promote(batches: ShardBatches, cut: int) -> None:  # type: ignore[type-arg]
-        batches.staged = None
-
-    patch.setattr(ShardBatches, "promote", promote)
-
-
-def apply_what_has_not_committed(patch: pytest.MonkeyPatch) -> None:
-    right = ShardBatches.promote
-    patch.setattr(ShardBatches, "promote", lambda batches, cut: right(batches, cut + 1))
 
 
 BUGS = [
