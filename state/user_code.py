@@ -100,6 +100,9 @@ def _summary(what: str, frames: Iterable[tuple[str, str, str]]) -> str:
     if not known:
         return what
     own = [frame for frame in known if not _is_library(frame[0])]
+    if not own and what.startswith("ModuleNotFoundError: "):
+        # It was unpickled, and the frames are those of PySpark's worker.
+        return f"{what}, in a Python worker; install it where workers run, or name its folder in their PYTHONPATH"
     file, line, function = own[-1] if own else known[0]
     return f"{what}, at {file}:{line} in {function}"
 

@@ -118,3 +118,16 @@ def test_a_failure_in_java_on_the_driver_has_no_machine() -> None:
     text = of_py4j(": java.lang.IllegalStateException: stopped\n\tat org.apache.spark.A.b(A.scala:1)\n")
     assert raised_in(text) == "java.lang.IllegalStateException: stopped"
     assert raised_in(of_py4j("")) == "Java has failed"
+
+
+def test_a_module_that_workers_lack_is_named_with_what_to_do() -> None:
+    text = (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError\n"
+        "Traceback (most recent call last):\n"
+        '  File "/env/lib/python3.11/site-packages/pyspark/worker.py", line 4207, in invoke_udf\n'
+        "ModuleNotFoundError: No module named 'chandy_sqlite'\n"
+    )
+    assert raised_in(text) == (
+        "ModuleNotFoundError: No module named 'chandy_sqlite', in a Python worker; install it where workers run, or "
+        "name its folder in their PYTHONPATH"
+    )
