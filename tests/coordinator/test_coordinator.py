@@ -353,6 +353,8 @@ def test_a_driver_that_listens_says_how_its_pipeline_is(
         assert ready(coordinator) == (503, "no query has been started\n")
         writer: Any = SimpleNamespace(_df=None)
         coordinator.start(writer, name="q")
+        assert ready(coordinator) == (503, "query 'q' starts\n")
+        insides.supervisor(coordinator).nothing_to_do(insides.run(coordinator, "q"))
         assert ready(coordinator) == (200, "ready\n")
         insides.supervisor(coordinator).output_failed(SetupError("it cannot go on", "anything", "a bad end"))
         eventually(lambda: "the pipeline has failed for good: it cannot go on" in ready(coordinator)[1])
@@ -610,7 +612,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
 def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
     query = pipeline.start("q")
     taken = pipeline.coordinator.checkpoint().result(DEADLINE)
-    assert repr(query) == "CheckpointedQuery(name='q', status=runs, guarantee=at least once)"
+    assert repr(query) == "CheckpointedQuery(name='q', status=starts, guarantee=at least once)"
     assert repr(pipeline.coordinator).startswith("CheckpointCoordinator(pipeline='p', storage='file:///")
     assert taken.completed_time.timestamp() == pytest.approx(taken.completed_at)
     assert f"completed_at={taken.completed_time:%Y-%m-%d %H:%M:%S}" in repr(taken)
