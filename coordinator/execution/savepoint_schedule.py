@@ -33,7 +33,7 @@ def next_savepoint(completed_at: float | None, now: float, every: float) -> floa
 
 
 class SavepointSchedule:
-    """The scheduled savepoints of a pipeline. Whoever has it calls ``look`` again and again, on one thread.
+    """The scheduled savepoints of a pipeline. Its owner calls ``look`` again and again, on one thread.
 
     Args:
         every: seconds from one savepoint to the next.

@@ -41,6 +41,8 @@ from ...world.protocol_bugs import (
     abort_an_overdue_checkpoint,
     abort_whatever_fails_late,
     announce_before_the_manifest_is_durable,
+    apply_a_batch_twice,
+    apply_what_a_left_over_attempt_has_made,
     build_on_whatever_was_stored_last,
     change_the_answer_for_a_batch,
     count_an_acknowledgement_twice,
@@ -159,27 +161,6 @@ def cut_two_shards_differently(patch: pytest.MonkeyPatch) -> None:
         return right(host, attrs.evolve(order, cut=order.cut - 1) if earlier else order)
 
     patch.setattr(Host, "accept", accept)
-
-
-def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
-    """A batch that begins again finds what its first attempt has done."""
-
-    def begin(batches: ShardBatches[State], batch: int) -> None:
-        batches._promote(batch)
-        batches.begun = batch
-
-    patch.setattr(ShardBatches, "begin", begin)
-    patch.setattr(ShardBatches, "check_current", lambda batches, batch: None)
-
-
-def apply_what_a_left_over_attempt_has_made(patch: pytest.MonkeyPatch) -> None:
-    """A batch that a snapshot has applied is staged once more."""
-
-    def check_current(batches: ShardBatches[State], batch: int) -> None:
-        if batch != batches.begun:
-            raise ShardRefusedError("another batch has begun", str(batches.begun), str(batch))
-
-    patch.setattr(ShardBatches, "check_current", check_current)
 
 
 def choose_the_cut_of_a_writer_before_that_of_its_reader(patch: pytest.MonkeyPatch) -> None:
