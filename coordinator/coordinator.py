@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html, runtime
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
@@ -19,7 +18,6 @@ from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
-from .assigned_shard import Assignment, assigned_shards
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -43,16 +41,15 @@ from .sinks.two_phase.contract import TwoPhaseSink
 from .spark import plan
 from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import check
+from .state_questions import StateQuestions
 from .supervised_run import Exit, run
 from .wiring.assembly import assemble
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ..state.reader.largest import KeySize
     from .connectors.kafka.schema_registry import SchemaRegistry
     from .replication.formats import Format
     from .replication.replica import Replica
@@ -63,7 +60,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators):
+class CheckpointCoordinator(KeyedOperators, StateQuestions):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -396,59 +393,7 @@ class CheckpointCoordinator(KeyedOperators):
         """The pipeline's queries, in the order in which they were started."""
         return self._supervisor.queries
 
-    # --- state ----------------------------------------------------------------------------------------------
-
-    def get(self, operator: str, key: Any, state: str | None = None) -> Any:
-        """Return the current value of a state variable for a key: after the newest committed batch of its query.
-
-        After a restore and before the first batch, it is the value in the checkpoint.
-
-        Args:
-            operator: uid of an operator whose query is running.
-            key: the values of the key columns as a tuple or as a dict by column, or the value itself if there is one
-                key column.
-            state: name of the state variable; None: the only one.
-
-        Returns:
-            For value state a ``Row``; for list state a list of ``Row``; for map state a dict of ``Row`` by the map's
-            keys, which are tuples. None if the key has no value or the value has expired.
-
-        Raises:
-            PipelineNameError: there is no such operator or state.
-            ArgumentError: the key has other columns than the operator.
-            QueryNotRunningError: the operator's query has not been started, or has ended.
-            StateLostError, StateUnreachableError: its state host has ended; the pipeline is about to restart.
-        """
-        self._check_running()
-        return self._lookup.get(self._operators.record(operator), key, state)
-
-    def metrics(self, operator: str) -> OperatorMetrics:
-        """Return the metrics of an operator: what its tasks spent time on, summed since its shards were opened.
-
-        Raises:
-            PipelineNameError: there is no such operator.
-            QueryNotRunningError: the operator's query has not been started.
-            StateLostError, StateUnreachableError: a state host has ended.
-        """
-        self._check_running()
-        return self._lookup.metrics(self._operators.record(operator))
-
-    def largest(self, operator: str, limit: int = 20) -> list[KeySize]:
-        """Return the keys of an operator that have the most state in the latest checkpoint, the largest first.
-
-        All shards of the operator are downloaded, one at a time, and read in this process. That disturbs no task, and
-        takes its time if the state is large. There are no keys before the first checkpoint.
-
-        Raises:
-            PipelineNameError: there is no such operator.
-            ObjectMissingError: retention has dropped the checkpoint meanwhile.
-        """
-        self._check_running()
-        return self._lookup.largest(self._operators.record(operator), self._taken.catalog.store, limit)
-
-    def assignment(self) -> Assignment:
-        """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
-        return self._executor.protocol.read(assigned_shards)
+    # --- machines -------------------------------------------------------------------------------------------
 
     def drain(self, machine: str, timeout: Duration = "10 min") -> None:
         """Move all shards of a machine to others, while the queries run, and return when it has none.
@@ -471,15 +416,6 @@ class CheckpointCoordinator(KeyedOperators):
         self._check_running()
         protocol = self._executor.protocol
         protocol.await_outcome(protocol.handle(DrainRequested(machine, seconds(timeout))))
-
-    def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.
-
-        Spark makes the progress and does not know them. ``lastProgress`` and ``recentProgress`` of the coordinator's
-        queries have them already. Progress of other queries is returned as it is.
-        """
-        own = [query for query in self.queries if query.id == str(progress.id)]
-        return own[0].with_state_operators(progress) if own else progress
 
     # --- running and stopping --------------------------------------------------------------------------------
 
