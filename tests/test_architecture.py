@@ -68,7 +68,6 @@ MEET: dict[tuple[str, str], str] = {
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "replicas"): "replicate()",
     ("coordinator.coordinator", "upgrade"): "it runs given batches where that was asked for",
-    ("coordinator.state_questions", "state as tables"): "largest()",
     ("coordinator.keyed_operators", "aggregates"): "aggregate() and aggregate_batches()",
     ("coordinator.operators", "aggregates"): "the same",
     ("coordinator.query_starter", "aggregates"): "what aggregate_batches returned is computed batch by batch",
