@@ -202,6 +202,14 @@ class CheckpointConfig:
     It needs ``chandy[traces]``, and a tracer provider that the program sets up.
     """
 
+    record_batches: bool = attrs.field(default=False, validator=fields.instance(bool))
+    """Whether checkpoints keep a record of the batches since the one before: so each can be run again and compared.
+
+    The record of a batch is what Spark has logged of it (offsets, clock, watermark, the files of a file source), and by
+    transactional sink a digest of the rows that went out: their number, and a 128-bit sum of their hashes. It needs
+    a few kilobytes for each batch. Digests take a few percent of the time that a sink needs to stage its rows.
+    """
+
     @property
     def interval_seconds(self) -> float | None:
         """``interval`` in seconds; None without periodic checkpoints."""

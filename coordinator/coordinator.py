@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from ..state.rpc.metrics import OperatorMetrics
 from ..storage import html, runtime
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
@@ -19,13 +18,12 @@ from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
-from .assigned_shard import Assignment, assigned_shards
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import CoordinatorStoppedError
+from .errors import CoordinatorStoppedError, ReplicaError
 from .graceful_stop import GracefulStop
 from .keyed_operators import KeyedOperators
 from .monitor.monitoring import Monitoring
@@ -35,7 +33,7 @@ from .protocol.events import DrainRequested
 from .protocol.life import Life
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
-from .query_starter import QueryRequest, QueryStarter
+from .query_starter import QueryRequest, QueryStarter, as_given
 from .recovery.metrics import RecoveryMetrics
 from .restore import restore_point
 from .sinks.recognition import sink_of
@@ -43,16 +41,16 @@ from .sinks.two_phase.contract import TwoPhaseSink
 from .spark import plan
 from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import check
+from .state_questions import StateQuestions
 from .supervised_run import Exit, run
+from .upgrade.requested import requested
 from .wiring.assembly import assemble
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ..state.reader.largest import KeySize
     from .connectors.kafka.schema_registry import SchemaRegistry
     from .replication.formats import Format
     from .replication.replica import Replica
@@ -63,7 +61,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators):
+class CheckpointCoordinator(KeyedOperators, StateQuestions):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -118,17 +116,23 @@ class CheckpointCoordinator(KeyedOperators):
         self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
+            rerun = self._rerun = requested(self._pipeline)
+            if rerun is not None:
+                closing.callback(rerun.close)
+                closing.callback(rerun.release)
+                self._config, self._permit = rerun.config(self._config), rerun.permit(permit)
             parts = assemble(
                 spark,
-                self._pipeline,
-                storage,
+                rerun.pipeline if rerun else self._pipeline,
+                rerun.storage if rerun else storage,
                 self._config,
-                restore,
+                rerun.point() if rerun else restore,
                 self._permit,
                 self._watch,
                 closing,
-                stand_by,
+                None if rerun else stand_by,
                 within,
+                given_batches=rerun is not None,
             )
             self._closing = closing.pop_all()
         self._taken = parts.pipeline
@@ -143,16 +147,19 @@ class CheckpointCoordinator(KeyedOperators):
             pipeline=parts.pipeline,
             operators=parts.operators,
             adopt=parts.adopter.begin,
-            sources=sources_of,
+            sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
+            prepare=rerun.prepared if rerun else as_given,
         )
         self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
         parts.observe(self)
+        if rerun is not None:
+            rerun.begin(parts.supervisor, parts.executor, parts.pipeline)
 
     def _watch(self, closing: ExitStack) -> Monitoring:
         config = self._config
@@ -207,6 +214,8 @@ class CheckpointCoordinator(KeyedOperators):
         with self._growing(), named(query=name):
             query = self._starter.start(request)
             query.measured_by(self._lookup.batches)
+            if self._rerun is not None:
+                self._rerun.started(name)
             return query
 
     def rescale(self, operator: str, parallelism: int | None, timeout: Duration = "1 min") -> None:
@@ -311,6 +320,12 @@ class CheckpointCoordinator(KeyedOperators):
         from .replication.replicating import Replicating
 
         with self._growing():
+            if self._rerun is not None:
+                raise ReplicaError(
+                    f"replica {name!r} is not written",
+                    "a coordinator that leads",
+                    "one that runs batches again",
+                )
             if name in {replica.name for replica in self.replicas}:
                 raise name_taken("replica", name)
             start = Replicating(
@@ -363,6 +378,9 @@ class CheckpointCoordinator(KeyedOperators):
             ArgumentError: there is neither a target nor a default.
             InvalidPlaceError: the target is not a URI that can be written to.
         """
+        if self._rerun is not None:
+            # What leaves it for others is not its own.
+            return self.checkpoint()
         self._check_running()
         return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoints.uri(target))
 
@@ -396,59 +414,7 @@ class CheckpointCoordinator(KeyedOperators):
         """The pipeline's queries, in the order in which they were started."""
         return self._supervisor.queries
 
-    # --- state ----------------------------------------------------------------------------------------------
-
-    def get(self, operator: str, key: Any, state: str | None = None) -> Any:
-        """Return the current value of a state variable for a key: after the newest committed batch of its query.
-
-        After a restore and before the first batch, it is the value in the checkpoint.
-
-        Args:
-            operator: uid of an operator whose query is running.
-            key: the values of the key columns as a tuple or as a dict by column, or the value itself if there is one
-                key column.
-            state: name of the state variable; None: the only one.
-
-        Returns:
-            For value state a ``Row``; for list state a list of ``Row``; for map state a dict of ``Row`` by the map's
-            keys, which are tuples. None if the key has no value or the value has expired.
-
-        Raises:
-            PipelineNameError: there is no such operator or state.
-            ArgumentError: the key has other columns than the operator.
-            QueryNotRunningError: the operator's query has not been started, or has ended.
-            StateLostError, StateUnreachableError: its state host has ended; the pipeline is about to restart.
-        """
-        self._check_running()
-        return self._lookup.get(self._operators.record(operator), key, state)
-
-    def metrics(self, operator: str) -> OperatorMetrics:
-        """Return the metrics of an operator: what its tasks spent time on, summed since its shards were opened.
-
-        Raises:
-            PipelineNameError: there is no such operator.
-            QueryNotRunningError: the operator's query has not been started.
-            StateLostError, StateUnreachableError: a state host has ended.
-        """
-        self._check_running()
-        return self._lookup.metrics(self._operators.record(operator))
-
-    def largest(self, operator: str, limit: int = 20) -> list[KeySize]:
-        """Return the keys of an operator that have the most state in the latest checkpoint, the largest first.
-
-        All shards of the operator are downloaded, one at a time, and read in this process. That disturbs no task, and
-        takes its time if the state is large. There are no keys before the first checkpoint.
-
-        Raises:
-            PipelineNameError: there is no such operator.
-            ObjectMissingError: retention has dropped the checkpoint meanwhile.
-        """
-        self._check_running()
-        return self._lookup.largest(self._operators.record(operator), self._taken.catalog.store, limit)
-
-    def assignment(self) -> Assignment:
-        """Return which machine has which shard of the running queries, sorted by query, operator and shard."""
-        return self._executor.protocol.read(assigned_shards)
+    # --- machines -------------------------------------------------------------------------------------------
 
     def drain(self, machine: str, timeout: Duration = "10 min") -> None:
         """Move all shards of a machine to others, while the queries run, and return when it has none.
@@ -471,15 +437,6 @@ class CheckpointCoordinator(KeyedOperators):
         self._check_running()
         protocol = self._executor.protocol
         protocol.await_outcome(protocol.handle(DrainRequested(machine, seconds(timeout))))
-
-    def with_state_operators(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        """Return the progress that a ``StreamingQueryListener`` was given, with Chandy's operators.
-
-        Spark makes the progress and does not know them. ``lastProgress`` and ``recentProgress`` of the coordinator's
-        queries have them already. Progress of other queries is returned as it is.
-        """
-        own = [query for query in self.queries if query.id == str(progress.id)]
-        return own[0].with_state_operators(progress) if own else progress
 
     # --- running and stopping --------------------------------------------------------------------------------
 
@@ -545,6 +502,9 @@ class CheckpointCoordinator(KeyedOperators):
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
         patience = seconds(timeout)
+        if self._rerun is not None:
+            savepoint, checkpoint = None, False
+            self._rerun.await_end()
         with named(pipeline=self._pipeline), ExitStack() as held:
             target = None if savepoint is None else self._savepoints.uri(savepoint)
             self._interrupt()
@@ -584,6 +544,8 @@ class CheckpointCoordinator(KeyedOperators):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._rerun is not None:
+            self._rerun.cancel()
         # A program that fails has not stopped its pipeline on purpose. Ctrl-C and sys.exit are no ``Exception``.
         self.stop(hand_over=isinstance(error, Exception))
 

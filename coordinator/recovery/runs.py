@@ -24,6 +24,7 @@ from ..restore.resume import ResumableRun
 from ..spark import progress
 from ..spark.logs.offset_log import read_between
 from ..spark.mirror import Mirror
+from ..spark.query_tasks import has_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -239,6 +240,18 @@ class Runs:
         for follower in followers:
             follower.join(None if deadline is None else max(0.0, deadline - runtime.monotonic()))
         return not any(follower.is_alive() for follower in followers)
+
+    def await_tasks(self, timeout: float) -> bool:
+        """Wait until no task of a run is left, all of which were stopped; return whether none is.
+
+        Args:
+            timeout: seconds to wait at most.
+        """
+        deadline = runtime.monotonic() + timeout
+        queries = [run.spark for run in self.all() if run.spark is not None]
+        while (are_left := any(map(has_tasks, queries))) and runtime.monotonic() < deadline:
+            runtime.sleep(_POLL_SECONDS)
+        return not are_left
 
     # --- what the executor asks -----------------------------------------------------------------------------
 

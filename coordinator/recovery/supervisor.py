@@ -59,6 +59,8 @@ log = logger(__name__)
 
 _JOIN_SECONDS: Final = 60.0
 """How long closing waits for the thread, which may be starting a query."""
+_TASKS_SECONDS: Final = 10.0
+"""How long closing waits for the tasks of queries that were stopped in a batch."""
 _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
@@ -376,6 +378,9 @@ class Supervisor:
             log.error(
                 "closed although what watches the queries hangs; it is left behind", seconds=_JOIN_SECONDS
             )
+        # They would miss their state hosts, and tell of that.
+        if not self._runs.await_tasks(_TASKS_SECONDS):
+            log.warning("closed although tasks of stopped queries still run", seconds=_TASKS_SECONDS)
         for query in self._queries.values():
             query.definition.sink.close()
             query.definition.sources.close()

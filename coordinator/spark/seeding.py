@@ -59,14 +59,19 @@ def seed(
         elif not _OPERATOR_METADATA.fullmatch(name.removesuffix(".crc")):
             link_or_copy(files / name, target / name)
     for source in folders_in(target / "sources"):
-        _mend(target / "sources" / source, compact_interval)
+        mend(target / "sources" / source, compact_interval)
     # Written last: without it Spark refuses a directory that is only partly filled.
     _write(target / METADATA, json.dumps({"id": new_id}))
     return new_id
 
 
-def _mend(log: Path, compact_interval: int) -> None:
-    """Make a file source's log one that Spark reads as it was meant. Its files may be links of others."""
+def mend(log: Path, compact_interval: int) -> None:
+    """Make a file source's log one that Spark reads as it was meant. Its files may be links of others.
+
+    Args:
+        log: the folder ``sources/<source>``. No query runs on it.
+        compact_interval: as for ``seed``.
+    """
     names = [path.name for path in log.iterdir() if entry_number(path.name) is not None]
     if entry_to_compact(names, compact_interval) is None:
         return
@@ -74,6 +79,8 @@ def _mend(log: Path, compact_interval: int) -> None:
     for name in names:
         (log / name).unlink()
     for name, content in entries.items():
+        # Hadoop would compare the entry with what was there before.
+        (log / f".{name}.crc").unlink(missing_ok=True)
         (log / name).write_bytes(content)
 
 

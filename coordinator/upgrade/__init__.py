@@ -1,1 +1,1 @@
-"""Upgrade with proof: batches that have been run are run again by another version of the program, and compared."""
+"""Runs batches of a pipeline again, apart from it: what another version of its program does with them."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -27,6 +29,7 @@ from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.monitor import activity
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
+from chandy.coordinator.spark.query_tasks import has_tasks
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints import locate
 from chandy.storage.checkpoints.catalog import Catalog
@@ -656,6 +659,30 @@ def test_what_a_users_code_says_is_never_taken_for_a_failure_of_chandys_own(
     query.processAllAvailable()
     assert [recovery.in_place for recovery in coordinator.recoveries] == [False, True]
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
+
+
+@pytest.mark.compat
+def test_a_stop_waits_for_the_tasks_that_it_has_cut_off(
+    make: Make, spark: SparkSession, events: Events, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+
+    def hold(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began.touch()
+        # Until Spark kills the worker, some seconds after it has stopped the query.
+        while True:
+            time.sleep(0.1)
+        yield from rows
+
+    events.add()
+    stream = events.stream(spark)
+    coordinator = make()
+    query = coordinator.start(stream.mapInArrow(hold, stream.schema).writeStream.format("noop"), name="held")
+    eventually(began.exists, "the task")
+    run = insides.run(coordinator, query.name)
+    assert run.spark is not None and has_tasks(run.spark)
+    coordinator.stop(timeout="1 s", checkpoint=False)
+    assert not has_tasks(run.spark)
 
 
 def test_uploads_go_on_while_later_batches_run(
