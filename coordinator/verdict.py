@@ -55,7 +55,7 @@ class Phase(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class Verdict:
+class ShadowVerdict:
     """What a shadow has found in all of its lives."""
 
     shadow: str
@@ -113,7 +113,7 @@ class Verdict:
         """What differed first."""
         return self.findings[0] if self.findings else None
 
-    def ran(self, found: Sequence[Finding], seconds: float, *, recorded: bool) -> Verdict:
+    def ran(self, found: Sequence[Finding], seconds: float, *, recorded: bool) -> ShadowVerdict:
         """Return the verdict after one more batch.
 
         Args:
@@ -129,15 +129,15 @@ class Verdict:
             seconds_per_batch=_of_late(self.seconds_per_batch, seconds),
         )
 
-    def failed(self, found: Finding) -> Verdict:
+    def failed(self, found: Finding) -> ShadowVerdict:
         """Return the verdict after a batch has failed that did not fail in the leader."""
         return attrs.evolve(self._with([found]), equal=0)
 
-    def compared(self, found: Sequence[Finding]) -> Verdict:
+    def compared(self, found: Sequence[Finding]) -> ShadowVerdict:
         """Return the verdict after one more comparison of state."""
         return attrs.evolve(self._with(found), states=self.states + 1, state_is_equal=not found)
 
-    def _with(self, found: Sequence[Finding]) -> Verdict:
+    def _with(self, found: Sequence[Finding]) -> ShadowVerdict:
         room = max(0, KEPT_FINDINGS - len(self.findings))
         return attrs.evolve(
             self,

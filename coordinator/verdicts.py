@@ -11,10 +11,10 @@ from ..storage.codec import to_json
 from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
 from ..storage.verified import read_record
-from .verdict import Verdict
+from .verdict import ShadowVerdict
 
 
-def read_verdict(store: Store, shadow: str) -> Verdict | None:
+def read_verdict(store: Store, shadow: str) -> ShadowVerdict | None:
     """Return what a shadow has found; None if it has not written anything.
 
     Raises:
@@ -22,12 +22,12 @@ def read_verdict(store: Store, shadow: str) -> Verdict | None:
         StoreFailedError: the storage does not answer.
     """
     try:
-        return read_record(store, verdict_key(shadow), Verdict, "the verdict of a shadow")
+        return read_record(store, verdict_key(shadow), ShadowVerdict, "the verdict of a shadow")
     except ObjectMissingError:
         return None
 
 
-def read_verdicts(store: Store) -> list[Verdict]:
+def read_verdicts(store: Store) -> list[ShadowVerdict]:
     """Return what all shadows of a pipeline have found that can be read, by their names."""
     found = []
     for name in sorted(filter(None, map(verdict_of, store.list(SHADOWS)))):
@@ -45,13 +45,13 @@ class ShadowStore:
     """The pipeline's own."""
     shadow: str
 
-    def read(self) -> Verdict | None:
+    def read(self) -> ShadowVerdict | None:
         """Return what it has found in its lives so far. What cannot be read is lost, and is found anew."""
         with suppress(DamagedError):
             return read_verdict(self.store, self.shadow)
         return None
 
-    def write(self, verdict: Verdict) -> None:
+    def write(self, verdict: ShadowVerdict) -> None:
         """Keep what it has found."""
         self.store.write(verdict_key(self.shadow), to_json(verdict))
 

@@ -13,7 +13,7 @@ from ...storage.codec import to_json
 from ...storage.errors import NothingHereError
 from ...storage.store import Store
 from ..durations import text
-from ..verdict import Verdict
+from ..verdict import ShadowVerdict
 from ..verdicts import read_verdicts
 from .group import json_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_table, say
@@ -40,7 +40,7 @@ def shadow(uri: str, pipeline: str | None, name: str | None, as_json: bool) -> N
         raise click.exceptions.Exit(1)
 
 
-def _found(store: Store, name: str | None) -> list[Verdict]:
+def _found(store: Store, name: str | None) -> list[ShadowVerdict]:
     there = read_verdicts(store)
     found = [one for one in there if name in (None, one.shadow)]
     if not found:
@@ -53,11 +53,11 @@ def _found(store: Store, name: str | None) -> list[Verdict]:
     return found
 
 
-def _document(verdict: Verdict) -> dict[str, Any]:
+def _document(verdict: ShadowVerdict) -> dict[str, Any]:
     return {**json.loads(to_json(verdict)), "is_equal": verdict.is_equal, "says": verdict.says}
 
 
-def _print(store: Store, verdict: Verdict) -> None:
+def _print(store: Store, verdict: ShadowVerdict) -> None:
     because = f": {verdict.because}" if verdict.because else ""
     ago = text(max(0.0, round(runtime.time() - verdict.updated_at)))
     say(f"shadow {verdict.shadow} {verdict.phase.value}{because} ({ago} ago)")
@@ -86,7 +86,7 @@ def _print(store: Store, verdict: Verdict) -> None:
         print_table(f"{verdict.differing:,} comparisons differ{more}", columns, rows, ("batch",))
 
 
-def _speed(verdict: Verdict) -> str:
+def _speed(verdict: ShadowVerdict) -> str:
     mine, theirs = verdict.seconds_per_batch, verdict.leader_seconds_per_batch
     if mine is None or theirs is None:
         return ""

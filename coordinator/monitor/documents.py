@@ -27,7 +27,7 @@ from ..protocol.statistics import (
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
-from ..verdict import Verdict
+from ..verdict import ShadowVerdict
 from ..version import __version__
 from .facts import Facts, QueryFacts, Unpublished
 from .health import troubles
@@ -83,7 +83,7 @@ class Overview:
     shards_with_standby: int
     unpublished: Mapping[str, Unpublished]
     replicas: Mapping[str, ReplicaStatus]
-    shadows: Mapping[str, Verdict]
+    shadows: Mapping[str, ShadowVerdict]
     """What those have found that run its batches beside it, by name."""
     recoveries: Mapping[str, int]
 

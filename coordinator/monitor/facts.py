@@ -22,7 +22,7 @@ from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
-from ..verdict import Verdict
+from ..verdict import ShadowVerdict
 from .activity import Activity, QueryActivity
 from .journaling import JournalWriter
 from .shadow_look import ShadowLook
@@ -138,7 +138,7 @@ class Facts:
     """How long the latest of them took, up to the first commit; None: not known yet."""
     replicas: Mapping[str, ReplicaStatus] = attrs.field(factory=dict)
     """By name."""
-    shadows: Mapping[str, Verdict] = attrs.field(factory=dict)
+    shadows: Mapping[str, ShadowVerdict] = attrs.field(factory=dict)
     """What those have found that run its batches beside it, by name."""
     work: Mapping[str, OperatorMetrics] = attrs.field(factory=dict)
     """What each operator has done since this driver leads, by uid."""

@@ -8,7 +8,7 @@ import attrs
 
 from ...storage.store import Store
 from ..execution.polls import Poll
-from ..verdict import Verdict
+from ..verdict import ShadowVerdict
 from ..verdicts import read_verdicts
 
 _LOOK_SECONDS: Final = 5.0
@@ -20,7 +20,7 @@ class ShadowLook:
 
     store: Store
     """The pipeline's own; of a shadow, its leader's."""
-    known: tuple[Verdict, ...] = attrs.field(default=(), init=False)
+    known: tuple[ShadowVerdict, ...] = attrs.field(default=(), init=False)
 
     def looks(self) -> dict[str, Poll]:
         """Return what is to be done from time to time."""

@@ -16,7 +16,7 @@ from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
-from ..verdict import Verdict
+from ..verdict import ShadowVerdict
 from ..verdicts import read_verdicts
 from .facts import Facts, Home, QueryFacts
 from .state_sizes import StateSizes
@@ -33,7 +33,7 @@ class StoredPipeline:
     _ids: list[CheckpointId] = attrs.field(factory=list, init=False)
     _manifests: list[Manifest] = attrs.field(factory=list, init=False)
     """The manifests of the checkpoints, oldest first."""
-    _verdicts: list[Verdict] = attrs.field(factory=list, init=False)
+    _verdicts: list[ShadowVerdict] = attrs.field(factory=list, init=False)
     """What shadows have found."""
     _trouble: str = attrs.field(default="", init=False)
     """Why the store could not be read; empty if it could."""

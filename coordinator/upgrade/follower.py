@@ -24,19 +24,19 @@ from ...storage.ids import CheckpointId
 from ...storage.logs import carried, logger
 from ..errors import CheckpointError, PipelineFailedError, SessionEndedError
 from ..sources.errors import SourceLostError
-from ..verdict import Finding, Kind, Phase, Verdict
+from ..verdict import Finding, Kind, Phase, ShadowVerdict
 from ..verdicts import ShadowStore
-from .following import CAUGHT_UP, CompareState, Following, Restore, Run, Stage, Wait, stood_at
+from .following import CAUGHT_UP, CompareState, Following, Restore, RunBatch, Stage, Wait, stood_at
 from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
-from .leader import Leader, staged_files
+from .leader import FollowedPipeline, staged_files
 from .outputs import differing_outputs
 from .shadow import Shadow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .rerun import Outcome
+    from .rerun import BatchOutcome
 
 log = logger(__name__)
 
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """Have all queries go on behind another checkpoint."""
         ...
 
-    def run(self, query: str, record: BatchRecord) -> Outcome:
+    def run(self, query: str, record: BatchRecord) -> BatchOutcome:
         """Run a batch, the next one of a query."""
         ...
 
@@ -85,7 +85,7 @@ class Passed:
     """The leader's."""
     own: Located
     """Its own checkpoint at the same cut."""
-    verdict: Verdict
+    verdict: ShadowVerdict
 
 
 @attrs.define(eq=False)
@@ -93,11 +93,11 @@ class Follower:
     """One life of a shadow. ``conduct`` is what its thread does."""
 
     shadow: Shadow
-    leader: Leader
+    leader: FollowedPipeline
     keeps: ShadowStore
     rows: Callable[[str], Iterator[pa.Table]]
     """Returns the rows in a file that the engine has kept, by its key, and drops them."""
-    verdict: Verdict
+    verdict: ShadowVerdict
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
@@ -118,11 +118,15 @@ class Follower:
 
     @classmethod
     def of(
-        cls, shadow: Shadow, pipeline: str, leader: Leader, rows: Callable[[str], Iterator[pa.Table]]
+        cls,
+        shadow: Shadow,
+        pipeline: str,
+        leader: FollowedPipeline,
+        rows: Callable[[str], Iterator[pa.Table]],
     ) -> Follower:
         """Return a shadow that goes on with what it has found in its lives before."""
         keeps = ShadowStore(leader.catalog.store, shadow.name)
-        known = keeps.read() or Verdict(shadow=shadow.name, pipeline=pipeline)
+        known = keeps.read() or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
         verdict = attrs.evolve(known, phase=Phase.STARTS, because="", ignored=shadow.ignore)
         return cls(shadow, leader, keeps, rows, verdict)
 
@@ -197,11 +201,11 @@ class Follower:
                 if engine.rest(_AGAIN_SECONDS):
                     return
 
-    def _do(self, step: Restore | Run | CompareState, engine: Engine) -> bool:
+    def _do(self, step: Restore | RunBatch | CompareState, engine: Engine) -> bool:
         """Carry a step out. Return whether that was the last one."""
         if isinstance(step, Restore):
             self._restore(step, engine)
-        elif isinstance(step, Run):
+        elif isinstance(step, RunBatch):
             self._run(step, engine)
         else:
             return self._compare(step, engine)
@@ -228,7 +232,7 @@ class Follower:
         self.pins.release_before(step.stage.id, _PROOF)
         self._tell(Phase.FOLLOWS)
 
-    def _run(self, step: Run, engine: Engine) -> None:
+    def _run(self, step: RunBatch, engine: Engine) -> None:
         # If it is gone, its batches are compared all the same.
         self._hold(step.stage)
         began = runtime.monotonic()
@@ -260,7 +264,7 @@ class Follower:
             self._drop(outcome)
 
     @staticmethod
-    def _outcome(step: Run, engine: Engine) -> Outcome:
+    def _outcome(step: RunBatch, engine: Engine) -> BatchOutcome:
         """Run a batch. What fails once may have other reasons than the program."""
         try:
             return engine.run(step.query, step.record)
@@ -315,7 +319,7 @@ class Follower:
 
     # --- comparing ------------------------------------------------------------------------------------------
 
-    def _differences(self, step: Run, outcome: Outcome) -> list[Finding]:
+    def _differences(self, step: RunBatch, outcome: BatchOutcome) -> list[Finding]:
         """Return how the output of a batch differs, and keep rows of it."""
         if not step.record.outputs:
             self._drop(outcome)
@@ -329,7 +333,7 @@ class Follower:
         ]
 
     def _kept_rows(
-        self, step: Run, outcome: Outcome, differing: dict[str, str], ignored: Ignored
+        self, step: RunBatch, outcome: BatchOutcome, differing: dict[str, str], ignored: Ignored
     ) -> dict[str, Kept]:
         if not differing:
             self._drop(outcome)
@@ -342,7 +346,7 @@ class Follower:
             for uid in differing
         }
 
-    def _leaders_rows(self, step: Run, sink: str) -> list[pa.Table] | None:
+    def _leaders_rows(self, step: RunBatch, sink: str) -> list[pa.Table] | None:
         """Return the leader's rows of a batch, from the checkpoint that has them; None: they cannot be read."""
         import pyarrow.parquet as pq
 
@@ -376,7 +380,7 @@ class Follower:
                     kept=key,
                 )
 
-    def _finding(self, kind: Kind, step: Run, what: str, says: str, kept: Kept | None = None) -> Finding:
+    def _finding(self, kind: Kind, step: RunBatch, what: str, says: str, kept: Kept | None = None) -> Finding:
         key = ""
         if kept is not None:
             key = self.keeps.keep(
@@ -393,14 +397,14 @@ class Follower:
             kept=key,
         )
 
-    def _drop(self, outcome: Outcome) -> None:
+    def _drop(self, outcome: BatchOutcome) -> None:
         for key in outcome.rows:
             for _ in self.rows(key):
                 pass
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _took(self, verdict: Verdict, found: Sequence[Finding]) -> None:
+    def _took(self, verdict: ShadowVerdict, found: Sequence[Finding]) -> None:
         self.verdict = verdict
         for finding in found[:1]:
             log.warning(

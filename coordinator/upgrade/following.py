@@ -62,7 +62,7 @@ class Restore:
 
 
 @attrs.frozen
-class Run:
+class RunBatch:
     """Run a batch, and compare what it gives."""
 
     query: str
@@ -85,7 +85,7 @@ class Wait:
     why: str = CAUGHT_UP
 
 
-Step = Restore | Run | CompareState | Wait
+Step = Restore | RunBatch | CompareState | Wait
 
 
 # --- the state machine --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Following:
                     assert record is not None, (
                         "each checkpoint of a branch has the batches behind the one before"
                     )
-                    return Run(query, record, stage)
+                    return RunBatch(query, record, stage)
             if self._is_usable(stage):
                 return CompareState(stage)
             self._pass()
@@ -257,7 +257,7 @@ class Following:
         self._at, self.stood, self._passed = dict(cuts), cuts, numbers[0]
         self.begin_at, self._has_compared = None, False
 
-    def ran(self, step: Run) -> bool:
+    def ran(self, step: RunBatch) -> bool:
         """Learn that a batch has been run. Return whether that counts: the leader may have given it up meanwhile."""
         if not self._counts(step):
             return False
@@ -265,7 +265,7 @@ class Following:
         self._at[step.query] = self.stood[step.query] = step.record.batch
         return True
 
-    def failed(self, step: Run) -> bool:
+    def failed(self, step: RunBatch) -> bool:
         """Learn that a batch cannot be run: the shadow goes on behind it. Return whether that counts, as above."""
         if not self._counts(step):
             return False
@@ -285,7 +285,7 @@ class Following:
         if self._at is not None:
             self._at, self.begin_at = None, self._branch[self._passed].id
 
-    def _counts(self, step: Run) -> bool:
+    def _counts(self, step: RunBatch) -> bool:
         if self._at is None:
             return False
         if _same(self._record(step.query, step.record.batch), step.record):

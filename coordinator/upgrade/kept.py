@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ...state.reader.differences import OperatorDifferences, StateDifferences
+from .outputs import LEADER_AND_SHADOW, Sides
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SIDE: Final = "side"
-LEADER: Final = "leader"
-SHADOW: Final = "shadow"
 _LONGEST: Final = 300
 """Characters of an example. The file has it all."""
 
@@ -46,18 +45,18 @@ def differing_states(found: OperatorDifferences) -> tuple[StateDifferences, ...]
     return tuple(state for state in found.states if state.total)
 
 
-def says_of(state: StateDifferences) -> str:
+def says_of(state: StateDifferences, sides: Sides = LEADER_AND_SHADOW) -> str:
     """Say how a state differs."""
     counts = {
-        "that only the leader has": state.removed,
-        "that only the shadow has": state.added,
+        f"that only the {sides.old} has": state.removed,
+        f"that only the {sides.new} has": state.added,
         "with other values": state.changed,
     }
     what = "items" if state.kind in ("list", "map") else "timers" if state.kind == "timers" else "keys"
     return ", ".join(f"{count:,} {what} {how}" for how, count in counts.items() if count)
 
 
-def kept_state(operator: str, states: Sequence[StateDifferences]) -> Kept:
+def kept_state(operator: str, states: Sequence[StateDifferences], sides: Sides = LEADER_AND_SHADOW) -> Kept:
     """Return what is kept of an operator whose state differs: the first items of each state."""
     import pyarrow as pa
 
@@ -65,53 +64,58 @@ def kept_state(operator: str, states: Sequence[StateDifferences]) -> Kept:
         {
             "operator": operator,
             "state": state.name,
-            "change": {"added": "only the shadow", "removed": "only the leader"}.get(
+            "change": {"added": f"only the {sides.new}", "removed": f"only the {sides.old}"}.get(
                 one.change.value, "other values"
             ),
             "key": _text(one.key),
             "place": _text(one.place) if one.place else None,
-            LEADER: None if one.old is None else _text(one.old),
-            SHADOW: None if one.new is None else _text(one.new),
+            sides.old: None if one.old is None else _text(one.old),
+            sides.new: None if one.new is None else _text(one.new),
         }
         for state in states
         for one in state.shown
     ]
-    names = ("operator", "state", "change", "key", "place", LEADER, SHADOW)
+    names = ("operator", "state", "change", "key", "place", sides.old, sides.new)
     table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in names]))
-    return Kept(_example_of_item(states), _parquet(table))
+    return Kept(_example_of_item(states, sides), _parquet(table))
 
 
-def _example_of_item(states: Sequence[StateDifferences]) -> str:
+def _example_of_item(states: Sequence[StateDifferences], sides: Sides) -> str:
     one = next((one for state in states for one in state.shown), None)
     if one is None:
         return ""
     whose = _fields(one.key | one.place)
-    return _cut(f"{whose}: {_side(LEADER, one.old)}, {_side(SHADOW, one.new)}")
+    return _cut(f"{whose}: {_side(sides.old, one.old)}, {_side(sides.new, one.new)}")
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
 def kept_rows(
-    leader: Iterable[pa.Table] | None, shadow: Iterable[pa.Table], ignored: frozenset[str], limit: int
+    old: Iterable[pa.Table] | None,
+    new: Iterable[pa.Table],
+    ignored: frozenset[str],
+    limit: int,
+    sides: Sides = LEADER_AND_SHADOW,
 ) -> Kept:
     """Return what is kept of output that differs: the first rows that only one side has, those alike together.
 
     Args:
-        leader: the leader's rows of the batch; None: they cannot be read. Then the shadow's first rows are kept.
-        shadow: the shadow's rows.
+        old: the rows of the old side; None: they cannot be read. Then the first rows of the new side are kept.
+        new: those of the new side.
         ignored: columns in which they may differ.
         limit: the most rows of each side.
+        sides: what they are called.
     """
-    theirs = None if leader is None else list(_rows(leader))
-    ours = list(_rows(shadow))
-    if theirs is None:
-        only = {LEADER: list[dict[str, Any]](), SHADOW: ours[:limit]}
-        return Kept(_cut(_side(SHADOW, ours[0])) if ours else "", _parquet(_beside(only)))
-    keys = Counter(_key(row, ignored) for row in theirs)
-    keys.subtract(_key(row, ignored) for row in ours)
-    only = {LEADER: _surplus(theirs, keys, ignored, limit), SHADOW: _surplus(ours, -keys, ignored, limit)}
-    counts = {LEADER: sum((+keys).values()), SHADOW: sum((-keys).values())}
+    was = None if old is None else list(_rows(old))
+    now = list(_rows(new))
+    if was is None:
+        first = _cut(_side(sides.new, now[0])) if now else ""
+        return Kept(first, _parquet(_beside({sides.new: now[:limit]})))
+    keys = Counter(_key(row, ignored) for row in was)
+    keys.subtract(_key(row, ignored) for row in now)
+    only = {sides.old: _surplus(was, keys, ignored, limit), sides.new: _surplus(now, -keys, ignored, limit)}
+    counts = {sides.old: sum((+keys).values()), sides.new: sum((-keys).values())}
     says = ", ".join(f"{count:,} rows that only the {side} has" for side, count in counts.items() if count)
     return Kept(_example_of_rows(only, ignored), _parquet(_beside(only)), says)
 
@@ -155,10 +159,9 @@ def _beside(only: dict[str, list[dict[str, Any]]]) -> pa.Table:
 
 
 def _example_of_rows(only: dict[str, list[dict[str, Any]]], ignored: frozenset[str]) -> str:
-    theirs, ours = only[LEADER], only[SHADOW]
-    if not theirs or not ours:
-        side = LEADER if theirs else SHADOW
-        return _cut(f"only the {side} has {_fields((theirs or ours)[0])}") if theirs or ours else ""
+    (old, was), (new, now) = only.items()
+    if not was or not now:
+        return _cut(f"only the {old if was else new} has {_fields((was or now)[0])}") if was or now else ""
 
     def alike(pair: tuple[dict[str, Any], dict[str, Any]]) -> int:
         one, other = pair
@@ -166,11 +169,11 @@ def _example_of_rows(only: dict[str, list[dict[str, Any]]], ignored: frozenset[s
             name in other and other[name] == value for name, value in one.items() if name not in ignored
         )
 
-    one, other = max(((one, other) for one in theirs for other in ours), key=alike)
+    one, other = max(((one, other) for one in was for other in now), key=alike)
     same = {name: value for name, value in one.items() if name in other and other[name] == value}
     rest = [{name: value for name, value in row.items() if name not in same} for row in (one, other)]
     whose = f"{_fields(same)}: " if same else ""
-    return _cut(f"{whose}{_side(LEADER, rest[0])}, {_side(SHADOW, rest[1])}")
+    return _cut(f"{whose}{_side(old, rest[0])}, {_side(new, rest[1])}")
 
 
 # --- texts --------------------------------------------------------------------------------------------------

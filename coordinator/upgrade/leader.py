@@ -21,7 +21,7 @@ from .following import Stage
 
 
 @attrs.define
-class Leader:
+class FollowedPipeline:
     """The pipeline that is followed. Each of its checkpoints is read once."""
 
     catalog: Catalog

@@ -8,7 +8,7 @@ from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.totals import PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
-from chandy.coordinator.verdict import Finding, Kind, Phase, Verdict
+from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.state.rpc.messages import DiskSpace
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.manifest import ChannelRecord, TopicPartition, UnreadFiles
@@ -78,7 +78,7 @@ FACTS = Facts(
         )
     },
     shadows={
-        "next": Verdict(
+        "next": ShadowVerdict(
             shadow="next",
             pipeline="p",
             phase=Phase.FOLLOWS,

@@ -13,7 +13,7 @@ from chandy.coordinator.upgrade.following import (
     CompareState,
     Following,
     Restore,
-    Run,
+    RunBatch,
     Stage,
     Wait,
 )
@@ -86,7 +86,7 @@ class Follower:
         self.newest = stages[-1].id if stages else 0
         self.following.see(stages)
 
-    def carry_out(self, step: Restore | Run | CompareState) -> None:
+    def carry_out(self, step: Restore | RunBatch | CompareState) -> None:
         if isinstance(step, Restore):
             assert step.stage.id in self.leader.stages, "only what is there can be restored"
             self.has = {query: list(of) for query, of in self.leader.histories[step.stage.id].items()}
@@ -156,7 +156,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.follower.following.lost(step.stage)
             self.is_undisturbed = False
             return
-        if isinstance(step, Run):
+        if isinstance(step, RunBatch):
             history = self.leader.histories[self.follower.newest]
             assert history[step.query][step.record.batch] == step.record.offsets, (
                 "of a branch that was given up"
@@ -168,7 +168,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule()
     def a_batch_fails(self) -> None:
-        if isinstance(step := self.follower.following.next(), Run):
+        if isinstance(step := self.follower.following.next(), RunBatch):
             self.follower.following.failed(step)
             self.is_undisturbed = False
 
@@ -275,7 +275,7 @@ def test_a_batch_that_cannot_be_run_costs_the_batches_up_to_the_next_checkpoint(
     leader.checkpoint()
     shadow.look()
     step = shadow.following.next()
-    assert isinstance(step, Run) and shadow.following.failed(step)
+    assert isinstance(step, RunBatch) and shadow.following.failed(step)
     shadow.catch_up()
     assert (shadow.ran, shadow.following.skipped) == (leader.history["totals"][3:], 3)
 

@@ -12,7 +12,7 @@ import pytest
 from chandy.coordinator.upgrade.ignoring import Ignored
 from chandy.coordinator.upgrade.kept import Kept, kept_rows
 from chandy.coordinator.upgrade.outputs import differing_outputs
-from chandy.coordinator.verdict import KEPT_FINDINGS, Finding, Kind, Verdict
+from chandy.coordinator.verdict import KEPT_FINDINGS, Finding, Kind, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore, read_verdicts
 from chandy.storage.checkpoints.batch_record import Digest
 from chandy.storage.ids import BatchId, CheckpointId
@@ -20,7 +20,7 @@ from chandy.storage.ids import BatchId, CheckpointId
 from ...builders import MemoryStore
 
 NOTHING = Ignored()
-NEW = Verdict(shadow="next", pipeline="orders")
+NEW = ShadowVerdict(shadow="next", pipeline="orders")
 
 
 def digest(rows: int, total: int, **columns: int) -> Digest:
