@@ -28,6 +28,8 @@ PINS = "pins/"
 """Records of the checkpoints that readers of the pipeline's changes need."""
 LOST = "lost/"
 """Records of the files that sources of queries have lost and still need."""
+SHADOWS = "shadows/"
+"""What the shadows of a pipeline write: to its leader, these are another program's objects."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -39,6 +41,22 @@ CLAIM = "claim"
 OWNER = "owner"
 """Key in a savepoint's folder of the record which pipeline has claimed it."""
 CLAIMED = "claimed/"
+
+
+def verdict_key(shadow: str) -> str:
+    """Key of what a shadow has found in all of its lives."""
+    return f"{SHADOWS}{shadow}/verdict.json"
+
+
+def verdict_of(key: str) -> str | None:
+    """Return the shadow whose verdict has this key; None if it is another object."""
+    match = _VERDICT.fullmatch(key)
+    return match[1] if match else None
+
+
+def difference_key(shadow: str, name: str) -> str:
+    """Key of the file with what differs in one comparison."""
+    return f"{SHADOWS}{shadow}/differences/{name}.parquet"
 
 
 def claimed_key(generation: int) -> str:
@@ -245,6 +263,7 @@ _FILE = re.compile(
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
+_VERDICT = re.compile(rf"{SHADOWS}([^/]+)/verdict\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
