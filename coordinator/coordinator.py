@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from .connectors.kafka.schema_registry import SchemaRegistry
     from .replication.formats import Format
     from .replication.replica import Replica
+    from .upgrade.rerun import Rerun
+    from .upgrade.shadow import Shadow
+    from .verdict import ShadowVerdict
 
 log = logger(__name__)
 
@@ -79,6 +82,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         permit: Permit | None = None,
         standby: bool = False,
         within: FenceProof | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
@@ -97,6 +101,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
                 completed none, it restores what ``restore`` says.
             within: for replicas: the proof that the pipeline which this one is a part of has not been taken over. From
                 then on, this one does nothing more. None: it is part of no other.
+            shadow: run the batches of the driver that leads the pipeline beside it, and compare, instead of taking the
+                pipeline over. Nothing leaves this driver but what it has found: see ``verdict``. None: lead.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -116,7 +122,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            rerun = self._rerun = requested(self._pipeline)
+            rerun = self._rerun = requested(self._pipeline) or _shadow(shadow, self._pipeline, storage)
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
@@ -133,6 +139,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
                 None if rerun else stand_by,
                 within,
                 given_batches=rerun is not None,
+                followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
         self._taken = parts.pipeline
@@ -405,6 +412,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         return self._monitor_url
 
     @property
+    def verdict(self) -> ShadowVerdict | None:
+        """What this driver has found as the shadow of its pipeline; None if it is none."""
+        return self._rerun.verdict if self._rerun else None
+
+    @property
     def life(self) -> Life:
         """Whether the pipeline runs, and why it does not: ``phase`` and ``because``."""
         return self._supervisor.life
@@ -559,3 +571,13 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
     def _check_running(self) -> None:
         if self._executor.is_closed:
             raise CoordinatorStoppedError(self._pipeline)
+
+
+def _shadow(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
+    """Return what a shadow does instead of leading the pipeline; None if it is none."""
+    if shadow is None:
+        return None
+    # Only a shadow loads what reads state.
+    from .upgrade.shadow_rerun import ShadowRerun
+
+    return ShadowRerun(shadow, pipeline, storage)

@@ -51,7 +51,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "adopt": ("coordinator.adopt",),
     "export": ("coordinator.export",),
     "replicas": ("coordinator.replication",),
-    "upgrade": ("coordinator.upgrade", "coordinator.verdict", "coordinator.verdicts"),
+    "upgrade": ("coordinator.upgrade", "coordinator.verdicts"),
     "command line": ("coordinator.cli", "coordinator.face"),
     "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
     "test kits": ("coordinator.conformance", "storage.conformance", "coordinator.testing", "state.testing"),

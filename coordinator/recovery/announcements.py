@@ -10,6 +10,7 @@ from ...storage.checkpoints.manifest import Manifest
 from ..checkpoint import Checkpoint
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
+from ..verdict import Finding
 from .decisions import RestartInPlace, RollBack
 from .metrics import START, RecoveryMetrics
 from .pipeline_events import (
@@ -21,6 +22,7 @@ from .pipeline_events import (
     PipelineEvent,
     Recovered,
     Recovering,
+    ShadowDiffers,
 )
 
 Tell = Callable[[PipelineEvent], object]
@@ -82,3 +84,7 @@ class Announcements:
         if not self._has_ended:
             self._has_ended = True
             self._tell(PipelineEnded(at=self._clock(), error=error))
+
+    def shadow_differs(self, shadow: str, finding: Finding) -> None:
+        """Tell what the shadow that this driver is has found."""
+        self._tell(ShadowDiffers(at=self._clock(), shadow=shadow, finding=finding))

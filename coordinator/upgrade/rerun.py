@@ -43,6 +43,7 @@ from ..sources.reader import SourceReader
 from ..spark import plan
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
+from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
 from .nowhere import Nowhere, kept
 
@@ -241,6 +242,11 @@ class Rerun:
             )
 
     # --- called by whoever gives batches --------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> ShadowVerdict | None:
+        """What was found as the shadow of a pipeline; None if this is none."""
+        return None
 
     @property
     def queries(self) -> frozenset[str]:

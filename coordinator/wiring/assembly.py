@@ -25,6 +25,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
+from ...storage.store import Store
 from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
@@ -119,6 +120,7 @@ def assemble(
     within: FenceProof | None,
     *,
     given_batches: bool = False,
+    followed: Store | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
 
@@ -133,6 +135,7 @@ def assemble(
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
         given_batches: whether its queries run no batches but those that they are given.
+        followed: the store of the pipeline that these are of; None: there is none.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -207,6 +210,7 @@ def assemble(
         store=catalog.store,
         application=spark.sparkContext.applicationId,
         spark_ui=spark.sparkContext.uiWebUrl or "",
+        followed=followed,
     )
     closing.callback(driver.observer.follow(running))
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
