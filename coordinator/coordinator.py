@@ -24,13 +24,15 @@ from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
-from .graceful_stop import GracefulStop
+from .execution.polls import Poll, Polls
+from .graceful_stop import GracefulStop, QueriesAtRest
 from .keyed_operators import KeyedOperators
+from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .operators import name_taken
 from .permit import Permit
 from .protocol.events import DrainRequested
-from .protocol.life import Life
+from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
 from .query_starter import QueryRequest, QueryStarter
@@ -145,6 +147,16 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
         )
+        self._offering = Offering(
+            parts.pipeline.catalog,
+            parts.pipeline.watch.proof,
+            standstill=partial(QueriesAtRest, parts.executor, parts.supervisor),
+            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            alone=self._growing,
+        )
+        if within is None:
+            looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
+            self._closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
@@ -483,11 +495,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         patience = seconds(timeout)
         with named(pipeline=self._pipeline), ExitStack() as held:
             target = None if savepoint is None else self._savepoints.uri(savepoint)
-            self._interrupt()
+            self._end_waits()
             with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
                 while not self._changing.acquire(timeout=_INTERRUPT_SECONDS):
                     # Again: what that thread waits for may have begun since.
-                    self._interrupt()
+                    self._end_waits()
             held.callback(self._changing.release)
             if self._executor.is_closed:
                 if target is not None:
@@ -505,6 +517,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             self._closing.close()
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
+
+    def _end_waits(self) -> None:
+        """End what other threads wait for, because the pipeline is to be stopped."""
+        self._interrupt()
+        self._offering.interrupt()
 
     def __repr__(self) -> str:
         storage, status = self._taken.catalog.store.uri, self.life.phase.value

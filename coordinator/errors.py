@@ -30,6 +30,7 @@ __all__ = [
     "IncompleteDirectoryError",
     "JavaEndedError",
     "NotRescaledError",
+    "NotSwitchedError",
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
@@ -58,6 +59,10 @@ __all__ = [
 
 class NotRescaledError(RefusedError):
     """Another number of tasks was to run an operator, and something came between."""
+
+
+class NotSwitchedError(RefusedError):
+    """A shadow was to take the pipeline over, and something came between."""
 
 
 class ConfigError(RefusedError):

@@ -28,6 +28,9 @@ PINS = "pins/"
 """Records of the checkpoints that readers of the pipeline's changes need."""
 LOST = "lost/"
 """Records of the files that sources of queries have lost and still need."""
+SHADOWS = "shadows/"
+"""What shadows of a pipeline keep: each life of one has a folder of its own, which is never used again. A shadow that
+takes the pipeline over leaves its state there, and checkpoints of the pipeline name it."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -64,6 +67,21 @@ def driver_key(generation: int) -> str:
 def lease_key(generation: int) -> str:
     """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
     return f"{GENERATIONS}{generation}.lease.json"
+
+
+def asked_key(generation: int) -> str:
+    """Key of the record in which a shadow asks the driver of a generation for the pipeline."""
+    return f"{GENERATIONS}{generation}.asked.json"
+
+
+def offer_key(generation: int) -> str:
+    """Key of the record in which the driver of a generation offers a shadow the pipeline."""
+    return f"{GENERATIONS}{generation}.offer.json"
+
+
+def shadow_folder(life: str) -> str:
+    """Prefix of the keys of what one life of a shadow keeps. Each is laid out as a pipeline's own storage."""
+    return f"{SHADOWS}{life}/"
 
 
 def journal_key(generation: int) -> str:
@@ -201,7 +219,7 @@ def probe_key() -> str:
 
 def is_shared(key: str) -> bool:
     """Whether the object is one file, named by its SHA-256. Otherwise it is a pack."""
-    return key.startswith(SHARED)
+    return _SHARED.match(key) is not None
 
 
 def generation_of(key: str) -> int | None:
@@ -242,6 +260,7 @@ _FILE = re.compile(
     rf"|{CHECKPOINTS}[1-9]\d*/[^/]+-[0-9a-f]{{12}}{re.escape(PACK)}"
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
+_SHARED = re.compile(rf"(?:{SHADOWS}[^/]+/)?{SHARED}")
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
