@@ -23,7 +23,7 @@ from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import CoordinatorStoppedError
+from .errors import CoordinatorStoppedError, ReplicaError
 from .execution.polls import Poll, Polls
 from .graceful_stop import GracefulStop, QueriesAtRest
 from .keyed_operators import KeyedOperators
@@ -35,7 +35,7 @@ from .protocol.events import DrainRequested
 from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
-from .query_starter import QueryRequest, QueryStarter
+from .query_starter import QueryRequest, QueryStarter, as_given
 from .recovery.metrics import RecoveryMetrics
 from .restore import restore_point
 from .sinks.recognition import sink_of
@@ -45,6 +45,7 @@ from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
+from .upgrade.requested import requested
 from .wiring.assembly import assemble
 from .wiring.warm_up import warm_up
 
@@ -117,17 +118,23 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
+            rerun = self._rerun = requested(self._pipeline)
+            if rerun is not None:
+                closing.callback(rerun.close)
+                closing.callback(rerun.release)
+                self._config, self._permit = rerun.config(self._config), rerun.permit(permit)
             parts = assemble(
                 spark,
-                self._pipeline,
-                storage,
+                rerun.pipeline if rerun else self._pipeline,
+                rerun.storage if rerun else storage,
                 self._config,
-                restore,
+                rerun.point() if rerun else restore,
                 self._permit,
                 self._watch,
                 closing,
-                stand_by,
+                None if rerun else stand_by,
                 within,
+                given_batches=rerun is not None,
             )
             self._closing = closing.pop_all()
         self._taken = parts.pipeline
@@ -142,10 +149,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             pipeline=parts.pipeline,
             operators=parts.operators,
             adopt=parts.adopter.begin,
-            sources=sources_of,
+            sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
+            prepare=rerun.prepared if rerun else as_given,
         )
         self._offering = Offering(
             parts.pipeline.catalog,
@@ -162,6 +170,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
         parts.observe(self)
+        if rerun is not None:
+            rerun.begin(parts.supervisor, parts.executor, parts.pipeline)
 
     def _watch(self, closing: ExitStack) -> Monitoring:
         config = self._config
@@ -216,6 +226,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         with self._growing(), named(query=name):
             query = self._starter.start(request)
             query.measured_by(self._lookup.batches)
+            if self._rerun is not None:
+                self._rerun.started(name)
             return query
 
     def rescale(self, operator: str, parallelism: int | None, timeout: Duration = "1 min") -> None:
@@ -320,6 +332,12 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         from .replication.replicating import Replicating
 
         with self._growing():
+            if self._rerun is not None:
+                raise ReplicaError(
+                    f"replica {name!r} is not written",
+                    "a coordinator that leads",
+                    "one that runs batches again",
+                )
             if name in {replica.name for replica in self.replicas}:
                 raise name_taken("replica", name)
             start = Replicating(
@@ -372,6 +390,9 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             ArgumentError: there is neither a target nor a default.
             InvalidPlaceError: the target is not a URI that can be written to.
         """
+        if self._rerun is not None:
+            # What leaves it for others is not its own.
+            return self.checkpoint()
         self._check_running()
         return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoints.uri(target))
 
@@ -493,6 +514,9 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             CoordinatorStoppedError: a savepoint was requested, but the coordinator has already stopped.
         """
         patience = seconds(timeout)
+        if self._rerun is not None:
+            savepoint, checkpoint = None, False
+            self._rerun.await_end()
         with named(pipeline=self._pipeline), ExitStack() as held:
             target = None if savepoint is None else self._savepoints.uri(savepoint)
             self._end_waits()
@@ -537,6 +561,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._rerun is not None:
+            self._rerun.cancel()
         # A program that fails has not stopped its pipeline on purpose. Ctrl-C and sys.exit are no ``Exception``.
         self.stop(hand_over=isinstance(error, Exception))
 

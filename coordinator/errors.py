@@ -27,6 +27,7 @@ __all__ = [
     "ConfigError",
     "CoordinatorStoppedError",
     "DrainError",
+    "GivenBatchError",
     "IncompleteDirectoryError",
     "JavaEndedError",
     "NotRescaledError",
@@ -95,6 +96,10 @@ class ReplicaError(RefusedError):
 
 class ArgumentError(RefusedError):
     """An argument of one of the coordinator's methods cannot be used."""
+
+
+class GivenBatchError(RefusedError):
+    """A query cannot take a batch as another pipeline's query has taken it."""
 
 
 class RestoreError(RefusedError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 from pyspark.errors import PySparkException
@@ -226,5 +226,20 @@ class CheckpointedQuery:
 
     @property
     def _current(self) -> StreamingQuery:
-        assert self._run is not None, "a query is handed out after its first run has started"
-        return self._run
+        # A query that is given its batches has not run before the first one.
+        return self._run or cast("StreamingQuery", _NotRun())
+
+
+class _NotRun:
+    """What Spark would say of a query that has not run."""
+
+    isActive = False  # noqa: N815 (Spark's names)
+    lastProgress = None  # noqa: N815
+    recentProgress: Final = ()  # noqa: N815
+    status: Final = {"message": "Waiting for a batch", "isDataAvailable": False, "isTriggerActive": False}
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Do nothing: there is no data for it."""
+
+    def explain(self, extended: bool = False) -> None:
+        """Print nothing: there is no plan."""

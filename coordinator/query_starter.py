@@ -61,6 +61,11 @@ class QueryRequest:
     adopt: str | None
 
 
+def as_given(request: QueryRequest) -> QueryRequest:
+    """Return what a user says of a query."""
+    return request
+
+
 @attrs.frozen
 class _Plan:
     """What a query computes, and where that goes."""
@@ -125,6 +130,8 @@ class QueryStarter:
     channels: Channels
     protocol: LockedProtocol
     supervisor: Supervisor
+    prepare: Callable[[QueryRequest], QueryRequest]
+    """Returns what is started of a query. Another life of it may start what the user has said."""
     _started: dict[str, _Started] = attrs.field(factory=dict, init=False)
     """By name."""
 
@@ -146,7 +153,8 @@ class QueryStarter:
         with self.operators.undone_on_error():
             return self._start(request)
 
-    def _start(self, request: QueryRequest) -> CheckpointedQuery:
+    def _start(self, given: QueryRequest) -> CheckpointedQuery:
+        request = self.prepare(given)
         name, table = request.name, request.table
         before = self.operators.uids
         planned = self._planned(request)
@@ -196,7 +204,7 @@ class QueryStarter:
             sink.close()
             definition.sources.close()
             raise
-        self._started[name] = _Started(request, query, planned, transactional)
+        self._started[name] = _Started(given, query, planned, transactional)
         self.operators.started(definition.operators)
         self.protocol.handle(ScheduleStarted(runtime.random()))
         log.info("query started", guarantee=str(query.guarantee))
@@ -261,7 +269,7 @@ class QueryStarter:
 
     def _built_again(self, started: _Started, uid: str, tasks: int) -> _Plan:
         """Return another plan of a query, in which an operator has a number of tasks."""
-        request = started.request
+        request = self.prepare(started.request)
         if request.build is None:
             raise _not_rescaled(
                 uid,

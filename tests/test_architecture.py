@@ -20,6 +20,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "conformance", "face", "testing"),
     ("coordinator",),
+    ("upgrade",),
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "state_questions", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
@@ -50,6 +51,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "adopt": ("coordinator.adopt",),
     "export": ("coordinator.export",),
     "replicas": ("coordinator.replication",),
+    "upgrade": ("coordinator.upgrade",),
     "command line": ("coordinator.cli", "coordinator.face"),
     "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
     "test kits": ("coordinator.conformance", "storage.conformance", "coordinator.testing", "state.testing"),
@@ -65,6 +67,7 @@ MEET: dict[tuple[str, str], str] = {
     ): "it says which sources are known, and replicate() takes a registry",
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "replicas"): "replicate()",
+    ("coordinator.coordinator", "upgrade"): "it runs given batches where that was asked for",
     ("coordinator.keyed_operators", "aggregates"): "aggregate() and aggregate_batches()",
     ("coordinator.operators", "aggregates"): "the same",
     ("coordinator.query_starter", "aggregates"): "what aggregate_batches returned is computed batch by batch",
@@ -78,6 +81,8 @@ MEET: dict[tuple[str, str], str] = {
     ("command line", "page and metrics"): "the same",
     ("command line", "state as tables"): "the same",
     ("connectors", "state as tables"): "changes of a state are a source",
+    ("upgrade", "aggregates"): "what aggregate_batches returned may write by itself",
+    ("upgrade", "state as tables"): "the name of the source that it refuses",
     ("export", "state as tables"): "a state becomes Parquet",
     ("replicas", "aggregates"): "of an aggregate, results are replicated",
     ("replicas", "connectors"): "it reads a source of changes, and may write messages with a registry",
@@ -141,6 +146,7 @@ TIME_OF_DAY = {
     "coordinator.cli.top": "it is for people",
     "coordinator.cli.ui": "it is for people",
     "state.host.snapshot_manager": "it is for people",
+    "coordinator.upgrade.rerun": "it is for people",
     "state.reader.feed": "it is for people",
     "state.writer.savepoint_writer": "it is for people",
 }
@@ -370,6 +376,7 @@ def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
         name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
     ] == [
         "coordinator.cli.readers",
+        "coordinator.upgrade.rerun",
         "state.reader.feed",
         "state.writer.savepoint_writer",
         "storage.checkpoints.collect",

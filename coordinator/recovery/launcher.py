@@ -273,28 +273,17 @@ class Launcher:
         self._ticks.watch(uids, run.directory, definition.facts)
         # Before the run begins: its first batch may have committed when it is followed.
         first = progress.newest_committed(run.logs()) + 1
-        location = definition.sink.location
-        run.spark = start_spark(
-            definition.writer,
-            location=run.location,
-            query_id=run.query_id,
-            proof=self._proof,
-            table=definition.table,
-            query_name=definition.facts.query_name or definition.name,
-            output=None if location is None else str(location),
-            stateful=bool(definition.operators),
-            after_batch=TakenBatches(run, self._protocol).check if is_followed(definition) else None,
-        )
+        spark = self._start_in_spark(run, query_name=definition.facts.query_name or definition.name)
         try:
             if definition.table is not None:
                 # Spark has made it just now; it is long before the first batch.
                 definition.sink.mark(definition.name, self._owner, self._proof)
-            query.runs_as(run.spark)
+            query.runs_as(spark)
             self._watcher.run_begun(run)
             metrics.starting += runtime.monotonic() - began
             run.follower = runtime.thread(
                 target=carried(self._follow),
-                args=(run, run.spark, first, metrics),
+                args=(run, spark, first, metrics),
                 name=f"chandy-{query.name}",
             )
             run.follower.start()
@@ -302,6 +291,23 @@ class Launcher:
             # Nobody watches it, so nobody would stop it.
             self.stop_in_spark(run)
             raise
+
+    def _start_in_spark(self, run: Run, *, query_name: str, once: bool = False) -> StreamingQuery:
+        definition = run.definition
+        location = definition.sink.location
+        run.spark = start_spark(
+            definition.writer,
+            location=run.location,
+            query_id=run.query_id,
+            proof=self._proof,
+            table=definition.table,
+            query_name=query_name,
+            output=None if location is None else str(location),
+            stateful=bool(definition.operators),
+            after_batch=TakenBatches(run, self._protocol).check if is_followed(definition) else None,
+            once=once,
+        )
+        return run.spark
 
     def stop(self, run: Run) -> None:
         """Stop a run at once."""

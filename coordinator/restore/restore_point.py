@@ -105,13 +105,13 @@ class RestoredQuery:
     """Whether every byte of it was read in the store."""
 
 
-def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
+def choose(catalog: Catalog, restore: str | int | RestorePoint) -> RestorePoint | None:
     """Return the checkpoint or savepoint that a user wants to restore, None if there is nothing to restore.
 
     Args:
         catalog: the pipeline's catalog.
         restore: "none", or what ``locate.find`` takes: an id, or the URI of a savepoint. "latest" is the newest, or
-            what a user chose before if no checkpoint has completed since.
+            what a user chose before if no checkpoint has completed since. Or one that was found already.
 
     Raises:
         NothingHereError: there is none.
@@ -119,6 +119,8 @@ def choose(catalog: Catalog, restore: str | int) -> RestorePoint | None:
         DamagedError, SchemaTooNewError: its manifest cannot be read.
         InvalidPlaceError: the URI names no store.
     """
+    if isinstance(restore, RestorePoint):
+        return restore
     if restore == NONE:
         return None
     if restore == LATEST and not (chosen := catalog.chosen()):

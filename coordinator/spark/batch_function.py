@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...storage.ids import BatchId
 from ...storage.logs import logger
-from .plan import field
+from .plan import field, set_field
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,9 +45,7 @@ def followed(writer: DataStreamWriter, after: AfterBatch | None) -> Iterator[Non
     try:
         yield
     finally:
-        holder = java.getClass().getDeclaredField(_FIELD)
-        holder.setAccessible(True)
-        holder.set(java, given)
+        set_field(java, _FIELD, given)
 
 
 def take_all(rows: DataFrame) -> None:

@@ -246,6 +246,21 @@ def field(instance: Any, name: str) -> Any:
     return found.get(instance)
 
 
+def set_field(instance: Any, name: str, value: Any) -> None:
+    """Set a private field of a Java object."""
+    found = instance.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    found.set(instance, value)
+
+
+def without_sink(writer: DataStreamWriter) -> DataStreamWriter:
+    """Return a writer of the same rows, in the same output mode and under the same name, that writes nowhere yet."""
+    other, name = writer._df.writeStream, _get(field(writer._jwrite, "extraOptions"), "queryName")
+    for one in ("outputMode", "trigger"):
+        set_field(other._jwrite, one, field(writer._jwrite, one))
+    return other if name is None else other.queryName(name)
+
+
 def _get(options: Any, name: str) -> str | None:
     value = options.get(name)
     return str(value.get()) if value.isDefined() else None

@@ -11,7 +11,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ..errors import WriterError
 from .batch_function import AfterBatch, followed
 from .local_path import is_local, local_path
-from .plan import field
+from .plan import field, set_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,6 +53,7 @@ def start(
     output: str | None = None,
     stateful: bool = False,
     after_batch: AfterBatch | None = None,
+    once: bool = False,
 ) -> StreamingQuery:
     """Start the writer's query with ``location`` as its checkpoint directory.
 
@@ -73,6 +74,8 @@ def start(
             planned adaptively, unless the user has set that: an operator has as many partitions as tasks, and
             adaptive planning takes a tenth of the time of a small batch.
         after_batch: called once the writer's ``foreachBatch`` function has taken a batch; see ``followed``.
+        once: whether it runs the batch that is planned and has not committed, and no other; its own trigger is for
+            other starts.
 
     Raises:
         FencedError: there is a successor. The query does not run.
@@ -86,10 +89,17 @@ def start(
     wanted = {ADAPTIVE: "false"} if stateful else {}
     if is_local(location) and (output is None or is_local(output)):
         wanted[FILE_MANAGER] = LOCAL_FILE_MANAGER
-    with _lock, _options_restored(writer), followed(writer, after_batch), _unless_set(spark, wanted):
+    with (
+        _lock,
+        _restored(writer, "extraOptions", "trigger"),
+        followed(writer, after_batch),
+        _unless_set(spark, wanted),
+    ):
         writer.option("checkpointLocation", location)
         if query_name is not None:
             writer.queryName(query_name)
+        if once:
+            writer.trigger(once=True)
         # Preparing it may have taken longer than a successor waits.
         proof.check_now()
         try:
@@ -137,16 +147,16 @@ def _await_sources(query: StreamingQuery) -> None:
 
 
 @contextmanager
-def _options_restored(writer: DataStreamWriter) -> Iterator[None]:
-    # Spark cannot remove an option. The map that has the options is immutable.
+def _restored(writer: DataStreamWriter, *names: str) -> Iterator[None]:
+    """Have fields of a writer as they were, once the ``with`` is over. What they hold is immutable."""
+    # Spark cannot remove an option.
     java = writer._jwrite
-    options = field(java, "extraOptions")
+    before = {name: field(java, name) for name in names}
     try:
         yield
     finally:
-        holder = java.getClass().getDeclaredField("extraOptions")
-        holder.setAccessible(True)
-        holder.set(java, options)
+        for name, value in before.items():
+            set_field(java, name, value)
 
 
 @contextmanager

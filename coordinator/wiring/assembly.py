@@ -49,6 +49,7 @@ from ..protocol.balance import wanted_owners
 from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
+from ..recovery.given_batches import BatchLauncher, BatchSupervisor
 from ..recovery.launcher import Launcher
 from ..recovery.recovery_state import RecoveryStateMachine
 from ..recovery.runs import Runs
@@ -56,6 +57,7 @@ from ..recovery.supervisor import Supervisor
 from ..restore import restore_point
 from ..restore.adoptions import Adoptions
 from ..restore.local_recovery import LocalRecovery
+from ..restore.restore_point import RestorePoint
 from ..savepoint_target import SavepointTargets
 from ..sinks.owner import SinkOwner
 from ..spark import session
@@ -109,12 +111,14 @@ def assemble(
     name: str,
     storage: str,
     config: CheckpointConfig,
-    restore: str | int,
+    restore: str | int | RestorePoint,
     permit: Permit,
     watch: Watch,
     closing: ExitStack,
     stand_by: StandBy | None,
     within: FenceProof | None,
+    *,
+    given_batches: bool = False,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
 
@@ -123,11 +127,12 @@ def assemble(
         name: of the pipeline.
         storage: URI where checkpoints go.
         config: how to checkpoint and restart.
-        restore, permit: as for ``CheckpointCoordinator``.
+        restore, permit: as for ``CheckpointCoordinator``; or a checkpoint of another storage to restore.
         watch: begins to watch the pipeline from outside.
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
+        given_batches: whether its queries run no batches but those that they are given.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -149,7 +154,7 @@ def assemble(
     closing.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
-    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions)
+    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, given_batches)
     anchors = _anchors(spark, name, supervisor.is_interrupted)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
@@ -237,7 +242,7 @@ def _take_over(
     driver: Driver,
     catalog: Catalog,
     found: FoundPipeline,
-    restore: str | int,
+    restore: str | int | RestorePoint,
     permit: Permit,
     runs: Runs,
     closing: ExitStack,
@@ -300,14 +305,16 @@ def _supervisor(
     host: LocalHost | None,
     ticks: Ticks,
     adoptions: Adoptions,
+    given_batches: bool,
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
+    supervisors, launchers = (BatchSupervisor, BatchLauncher) if given_batches else (Supervisor, Launcher)
     config = driver.config
     ending = runtime.flag()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, ending)
-    return Supervisor(
+    return supervisors(
         state=RecoveryStateMachine(config.restart.tracker(), runtime.random),
-        launcher=Launcher(
+        launcher=launchers(
             directories=driver.directories,
             runs=runs,
             cache=driver.files,

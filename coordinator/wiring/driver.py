@@ -40,6 +40,7 @@ from ..hosts.local_host import is_here
 from ..observer import Observer, Watch
 from ..restore.query_directories import QueryDirectories
 from ..restore.remote_directories import RemoteDirectories
+from ..restore.restore_point import RestorePoint
 from ..spark import session
 from ..spark.executors import check_executors
 from ..spark.hadoop_folder import HadoopFolder
@@ -172,7 +173,9 @@ class Driver:
             raise SessionStoppedError
 
 
-def check_session(spark: SparkSession, uri: str, config: CheckpointConfig, restore: str | int) -> None:
+def check_session(
+    spark: SparkSession, uri: str, config: CheckpointConfig, restore: str | int | RestorePoint
+) -> None:
     """Have executors run this Python, and check that they and the driver reach what both need.
 
     Args:
@@ -190,6 +193,8 @@ def check_session(spark: SparkSession, uri: str, config: CheckpointConfig, resto
     places = {"the checkpoints": uri}
     if isinstance(restore, str) and is_chosen(restore):
         places["the savepoint to restore"] = restore
+    elif isinstance(restore, RestorePoint):
+        places["the checkpoint to restore"] = restore.root
     check_reach(str(spark.sparkContext.master), places, shared=config.shared)
 
 

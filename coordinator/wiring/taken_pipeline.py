@@ -123,7 +123,7 @@ class FoundPipeline:
     completed: tuple[Manifest, ...]
 
 
-def look(catalog: Catalog, restore: str | int) -> FoundPipeline:
+def look(catalog: Catalog, restore: str | int | RestorePoint) -> FoundPipeline:
     """Choose the checkpoint to restore, and read what else there is."""
     ids = catalog.list_ids()
     point = restore_point.choose(catalog, restore)
@@ -132,9 +132,13 @@ def look(catalog: Catalog, restore: str | int) -> FoundPipeline:
     return FoundPipeline(ids, point, restore_point.known(catalog, chosen))
 
 
-def is_chosen(restore: str | int) -> bool:
+def is_chosen(restore: str | int | RestorePoint) -> bool:
     """Return whether a user has named the checkpoint or savepoint to restore."""
     return restore not in (restore_point.LATEST, restore_point.NONE)
+
+
+def _text(chosen: str | int | RestorePoint) -> str:
+    return chosen.root if isinstance(chosen, RestorePoint) else str(chosen)
 
 
 @attrs.frozen
@@ -144,8 +148,8 @@ class PipelineTakeover:
     name: str
     catalog: Catalog
     config: CheckpointConfig
-    restore: str | int
-    """As for ``CheckpointCoordinator``."""
+    restore: str | int | RestorePoint
+    """As for ``CheckpointCoordinator``, or a checkpoint of another storage."""
     clock: Callable[[], float]
     java: Process
     """The session's JVM."""
@@ -265,7 +269,7 @@ class PipelineTakeover:
             watch=watch,
             record=record,
             permits=permits,
-            chosen=str(self.restore) if chosen else "",
+            chosen=_text(self.restore) if chosen else "",
         )
         taken.drop_claimed(generation.generation - 1)
         return taken
@@ -279,7 +283,7 @@ class PipelineTakeover:
         self.catalog.confirm(made)
         return attrs.evolve(generation, next_id=CheckpointId(made.id + 1))
 
-    def _restored_in_turn(self, won: Won) -> str | int:
+    def _restored_in_turn(self, won: Won) -> str | int | RestorePoint:
         """Return what a standby restores: what it was told to, unless those that it has followed have got further."""
         if won.followed is None:
             return self.restore

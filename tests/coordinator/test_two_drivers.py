@@ -311,7 +311,7 @@ class Session:
 def test_a_driver_that_is_frozen_around_the_start_of_a_query_leaves_none_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    for setting in ("_options_restored", "_unless_set", "followed"):
+    for setting in ("_restored", "_unless_set", "followed"):
         monkeypatch.setattr(starting, setting, lambda *_: nullcontext())
     world = World(tmp_path)
     world.proof.check()

@@ -1,0 +1,353 @@
+"""A coordinator that runs batches of another pipeline, apart from it: each as it was, on the state of a checkpoint.
+
+It is a ``CheckpointCoordinator`` with a storage of its own. Of the other pipeline's storage it reads a checkpoint or a
+savepoint, and pins it as any reader does. Its sinks write nowhere, nothing that is told to others leaves it, and its
+queries run the batches alone that ``conduct`` gives them, on a thread beside the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+from typing_extensions import override
+
+from ...state.reader.names import FORMAT as CHANGES
+from ...storage import runtime
+from ...storage.checkpoints.batch_record import BatchRecord, Digest
+from ...storage.checkpoints.locate import Located
+from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.proof import Unshared
+from ...storage.errors import ChandyError, StoreFailedError
+from ...storage.ids import BatchId, CheckpointId
+from ...storage.logs import carried, logger
+from ...storage.long_waits import told_if_slow
+from ..batch_aggregate import BatchWriter
+from ..config import CheckpointConfig
+from ..errors import GivenBatchError, WriterError
+from ..execution.executor import CheckpointExecutor
+from ..permit import Permit
+from ..query_starter import QueryRequest
+from ..recovery.given_batches import BatchSupervisor
+from ..recovery.restart import NoRestart
+from ..recovery.supervisor import Supervisor
+from ..restore.restore_point import RestorePoint
+from ..savepoints import Savepoints
+from ..sinks.two_phase import staging
+from ..sinks.two_phase.contract import TwoPhaseSink
+from ..sources.query_sources import QuerySources
+from ..sources.reader import SourceReader
+from ..spark import plan
+from ..spark.local_path import is_local
+from ..spark.writer_facts import WriterFacts
+from ..wiring.taken_pipeline import TakenPipeline
+from .nowhere import Nowhere, kept
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logger(__name__)
+
+_SINK: Final = "sink"
+"""The uid of what takes the rows of a query that writes by a sink of Spark's."""
+_BATCH_SECONDS: Final = 3600.0
+_CHECKPOINT_SECONDS: Final = 600.0
+_JOIN_SECONDS: Final = 60.0
+_PROOF: Final = Unshared()
+"""Nobody can succeed a reader whose name is new in each life."""
+
+
+@attrs.frozen
+class BatchOutcome:
+    """What a batch has given."""
+
+    outputs: Mapping[str, Digest]
+    """What went out, by the uid of the sink; empty if the query writes by itself."""
+    rows: tuple[str, ...] = ()
+    """Keys of the Parquet files with the rows, in the store that keeps them."""
+
+
+class ReadSources(QuerySources):
+    """Sources that are read for others: nobody is told how far."""
+
+    @override
+    def completed(self, directory: Path, batch: BatchId) -> None:
+        return
+
+
+Conduct = Callable[["Rerun"], None]
+
+
+class Rerun:
+    """What a coordinator is told to do instead of leading its pipeline, and the handle of whoever gives it batches."""
+
+    def __init__(
+        self,
+        start: Located,
+        storage: str,
+        conduct: Conduct,
+        *,
+        pipeline: str | None = None,
+        rows: str | None = None,
+        may_write: bool = False,
+        tells: bool = False,
+        is_awaited: bool = True,
+    ) -> None:
+        """Say what to do. Nothing is read or written before a coordinator takes it.
+
+        Args:
+            start: the checkpoint or savepoint behind which the batches begin.
+            storage: URI of the storage for checkpoints of its own.
+            conduct: gives the batches, on a thread of its own that begins with the coordinator. When it returns or
+                fails, the queries end.
+            pipeline: name of the coordinator's own pipeline in ``storage``; None: that of the checkpoint.
+            rows: URI of a store for the rows of batches, as Parquet; None: rows are not kept.
+            may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
+            tells: whether the page, the events and the traces of the program's configuration are its own.
+            is_awaited: whether a program that stops its coordinator waits until all batches have been given.
+        """
+        self.start = start
+        self.storage = storage
+        self.pipeline = pipeline or start.manifest.pipeline
+        self.error: Exception | None = None
+        """By which ``conduct`` has ended."""
+        self._conduct = conduct
+        self._rows = rows
+        self._may_write = may_write
+        self._tells = tells
+        self._is_awaited = is_awaited
+        self._pins = Pins(start.store, f"rerun-{runtime.token()[:12]}")
+        self._changed = runtime.condition()
+        self._names: set[str] = set()
+        self._is_complete = False
+        """Whether the program starts no more queries."""
+        self._is_over = runtime.flag()
+        self._thread = runtime.thread(target=carried(self._run), name="chandy-rerun")
+
+    # --- called by the coordinator --------------------------------------------------------------------------
+
+    def config(self, given: CheckpointConfig) -> CheckpointConfig:
+        """Return how the coordinator checkpoints: when it is told to, on this machine, and for nobody else."""
+        silent: dict[str, Any] = {} if self._tells else {"page": None, "on_event": None, "traces": False}
+        has_local = given.work_dir is not None and is_local(given.work_dir)
+        return attrs.evolve(
+            given,
+            interval=None,
+            interval_during_backlog=None,
+            restart=NoRestart(),
+            savepoints=Savepoints(),
+            standbys=0,
+            work_dir=given.work_dir if has_local else None,
+            changelog=False,
+            record_batches=True,
+            **silent,
+        )
+
+    @staticmethod
+    def permit(given: Permit | None) -> Permit:
+        """Return what the start may give up: as the program says, but that savepoints stay whose they are."""
+        return attrs.evolve(given or Permit(), claim=None)
+
+    def point(self) -> RestorePoint:
+        """Pin the checkpoint, and return it as the coordinator restores it."""
+        return self._point(self.start)
+
+    def prepared(self, request: QueryRequest) -> QueryRequest:
+        """Return what is started of a query: the same, with sinks that write nowhere.
+
+        Raises:
+            WriterError: it writes by itself.
+        """
+        if request.sink is not None:
+            given = (request.sink,) if isinstance(request.sink, TwoPhaseSink) else tuple(request.sink)
+            return attrs.evolve(request, sink=[Nowhere(sink.uid, self._rows) for sink in given])
+        made = request.writer if request.build is None else request.build()
+        assert made is not None, "there is a writer or a function that returns one"
+        if isinstance(made, BatchWriter) or _writes_by_itself(made):
+            if not self._may_write:
+                raise _writes(request.name)
+            return attrs.evolve(request, adopt=None, writer=made, build=None)
+        return attrs.evolve(
+            request,
+            writer=plan.without_sink(made),
+            build=None,
+            sink=Nowhere(_SINK, self._rows),
+            table=None,
+            adopt=None,
+        )
+
+    @staticmethod
+    def sources(
+        known: Callable[[WriterFacts, SourceReader], QuerySources], facts: WriterFacts, reader: SourceReader
+    ) -> QuerySources:
+        """Return what is known of the sources of a query. They are told nothing.
+
+        Raises:
+            WriterError: one cannot be read a second time.
+        """
+        if any(source.name == CHANGES for source in facts.sources):
+            raise WriterError(
+                f"query {reader.query!r} cannot run batches again",
+                "sources that keep what they had",
+                f"{CHANGES!r}, whose pipeline keeps checkpoints for its one reader",
+                "run the batches of the other queries, in a program without this one",
+            )
+        return ReadSources(known(facts, reader).sources)
+
+    def begin(self, supervisor: Supervisor, executor: CheckpointExecutor, own: TakenPipeline) -> None:
+        """Begin to give batches, with what runs them."""
+        assert isinstance(supervisor, BatchSupervisor), "the coordinator was assembled for given batches"
+        self._supervisor = supervisor
+        self._executor = executor
+        self._catalog = own.catalog
+        self._thread.start()
+
+    def started(self, query: str) -> None:
+        """Take in that the program has started a query."""
+        with self._changed:
+            self._names.add(query)
+            self._changed.notify_all()
+
+    def await_end(self) -> None:
+        """Wait until all batches have been given, because the program is about to stop its coordinator."""
+        with self._changed:
+            self._is_complete = True
+            self._changed.notify_all()
+        if self._is_awaited:
+            self._is_over.wait()
+
+    def cancel(self) -> None:
+        """Wait for nothing: the program has failed."""
+        self._is_awaited = False
+
+    def close(self) -> None:
+        """End, now that no query runs any more."""
+        self._is_awaited = False
+        self.await_end()
+        self._thread.join(_JOIN_SECONDS)
+
+    def release(self) -> None:
+        """Have the other pipeline keep nothing any more for this one."""
+        try:
+            self._pins.release(_PROOF)
+        except (ChandyError, OSError) as error:
+            log.warning(
+                "a pin of a checkpoint is left; `chandy readers` can release it",
+                reader=self._pins.reader,
+                error=str(error),
+            )
+
+    # --- called by whoever gives batches --------------------------------------------------------------------
+
+    @property
+    def queries(self) -> frozenset[str]:
+        """The queries that the program has started."""
+        with self._changed:
+            return frozenset(self._names)
+
+    def await_queries(self, names: Sequence[str]) -> None:
+        """Wait until the program has started certain queries.
+
+        Raises:
+            GivenBatchError: it stops without them.
+        """
+        with told_if_slow(log, "the program to start its queries", queries=", ".join(names)), self._changed:
+            self._changed.wait_for(lambda: not self._missing(names) or self._is_complete)
+            if left := self._missing(names):
+                raise GivenBatchError(
+                    "batches cannot be run",
+                    f"a program that starts query {left[0]!r}",
+                    f"one that has started {', '.join(map(repr, sorted(self._names))) or 'none'}",
+                    "keep the names of queries; what a version drops on purpose has no batches to compare",
+                )
+
+    def restore(self, located: Located) -> None:
+        """Have all queries go on behind another checkpoint or savepoint, in place of what they stand behind.
+
+        Raises:
+            ChandyError: it cannot be restored; a subclass says why.
+        """
+        before = self.start
+        point = self._point(located)
+        self._supervisor.go_to(point)
+        self.start = located
+        if before.store.uri == located.store.uri:
+            self._pins.release_before(located.manifest.id, _PROOF)
+
+    def run(self, query: str, record: BatchRecord, timeout: float = _BATCH_SECONDS) -> BatchOutcome:
+        """Run a batch, the next one of a query, and return what it has given.
+
+        Args:
+            query: its name; its program must start it, which is waited for.
+            record: the batch.
+            timeout: seconds to wait for its commit.
+
+        Raises:
+            GivenBatchError, SourceLostError, ChandyError: as ``BatchSupervisor.run_batch``.
+        """
+        self.await_queries([query])
+        directory = self._supervisor.run_batch(query, record, timeout)
+        staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) or {}
+        return BatchOutcome({}, kept(staged.get(record.batch, ())))
+
+    def checkpoint(self, timeout: float = _CHECKPOINT_SECONDS) -> Located:
+        """Take a checkpoint behind the batches that have run, in the storage of its own.
+
+        Raises:
+            CheckpointError: it has failed.
+            TimeoutError: it takes too long.
+        """
+        taken = self._executor.request(CheckpointKind.MANUAL).result(timeout)
+        return Located(self._catalog.read(CheckpointId(taken.id)), self._catalog.store)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._conduct(self)
+        except Exception as error:  # noqa: BLE001 (whoever has asked for it looks at it)
+            self.error = error
+            log.warning("no more batches are run", error=str(error))
+        for query in self._supervisor.queries:
+            try:
+                # What the program waits for has come to its end.
+                self._supervisor.stop_query(query.name)
+            except Exception as error:  # noqa: BLE001 (the program is to end all the same)
+                log.warning("cannot end a query", query=query.name, error=str(error))
+        self._is_over.set()
+
+    def _missing(self, names: Sequence[str]) -> list[str]:
+        return sorted(set(names) - self._names)
+
+    def _point(self, located: Located) -> RestorePoint:
+        """Pin a checkpoint, and return it as one of another storage: none of its output is published."""
+        manifest = located.manifest
+        if manifest.kind is not CheckpointKind.SAVEPOINT:
+            try:
+                manifest = self._pins.hold(manifest.id, runtime.time())
+            except (StoreFailedError, PermissionError) as error:
+                log.info(
+                    "the checkpoint is not pinned, because nothing can be written beside it", error=str(error)
+                )
+        queries = tuple(attrs.evolve(query, outputs=()) for query in manifest.queries)
+        # It stands apart from the chain of checkpoints of its own, as savepoints do.
+        apart = attrs.evolve(manifest, kind=CheckpointKind.SAVEPOINT, queries=queries)
+        return RestorePoint(apart, located.store.uri)
+
+
+def _writes_by_itself(writer: DataStreamWriter) -> bool:
+    plan.check_writer(writer)
+    return plan.chosen_sink(writer).partition(" ")[0].lower() in ("foreachbatch", "foreach")
+
+
+def _writes(query: str) -> WriterError:
+    return WriterError(
+        f"query {query!r} cannot run batches again",
+        "a query that writes by a sink, which can be left out",
+        "a function of foreachBatch or foreach, which writes by itself",
+        "say that it may (may_write, or --may-write on the command line) if it writes nothing that others read, or "
+        "leave the query out",
+    )
