@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,6 +27,7 @@ from .errors import CoordinatorStoppedError, ReplicaError
 from .execution.polls import Poll, Polls
 from .graceful_stop import GracefulStop, QueriesAtRest
 from .keyed_operators import KeyedOperators
+from .leadership.heir import Inheritance
 from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .operators import name_taken
@@ -46,7 +47,7 @@ from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
 from .upgrade.requested import requested
-from .wiring.assembly import assemble
+from .wiring.assembly import Assembly, assemble, assemble_again
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._storage = storage
         self._config = config or CheckpointConfig()
         self._permit = permit or Permit()
+        self._within = within
         self._replicas: dict[str, Replica] = {}
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
@@ -122,21 +124,33 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
-                self._config, self._permit = rerun.config(self._config), rerun.permit(permit)
             parts = assemble(
                 spark,
                 rerun.pipeline if rerun else self._pipeline,
                 rerun.storage if rerun else storage,
-                self._config,
+                rerun.config(self._config) if rerun else self._config,
                 rerun.point() if rerun else restore,
-                self._permit,
-                self._watch,
+                rerun.permit(permit) if rerun else self._permit,
+                partial(self._watch, rerun.config(self._config) if rerun else self._config),
                 closing,
                 None if rerun else stand_by,
                 within,
                 given_batches=rerun is not None,
             )
             self._closing = closing.pop_all()
+        self._use(parts, {})
+        if rerun is not None:
+            rerun.begin(parts.supervisor, parts.executor, parts.pipeline, self._lead)
+
+    def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
+        """Run the pipeline by these parts from now on.
+
+        Args:
+            parts: wired and running.
+            known: what users have of queries that other parts have run, by name.
+        """
+        rerun = self._rerun
+        self._parts = parts
         self._taken = parts.pipeline
         self._executor = parts.executor
         self._supervisor = parts.supervisor
@@ -144,8 +158,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._lookup = parts.lookup
         self._adopter = parts.adopter
         self._starter = QueryStarter(
-            spark=spark,
-            config=self._config,
+            spark=self._spark,
+            config=parts.ground.driver.config,
             pipeline=parts.pipeline,
             operators=parts.operators,
             adopt=parts.adopter.begin,
@@ -154,6 +168,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
             prepare=rerun.prepared if rerun else as_given,
+            known=known,
         )
         self._offering = Offering(
             parts.pipeline.catalog,
@@ -162,19 +177,47 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             may_begin=lambda: self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        if within is None:
+        if rerun is None and self._within is None:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
-            self._closing.callback(Polls.begin(looks).close)
+            parts.closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
         parts.observe(self)
-        if rerun is not None:
-            rerun.begin(parts.supervisor, parts.executor, parts.pipeline)
 
-    def _watch(self, closing: ExitStack) -> Monitoring:
-        config = self._config
+    def _lead(self, inherited: Inheritance) -> None:
+        """Lead the pipeline whose shadow this has been; users keep what they have of its queries.
+
+        Raises:
+            ChandyError: it cannot. The queries have ended with that.
+        """
+        requests, known = self._starter.requests, {query.name: query for query in self.queries}
+        with named(pipeline=self._pipeline), self._changing:
+            for query in known.values():
+                query.suspend()
+            try:
+                self._check_running()
+                parts = assemble_again(
+                    self._parts,
+                    self._pipeline,
+                    self._storage,
+                    self._config,
+                    self._permit,
+                    inherited,
+                    [request.name for request in requests if request.build is not None],
+                    self._closing,
+                )
+                self._rerun = None
+                self._use(parts, known)
+                for request in requests:
+                    self._start(request)
+            except Exception as error:
+                for query in known.values():
+                    query.fail(error)
+                raise
+
+    def _watch(self, config: CheckpointConfig, closing: ExitStack) -> Monitoring:
         return Monitoring.begin(
             self._pipeline, closing, page=config.page, on_event=config.on_event, traces=config.traces
         )
@@ -223,11 +266,15 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         request = QueryRequest(
             name=name, writer=writer, build=build, sink=sink, table=table, reads=tuple(reads), adopt=adopt
         )
-        with self._growing(), named(query=name):
+        with self._growing():
+            return self._start(request)
+
+    def _start(self, request: QueryRequest) -> CheckpointedQuery:
+        with named(query=request.name):
             query = self._starter.start(request)
             query.measured_by(self._lookup.batches)
             if self._rerun is not None:
-                self._rerun.started(name)
+                self._rerun.started(request.name)
             return query
 
     def rescale(self, operator: str, parallelism: int | None, timeout: Duration = "1 min") -> None:

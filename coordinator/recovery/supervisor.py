@@ -235,17 +235,21 @@ class Supervisor:
         """All queries, in the order in which they were started."""
         return tuple(self._queries.values())
 
-    def start(self, definition: Definition) -> CheckpointedQuery:
+    def start(self, definition: Definition, known: CheckpointedQuery | None = None) -> CheckpointedQuery:
         """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there.
+
+        Args:
+            definition: the query.
+            known: what its user has of it; None: nothing yet.
 
         Raises:
             PipelineFailedError: the pipeline has failed for good before.
         """
         with self._changing:
             self._check_not_failed()
-            query = CheckpointedQuery(
-                definition, self.stop_query, partial(self._state.queries.of, definition.name), self._deciding
-            )
+            life = partial(self._state.queries.of, definition.name)
+            begin = CheckpointedQuery if known is None else known.go_on
+            query = begin(definition, self.stop_query, life, self._deciding)
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
