@@ -75,6 +75,8 @@ class Running:
     """Spark's id of the application."""
     spark_ui: str
     """Address of Spark's own pages; empty if there are none."""
+    followed: Store | None = None
+    """That of the pipeline whose batches it runs; None: it runs its own."""
 
 
 class Observer(Protocol):

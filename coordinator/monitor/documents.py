@@ -27,6 +27,7 @@ from ..protocol.statistics import (
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
+from ..verdict import ShadowVerdict
 from ..version import __version__
 from .facts import Facts, QueryFacts, Unpublished
 from .health import troubles
@@ -82,6 +83,8 @@ class Overview:
     shards_with_standby: int
     unpublished: Mapping[str, Unpublished]
     replicas: Mapping[str, ReplicaStatus]
+    shadows: Mapping[str, ShadowVerdict]
+    """What those have found that run its batches beside it, by name."""
     recoveries: Mapping[str, int]
 
     @classmethod
@@ -114,6 +117,7 @@ class Overview:
             shards_with_standby=facts.standbys,
             unpublished=facts.unpublished,
             replicas=facts.replicas,
+            shadows=facts.shadows,
             recoveries=facts.recoveries,
         )
 

@@ -22,8 +22,10 @@ from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
 from ..recovery.metrics import RecoveryMetrics
 from ..replica_status import ReplicaStatus
+from ..verdict import ShadowVerdict
 from .activity import Activity, QueryActivity
 from .journaling import JournalWriter
+from .shadow_look import ShadowLook
 from .state_sizes import OperatorSize, StateSizes
 from .trend_keeper import TrendKeeper
 from .trends import Trends
@@ -136,6 +138,8 @@ class Facts:
     """How long the latest of them took, up to the first commit; None: not known yet."""
     replicas: Mapping[str, ReplicaStatus] = attrs.field(factory=dict)
     """By name."""
+    shadows: Mapping[str, ShadowVerdict] = attrs.field(factory=dict)
+    """What those have found that run its batches beside it, by name."""
     work: Mapping[str, OperatorMetrics] = attrs.field(factory=dict)
     """What each operator has done since this driver leads, by uid."""
     channels: tuple[ChannelRecord, ...] = ()
@@ -193,6 +197,7 @@ class Observed:
     clock: Callable[[], float]
     began: float
     activity: Activity
+    shadows: ShadowLook
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
 
     def facts(self) -> Facts:
@@ -210,6 +215,7 @@ class Observed:
         return attrs.evolve(
             facts,
             replicas={status.name: status for status in statuses},
+            shadows={verdict.shadow: verdict for verdict in self.shadows.known},
             channels=base.channels if base else (),
             home=self.home,
         )

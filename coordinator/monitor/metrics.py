@@ -258,6 +258,7 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
         {(name,): one.checkpoint for name, one in facts.replicas.items()},
         ["replica"],
     )
+    yield from _of_shadows(make, facts)
     yield make.counter(
         "chandy_recoveries",
         "Starts and restarts of queries, by how they went on.",
@@ -269,6 +270,40 @@ def _of_queries(make: _Families, facts: Facts) -> Iterator[Metric]:
         "From the detection of the latest failure, or the start, to the first commit after it.",
         {(): facts.recovery_seconds},
         [],
+    )
+
+
+def _of_shadows(make: _Families, facts: Facts) -> Iterator[Metric]:
+    shadows = {(name,): one for name, one in facts.shadows.items()}
+    yield make.gauge(
+        "chandy_shadow_equal",
+        "Whether all that a shadow has compared was equal.",
+        {labels: float(one.is_equal) for labels, one in shadows.items()},
+        ["shadow"],
+    )
+    yield make.gauge(
+        "chandy_shadow_batches",
+        "Batches that a shadow has run and compared, in all of its lives.",
+        {labels: float(one.batches) for labels, one in shadows.items()},
+        ["shadow"],
+    )
+    yield make.gauge(
+        "chandy_shadow_batches_skipped",
+        "Batches that a shadow has passed over.",
+        {labels: float(one.skipped) for labels, one in shadows.items()},
+        ["shadow"],
+    )
+    yield make.gauge(
+        "chandy_shadow_batches_behind",
+        "Batches that a shadow is behind its leader.",
+        {labels: float(one.behind) for labels, one in shadows.items()},
+        ["shadow"],
+    )
+    yield make.gauge(
+        "chandy_shadow_updated_timestamp_seconds",
+        "When a shadow has written last what it has found.",
+        {labels: one.updated_at for labels, one in shadows.items()},
+        ["shadow"],
     )
 
 

@@ -19,6 +19,7 @@ from .activity import Activity
 from .announcer import Announcer
 from .facts import Home, Observed
 from .journaling import JournalWriter
+from .shadow_look import ShadowLook
 from .trend_keeper import TrendKeeper
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ class Monitoring:
         self._activity = Activity(
             lambda: running.supervisor.queries, running.metrics_by_host, self._trends.add
         )
+        self._shadows = ShadowLook(running.followed or running.store)
         if self._server is None:
             return lambda: None
-        return Polls.begin(self._activity.looks()).close
+        return Polls.begin(self._activity.looks() | self._shadows.looks()).close
 
     def pass_orders_to(self, orders: Orders) -> None:
         """Answer for the pipeline from now on."""
@@ -114,7 +116,15 @@ class Monitoring:
         )
         self._server.routes.tell(
             Observed(
-                orders, running, self._journal, self._trends, home, self._clock, self._began, self._activity
+                orders,
+                running,
+                self._journal,
+                self._trends,
+                home,
+                self._clock,
+                self._began,
+                self._activity,
+                self._shadows,
             )
         )
 

@@ -79,6 +79,8 @@ def _parameters(place: str, types_: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _schema(type_: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a type; those of classes go into ``schemas``."""
+    # An id is a number of its own kind.
+    type_ = getattr(type_, "__supertype__", type_)
     origin, of = get_origin(type_), get_args(type_)
     if type_ is Any:
         return {}

@@ -16,6 +16,8 @@ from ..assigned_shard import AssignedShard
 from ..protocol.statistics import History, Statistics
 from ..protocol.totals import PhaseSeconds
 from ..recovery.metrics import RecoveryMetrics
+from ..verdict import ShadowVerdict
+from ..verdicts import read_verdicts
 from .facts import Facts, Home, QueryFacts
 from .state_sizes import StateSizes
 from .trend_keeper import read_trends
@@ -31,6 +33,8 @@ class StoredPipeline:
     _ids: list[CheckpointId] = attrs.field(factory=list, init=False)
     _manifests: list[Manifest] = attrs.field(factory=list, init=False)
     """The manifests of the checkpoints, oldest first."""
+    _verdicts: list[ShadowVerdict] = attrs.field(factory=list, init=False)
+    """What shadows have found."""
     _trouble: str = attrs.field(default="", init=False)
     """Why the store could not be read; empty if it could."""
     _sizes: StateSizes = attrs.field(factory=StateSizes, init=False)
@@ -79,6 +83,7 @@ class StoredPipeline:
             recoveries={},
             recovery_seconds=None,
             channels=newest.channels if newest else (),
+            shadows={verdict.shadow: verdict for verdict in self._verdicts},
             home=Home(storage=self.catalog.store.uri),
         )
 
@@ -125,6 +130,7 @@ class StoredPipeline:
                 if ids != self._ids:
                     self._manifests = sorted(self.catalog.readable(), key=lambda one: one.id)
                     self._ids = ids
+                self._verdicts = read_verdicts(self.catalog.store)
                 self._trouble = ""
             except (ChandyError, OSError) as error:
                 # A store that is away for a moment: what was read before is shown with it.

@@ -187,7 +187,7 @@ class StateComparison:
         Raises:
             StateTypeError: stored bytes do not fit the state's record.
         """
-        for piece in _pieces(self._candidates(old, new)):
+        for piece in pieces(self._candidates(old, new)):
             yield from (item for item, differs in zip(piece, self._differ(piece), strict=True) if differs)
 
     def _candidates(self, old: Sequence[Rdict], new: Sequence[Rdict]) -> Iterator[Item]:
@@ -325,6 +325,7 @@ def _extends(old: list[str], new: list[str]) -> bool:
     return old[:common] == new[:common]
 
 
-def _pieces(items: Iterator[T]) -> Iterator[list[T]]:
+def pieces(items: Iterator[T]) -> Iterator[list[T]]:
+    """Yield items in lists of as many as are decoded at a time."""
     while piece := list(islice(items, _PIECE)):
         yield piece

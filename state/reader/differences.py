@@ -5,11 +5,10 @@ A shard is downloaded only if its files differ. Memory holds the state of one ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
-from rocksdict import Rdict
 
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import OperatorRecord, StateKind
@@ -19,7 +18,16 @@ from ..format import keyspace
 from ..format.packing import Packing
 from ..format.schema import from_json
 from ..format.values import StateName
-from .comparing import Change, Item, StateComparison, opened_pair, same_files, same_schema, shard_pairs
+from .comparing import (
+    Change,
+    Item,
+    StateComparison,
+    opened_pair,
+    pieces,
+    same_files,
+    same_schema,
+    shard_pairs,
+)
 from .plain_values import decoded_key, moment, rows_of
 from .stored import MODES, TIMERS
 
@@ -77,8 +85,22 @@ class OperatorDifferences:
     states: tuple[StateDifferences, ...]
 
 
+Ignored = Callable[[str, str], Collection[str]]
+"""Returns the fields of a state that may differ, by the operator's uid and the state's name."""
+
+
+def _nothing(operator: str, state: str) -> Collection[str]:
+    return ()
+
+
 def compare(
-    old: Located, new: Located, *, operator: str | None = None, state: str | None = None, limit: int = 20
+    old: Located,
+    new: Located,
+    *,
+    operator: str | None = None,
+    state: str | None = None,
+    limit: int = 20,
+    ignored: Ignored = _nothing,
 ) -> Iterator[OperatorDifferences]:
     """Compare the state of the operators in two checkpoints, one operator after the other.
 
@@ -92,6 +114,7 @@ def compare(
         operator: uid of the only operator to compare.
         state: name of the only state to compare; "$timers": timers.
         limit: the most differences to show of each state; all are counted.
+        ignored: returns fields that may differ. An item that differs in nothing else is no difference.
 
     Raises:
         NoSuchStateError: neither checkpoint has such an operator or such a state.
@@ -107,7 +130,7 @@ def compare(
     for uid, records in both.items():
         chosen = [name for name in names[uid] if name in known]
         if chosen:
-            yield _Operator(uid, (old.store, new.store), records).compare(chosen, limit)
+            yield _Operator(uid, (old.store, new.store), records, ignored).compare(chosen, limit)
 
 
 def _chosen(option: str, wanted: str | None, there: list[str]) -> list[str]:
@@ -135,6 +158,7 @@ class _Operator:
     uid: str
     stores: tuple[Store, Store]
     records: tuple[OperatorRecord | None, OperatorRecord | None]
+    ignored: Ignored
 
     def compare(self, names: Sequence[str], limit: int) -> OperatorDifferences:
         old, new = self.records
@@ -148,7 +172,10 @@ class _Operator:
             read += sum(handle is not None for shards in pair for handle in shards)
             with opened_pair(self.stores, pair) as (before, after):
                 for state, differences in zip(states, found, strict=True):
-                    _compare(state, before, after, differences, limit)
+                    items = state.differing(before, after)
+                    if ignored := self.ignored(self.uid, state.name):
+                        items = _without(ignored, state, items)
+                    _add(differences, state, items, limit)
         some = old or new
         assert some is not None, "one of the checkpoints has the operator"
         return OperatorDifferences(
@@ -167,12 +194,25 @@ class _Operator:
         return None if same_schema(old.key_schema, new.key_schema) else Change.CHANGED
 
 
-def _compare(
-    state: StateComparison, old: Sequence[Rdict], new: Sequence[Rdict], found: StateDifferences, limit: int
-) -> None:
-    """Add the differences of a state between databases."""
+def _without(ignored: Collection[str], state: StateComparison, items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items that differ in other fields than these, too."""
+
+    def rest(values: dict[str, Any] | None) -> dict[str, Any] | None:
+        return values and {name: value for name, value in values.items() if name not in ignored}
+
+    for piece in pieces(items):
+        old, new = state.values(piece, "old"), state.values(piece, "new")
+        yield from (
+            item
+            for item, was, now in zip(piece, old, new, strict=True)
+            if item.change is not Change.CHANGED or rest(was) != rest(now)
+        )
+
+
+def _add(found: StateDifferences, state: StateComparison, items: Iterator[Item], limit: int) -> None:
+    """Add differences of a state."""
     shown: list[Item] = []
-    for item in state.differing(old, new):
+    for item in items:
         found.count(item.change)
         if len(found.shown) + len(shown) < limit:
             shown.append(item)

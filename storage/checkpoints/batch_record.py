@@ -7,9 +7,10 @@ file of the query's handle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import add
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -25,6 +26,7 @@ RECORDS_FILE: Final = f"{BATCHES}/records.json"
 _COUNT: Final[Any] = attrs.validators.ge(0)
 _DIGITS: Final = 32
 _MODULUS: Final = 1 << 4 * _DIGITS
+_COLUMN_MODULUS: Final = 1 << 64
 
 
 @attrs.frozen
@@ -34,14 +36,22 @@ class Digest:
     rows: int = attrs.field(default=0, validator=_COUNT)
     sum: str = attrs.field(default="0" * _DIGITS, validator=attrs.validators.matches_re(r"[0-9a-f]{32}"))
     """The 128-bit sum of the rows' hashes, in hex."""
+    columns: dict[str, str] = attrs.field(factory=dict)
+    """By column the 64-bit sum of its values' hashes, in hex, which tells where rows differ that nobody has kept. Empty
+    if nobody took them."""
 
     @classmethod
-    def of(cls, rows: int, total: int) -> Digest:
-        """Return the digest of so many rows whose hashes have this sum."""
-        return cls(rows, f"{total % _MODULUS:0{_DIGITS}x}")
+    def of(cls, rows: int, total: int, columns: Mapping[str, int] = MappingProxyType({})) -> Digest:
+        """Return the digest of so many rows, with the sum of their hashes, and perhaps those of columns."""
+        sums = {name: f"{sum % _COLUMN_MODULUS:016x}" for name, sum in columns.items()}
+        return cls(rows, f"{total % _MODULUS:0{_DIGITS}x}", sums)
 
     def __add__(self, other: Digest) -> Digest:
-        return Digest.of(self.rows + other.rows, int(self.sum, 16) + int(other.sum, 16))
+        columns = {
+            name: int(self.columns.get(name, "0"), 16) + int(other.columns.get(name, "0"), 16)
+            for name in {**self.columns, **other.columns}
+        }
+        return Digest.of(self.rows + other.rows, int(self.sum, 16) + int(other.sum, 16), columns)
 
 
 def total(digests: Iterable[Digest]) -> Digest:

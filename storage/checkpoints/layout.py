@@ -29,8 +29,9 @@ PINS = "pins/"
 LOST = "lost/"
 """Records of the files that sources of queries have lost and still need."""
 SHADOWS = "shadows/"
-"""What shadows of a pipeline keep: each life of one has a folder of its own, which is never used again. A shadow that
-takes the pipeline over leaves its state there, and checkpoints of the pipeline name it."""
+"""What the shadows of a pipeline write: to its leader, these are another program's objects. Each life of one keeps its
+state in a folder of its own, which is never used again: if it takes the pipeline over, the pipeline's checkpoints name
+what is there."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -42,6 +43,22 @@ CLAIM = "claim"
 OWNER = "owner"
 """Key in a savepoint's folder of the record which pipeline has claimed it."""
 CLAIMED = "claimed/"
+
+
+def verdict_key(shadow: str) -> str:
+    """Key of what a shadow has found in all of its lives."""
+    return f"{SHADOWS}{shadow}/verdict.json"
+
+
+def verdict_of(key: str) -> str | None:
+    """Return the shadow whose verdict has this key; None if it is another object."""
+    match = _VERDICT.fullmatch(key)
+    return match[1] if match else None
+
+
+def difference_key(shadow: str, name: str) -> str:
+    """Key of the file with what differs in one comparison."""
+    return f"{SHADOWS}{shadow}/differences/{name}.parquet"
 
 
 def claimed_key(generation: int) -> str:
@@ -67,6 +84,16 @@ def driver_key(generation: int) -> str:
 def lease_key(generation: int) -> str:
     """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
     return f"{GENERATIONS}{generation}.lease.json"
+
+
+def switch_key(shadow: str) -> str:
+    """Key of the order that a shadow takes its pipeline over."""
+    return f"{SHADOWS}{shadow}/switch.json"
+
+
+def switch_answer_key(shadow: str) -> str:
+    """Key of what has become of the order."""
+    return f"{SHADOWS}{shadow}/switch.answer.json"
 
 
 def asked_key(generation: int) -> str:
@@ -264,6 +291,7 @@ _SHARED = re.compile(rf"(?:{SHADOWS}[^/]+/)?{SHARED}")
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
+_VERDICT = re.compile(rf"{SHADOWS}([^/]+)/verdict\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")

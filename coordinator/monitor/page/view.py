@@ -104,6 +104,18 @@ class ReplicaRow:
 
 
 @attrs.frozen
+class ShadowRow:
+    """A shadow, and what it has found."""
+
+    name: str
+    state: str
+    batches: str
+    behind: str
+    verdict: str
+    example: str
+
+
+@attrs.frozen
 class RecoveryRow:
     """A start or restart."""
 
@@ -154,6 +166,7 @@ class OverviewPage:
     operators: tuple[OperatorRow, ...] = ()
     machines: tuple[MachineRow, ...] = ()
     replicas: tuple[ReplicaRow, ...] = ()
+    shadows: tuple[ShadowRow, ...] = ()
     checkpoints: tuple[CheckpointRow | FoldedRow, ...] = ()
     phases: tuple[str, ...] = ()
     """What is drawn of them."""
@@ -213,6 +226,7 @@ def overview(
             for name in sorted({*facts.hosts, *facts.shards})
         ),
         replicas=tuple(_replicas(facts)),
+        shadows=tuple(_shadows(facts)),
         checkpoints=rows,
         phases=drawn_in(rows),
         recoveries=_recoveries(recoveries),
@@ -335,6 +349,19 @@ def _replicas(facts: Facts) -> Iterator[ReplicaRow]:
             one.format,
             "runs" if one.is_active else ended,
             "none yet" if one.checkpoint is None else str(one.checkpoint),
+        )
+
+
+def _shadows(facts: Facts) -> Iterator[ShadowRow]:
+    for name, one in sorted(facts.shadows.items()):
+        why = first_line(one.because)
+        yield ShadowRow(
+            name,
+            f"{one.phase.value}: {why}" if why else one.phase.value,
+            f"{one.batches:,}",
+            f"{one.behind:,}",
+            one.says,
+            one.first.example if one.first else "",
         )
 
 

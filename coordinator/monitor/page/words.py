@@ -35,6 +35,8 @@ WORDS: Final = {
     "shards": "The parts into which operators divide their keys. Each has a RocksDB of its own on a state host.",
     "state hosts": "Processes beside executors that keep shards.",
     "replica": "A table or topic outside that follows the state of an operator, from checkpoint to checkpoint.",
+    "shadow": "Another version of the program, which runs the same batches beside this one and is compared.",
+    "verdict": "Whether all output and state was equal, or since which batch not.",
     "channel": "What one query writes and another one reads. A checkpoint cuts it for both at one place.",
     "rows a second": "Rows from sources (filled) and to sinks (line), where the sink says. Batches that run again "
     "count again.",

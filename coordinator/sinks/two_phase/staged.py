@@ -98,7 +98,13 @@ class StagedRows:
 
 def batches_of(files: Iterable[FileRef]) -> tuple[int, ...]:
     """Return the numbers of the batches whose rows are in staged files, ascending; not those of other files."""
-    return tuple(sorted({int(found[1]) for file in files if (found := _NAME.fullmatch(file.name))}))
+    return tuple(sorted({batch for file in files if (batch := batch_of(file)) is not None}))
+
+
+def batch_of(file: FileRef) -> int | None:
+    """Return the number of the batch whose rows are in a staged file; None if it is another file."""
+    found = _NAME.fullmatch(file.name)
+    return int(found[1]) if found else None
 
 
 def in_utc(rows: pa.Table) -> pa.Table:

@@ -8,9 +8,11 @@ from chandy.coordinator.monitor.state_sizes import OperatorSize
 from chandy.coordinator.protocol.life import LifePhase, QueryPhase
 from chandy.coordinator.protocol.totals import PhaseSeconds, Totals
 from chandy.coordinator.replica_status import ReplicaStatus
+from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.state.rpc.messages import DiskSpace
 from chandy.state.rpc.metrics import OperatorMetrics
 from chandy.storage.checkpoints.manifest import ChannelRecord, TopicPartition, UnreadFiles
+from chandy.storage.ids import BatchId, CheckpointId
 from chandy.storage.store import StoreRequests
 
 ACTIVITY = QueryActivity(8, 1200, 4.5, 1234.5, 30.0, 900.0)
@@ -73,6 +75,27 @@ FACTS = Facts(
             checkpoint=39,
             is_active=True,
             error=None,
+        )
+    },
+    shadows={
+        "next": ShadowVerdict(
+            shadow="next",
+            pipeline="p",
+            phase=Phase.FOLLOWS,
+            batches=1200,
+            differing=1,
+            findings=(
+                Finding(
+                    kind=Kind.STATE,
+                    query="totals",
+                    batch=BatchId(53),
+                    checkpoint=CheckpointId(9),
+                    what="state 'total' of operator 'totals'",
+                    says="1 keys with other values",
+                    example="carrier=<b>AA</b>: leader has total=5, shadow has total=6",
+                ),
+            ),
+            behind=3,
         )
     },
 )

@@ -67,6 +67,10 @@ SPEAKS: dict[str, list[tuple[str, int, dict[str, str]]]] = {
     "ChandyOutputWaits": [
         ("the target is away", 30, {'chandy_unpublished_oldest_timestamp_seconds{query="a"}': "60x60"})
     ],
+    "ChandyShadowDiffers": [("something differs", 30, {'chandy_shadow_equal{shadow="s"}': "1x20 0x40"})],
+    "ChandyShadowFallsBehind": [
+        ("it is slow", 40, {'chandy_shadow_batches_skipped{shadow="s"}': "0x20 9x40"})
+    ],
     "ChandyReplicaStopped": [("it has ended", 30, RUNS | {'chandy_replica_active{replica="r"}': "0x60"})],
     "ChandyReplicaFallsBehind": [
         (
@@ -101,8 +105,10 @@ WELL = RUNS | {
     'chandy_replica_active{replica="r"}': "1x600",
     "chandy_checkpoint_last_completed_id": "2+1x600",
     'chandy_replica_checkpoint{replica="r"}': "0+1x600",
+    'chandy_shadow_equal{shadow="s"}': "1x600",
+    'chandy_shadow_batches_skipped{shadow="s"}': "0x600",
 }
-"""A pipeline that is well: a leader and a standby, two queries of which one idles, a replica."""
+"""A pipeline that is well: a leader and a standby, two queries of which one idles, a replica, a shadow."""
 
 
 def series(values: dict[str, str]) -> list[dict[str, str]]:

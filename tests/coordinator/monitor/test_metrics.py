@@ -48,6 +48,11 @@ def test_the_figures_are_those_of_the_facts() -> None:
     assert found["chandy_checkpoint_phase_seconds_total", "collecting"] == 2.0
     assert found["chandy_replica_active", "warehouse"] == 1.0
     assert found["chandy_replica_checkpoint", "warehouse"] == 39.0
+    assert found["chandy_shadow_equal", "next"] == 0.0
+    assert (found["chandy_shadow_batches", "next"], found["chandy_shadow_batches_behind", "next"]) == (
+        1200,
+        3,
+    )
     assert found["chandy_checkpoint_size_bytes",] == 5000.0
     assert found["chandy_query_active", "totals"] == 1.0
     assert found["chandy_query_committed_batch", "totals"] == 7.0

@@ -94,6 +94,11 @@ def test_it_has_the_checkpoints_the_shards_and_the_recoveries() -> None:
     told = page_of(attrs.evolve(FACTS, replicas={"warehouse": ended}))
     assert "postgres table has ended: <b>refused</b> none yet" in told.text
     assert "Replicas" not in page_of(attrs.evolve(FACTS, replicas={})).text
+    assert (
+        "next follows 1,200 3 differs since batch 53 of query 'totals': state 'total' of operator 'totals': "
+        "1 keys with other values carrier=<b>AA</b>: leader has total=5, shadow has total=6" in page.text
+    )
+    assert "Shadows" not in page_of(attrs.evolve(FACTS, shadows={})).text
     worked = page_of(attrs.evolve(FACTS, work={"totals": FACTS.work["delays"]}))
     assert "1,100 rows, 3 late, 1 into dead letters, in 4.0 s of all its tasks." in worked.text
     assert "input: 1.0 s own: 2.2 s state: 500 ms output: 250 ms" in worked.text

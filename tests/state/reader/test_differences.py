@@ -344,3 +344,24 @@ def test_every_value_fits_into_json(made: Checkpoints) -> None:
             {"n": "nan", "t": 2**62, "expires_at": f"{2**62} ms since 1970"},
         )
     ]
+
+
+def test_an_item_that_differs_only_in_ignored_fields_is_no_difference(made: Checkpoints) -> None:
+    times = StructType().add("n", LongType()).add("updated", LongType())
+    states = {name: StateRecord((to_json(times),)) for name in ("s", "t")}
+
+    def at(updated: int, n: int) -> dict[bytes, bytes]:
+        value = Packing([times], StateName("op", "s")).pack_row
+        same, other = value((1, updated), None), value((n, updated), None)
+        return {
+            value_prefix("s") + key("a"): same,
+            value_prefix("s") + key("b"): other,
+            value_prefix("t") + key("a"): same,
+        }
+
+    old, new = commit(made, 1, at(1, 7), states=states), commit(made, 2, at(2, 8), states=states)
+    found = only(
+        old, new, ignored=lambda operator, state: {"updated"} if (operator, state) == ("op", "s") else ()
+    )
+    assert shown(found) == [("changed", {"k": "b"}, {"n": 7, "updated": 1}, {"n": 8, "updated": 2})]
+    assert [state.total for state in found.states] == [1, 1, 0]

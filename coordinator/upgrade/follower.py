@@ -1,0 +1,448 @@
+"""Follows a leader: runs its batches, one after the other, and compares. All that it decides is in ``following``.
+
+It reads the leader's storage, and asks the leader nothing. What goes wrong here stays here: a storage that is away is
+waited for, a batch that fails is a finding, and a program that cannot go on ends with its verdict written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+import attrs
+
+from ...state.reader.differences import compare
+from ...storage import runtime
+from ...storage.checkpoints.batch_record import BatchRecord
+from ...storage.checkpoints.locate import Located
+from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.proof import Unshared
+from ...storage.checkpoints.restore import read_file
+from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
+from ...storage.ids import CheckpointId
+from ...storage.logs import carried, logger
+from ..errors import CheckpointError, PipelineFailedError, SessionEndedError
+from ..sources.errors import SourceLostError
+from ..verdict import Finding, Kind, Phase, ShadowVerdict
+from ..verdicts import ShadowStore
+from .following import CAUGHT_UP, CompareState, Following, Restore, RunBatch, Stage, Wait, stood_at
+from .ignoring import Ignored
+from .kept import Kept, differing_states, kept_rows, kept_state, says_of
+from .leader import FollowedPipeline, staged_files
+from .outputs import differing_outputs
+from .shadow import Shadow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .rerun import BatchOutcome
+
+log = logger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+"""How often the leader's storage is asked for new checkpoints."""
+_REST_SECONDS: Final = 0.2
+_AGAIN_SECONDS: Final = 5.0
+"""How long to wait for a storage that is away."""
+_TELL_SECONDS: Final = 1.0
+"""The verdict is written no more often than that, unless something differs."""
+_PROOF: Final = Unshared()
+"""A shadow's pins are its own, and keep checkpoints from nobody else."""
+
+
+class Engine(Protocol):
+    """Runs given batches: a ``Rerun``, whose docstrings say it all."""
+
+    start: Located
+
+    def await_queries(self, names: Sequence[str]) -> None:
+        """Wait until the program has started these queries."""
+        ...
+
+    def restore(self, located: Located) -> None:
+        """Have all queries go on behind another checkpoint."""
+        ...
+
+    def run(self, query: str, record: BatchRecord) -> BatchOutcome:
+        """Run a batch, the next one of a query."""
+        ...
+
+    def checkpoint(self) -> Located:
+        """Take a checkpoint behind the batches that have run."""
+        ...
+
+    def rest(self, seconds: float) -> bool:
+        """Wait, and return whether the program stops its coordinator."""
+        ...
+
+
+@attrs.frozen
+class Passed:
+    """A shadow at the cut of one of its leader's checkpoints."""
+
+    checkpoint: CheckpointId
+    """The leader's."""
+    own: Located
+    """Its own checkpoint at the same cut."""
+    verdict: ShadowVerdict
+
+
+@attrs.define(eq=False)
+class Follower:
+    """One life of a shadow. ``conduct`` is what its thread does."""
+
+    shadow: Shadow
+    leader: FollowedPipeline
+    keeps: ShadowStore
+    rows: Callable[[str], Iterator[pa.Table]]
+    """Returns the rows in a file that the engine has kept, by its key, and drops them."""
+    verdict: ShadowVerdict
+    on_difference: Callable[[Finding], object] = lambda _: None
+    """Called with what differs first in each comparison."""
+    on_passed: Callable[[Passed], bool] = lambda _: False
+    """Called at the cut of each checkpoint at which state was compared; whether that is the end of following."""
+    _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
+    """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
+    _over: runtime.Flag = attrs.field(factory=runtime.flag, init=False)
+    _following: Following = attrs.field(init=False)
+    _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
+    """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
+    _held: CheckpointId | None = attrs.field(default=None, init=False)
+    _compared_at: float = attrs.field(default=float("-inf"), init=False)
+    _told_at: float = attrs.field(default=float("-inf"), init=False)
+    _passes_over: str = attrs.field(default="", init=False)
+    """Why batches are about to be passed over."""
+    _trouble: str = attrs.field(default="", init=False)
+    """Why the leader's storage could not be read; empty if it could."""
+
+    @classmethod
+    def of(
+        cls,
+        shadow: Shadow,
+        pipeline: str,
+        leader: FollowedPipeline,
+        rows: Callable[[str], Iterator[pa.Table]],
+    ) -> Follower:
+        """Return a shadow that goes on with what it has found in its lives before."""
+        keeps = ShadowStore(leader.catalog.store, shadow.name)
+        known = keeps.read() or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        verdict = attrs.evolve(known, phase=Phase.STARTS, because="", ignored=shadow.ignore)
+        return cls(shadow, leader, keeps, rows, verdict)
+
+    @property
+    def pins(self) -> Pins:
+        """The leader's checkpoints that it keeps."""
+        return Pins(self.leader.catalog.store, reader_of(self.shadow.name))
+
+    def conduct(self, engine: Engine) -> None:
+        """Follow until the program ends, or it can not go on."""
+        queries = tuple(sorted(query.name for query in engine.start.manifest.queries))
+        begin_at = self.verdict.passed
+        self._following = Following(
+            queries,
+            self.shadow.most_behind,
+            begin_at,
+            self.verdict.skipped,
+            stood_at(self.verdict.stood, queries),
+        )
+        self._stands_at = engine.start.manifest.id
+        looking = runtime.thread(target=carried(self._look_on), name="chandy-shadow-looks")
+        try:
+            self._tell(Phase.STARTS)
+            engine.await_queries(queries)
+            self._look()
+            looking.start()
+            self._follow(engine)
+            self._tell(Phase.ENDED)
+        except BaseException as error:
+            self._tell(Phase.FAILED, str(error))
+            raise
+        finally:
+            self._over.set()
+
+    # --- the leader -----------------------------------------------------------------------------------------
+
+    def _look_on(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            stages = self.leader.stages()
+        except (StorageError, OSError) as error:
+            self._trouble = str(error)
+            return
+        self._trouble = ""
+        with self._lock:
+            self._following.see(stages)
+
+    # --- step by step ---------------------------------------------------------------------------------------
+
+    def _follow(self, engine: Engine) -> None:
+        while not engine.rest(0):
+            with self._lock:
+                step = self._following.next()
+            if isinstance(step, Wait):
+                is_told = not step.why and not self._trouble
+                self._tell(Phase.FOLLOWS if is_told else Phase.WAITS, step.why or self._trouble or CAUGHT_UP)
+                if engine.rest(_REST_SECONDS):
+                    return
+                continue
+            try:
+                if self._do(step, engine):
+                    return
+            except (StorageError, OSError, CheckpointError) as error:
+                # The storage is away, and may come back. What ran since the last checkpoint runs again.
+                with self._lock:
+                    self._following.interrupted()
+                self._stands_at = None
+                self._tell(Phase.WAITS, str(error))
+                if engine.rest(_AGAIN_SECONDS):
+                    return
+
+    def _do(self, step: Restore | RunBatch | CompareState, engine: Engine) -> bool:
+        """Carry a step out. Return whether that was the last one."""
+        if isinstance(step, Restore):
+            self._restore(step, engine)
+        elif isinstance(step, RunBatch):
+            self._run(step, engine)
+        else:
+            return self._compare(step, engine)
+        return False
+
+    def _restore(self, step: Restore, engine: Engine) -> None:
+        if not self._hold(step.stage):
+            return
+        if self._stands_at != step.stage.id:
+            self._stands_at = None
+            try:
+                engine.restore(self.leader.located(step.stage.id))
+            except (ObjectMissingError, DamagedError) as error:
+                self._lost(step.stage, error)
+                return
+            self._stands_at = step.stage.id
+        with self._lock:
+            before = self._following.skipped
+            self._following.restored(step)
+            has_skipped = self._following.skipped > before
+        if has_skipped:
+            self.verdict = attrs.evolve(self.verdict, skipped_because=self._passes_over or step.why)
+        self._passes_over = ""
+        self.pins.release_before(step.stage.id, _PROOF)
+        self._tell(Phase.FOLLOWS)
+
+    def _run(self, step: RunBatch, engine: Engine) -> None:
+        # If it is gone, its batches are compared all the same.
+        self._hold(step.stage)
+        began = runtime.monotonic()
+        self._stands_at = None
+        try:
+            outcome = self._outcome(step, engine)
+        except SourceLostError as error:
+            self._passes_over = str(error)
+            with self._lock:
+                self._following.failed(step)
+            return
+        except (PipelineFailedError, SessionEndedError, StorageError):
+            raise
+        except ChandyError as error:
+            self._passes_over = f"batch {step.record.batch} of query {step.query!r} failed"
+            with self._lock:
+                counts = self._following.failed(step)
+            if counts:
+                finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
+                self._took(self.verdict.failed(finding), [finding])
+            return
+        with self._lock:
+            counts = self._following.ran(step)
+        if counts:
+            found = self._differences(step, outcome)
+            took = runtime.monotonic() - began
+            self._took(self.verdict.ran(found, took, recorded=bool(step.record.outputs)), found)
+        else:
+            self._drop(outcome)
+
+    @staticmethod
+    def _outcome(step: RunBatch, engine: Engine) -> BatchOutcome:
+        """Run a batch. What fails once may have other reasons than the program."""
+        try:
+            return engine.run(step.query, step.record)
+        except (SourceLostError, PipelineFailedError, SessionEndedError, StorageError):
+            raise
+        except ChandyError as error:
+            log.warning(
+                "a batch has failed and runs again",
+                query=step.query,
+                batch=step.record.batch,
+                error=str(error),
+            )
+            return engine.run(step.query, step.record)
+
+    def _compare(self, step: CompareState, engine: Engine) -> bool:
+        if not self._hold(step.stage):
+            return False
+        is_due = runtime.monotonic() - self._compared_at >= self.shadow.compare_state_seconds
+        own = engine.checkpoint() if is_due else None
+        try:
+            found = list(self._differing_state(step.stage, own)) if own else []
+        except (ObjectMissingError, DamagedError) as error:
+            self._lost(step.stage, error)
+            return False
+        with self._lock:
+            counts = self._following.compared(step)
+        if not counts:
+            return False
+        self.pins.release_before(step.stage.id, _PROOF)
+        if own is None:
+            return False
+        self._compared_at = runtime.monotonic()
+        self._took(self.verdict.compared(found), found)
+        return self.on_passed(Passed(step.stage.id, own, self.verdict))
+
+    def _hold(self, stage: Stage) -> bool:
+        """Keep a checkpoint of the leader. Return whether it is still there."""
+        if self._held == stage.id:
+            return True
+        try:
+            self.pins.hold(stage.id, runtime.time())
+        except (ObjectMissingError, DamagedError) as error:
+            self._lost(stage, error)
+            return False
+        self._held = stage.id
+        return True
+
+    def _lost(self, stage: Stage, error: ChandyError) -> None:
+        log.warning("a checkpoint of the leader cannot be used", checkpoint=stage.id, error=str(error))
+        with self._lock:
+            self._following.lost(stage)
+
+    # --- comparing ------------------------------------------------------------------------------------------
+
+    def _differences(self, step: RunBatch, outcome: BatchOutcome) -> list[Finding]:
+        """Return how the output of a batch differs, and keep rows of it."""
+        if not step.record.outputs:
+            self._drop(outcome)
+            return []
+        ignored = self.shadow.ignored
+        differing = differing_outputs(step.record.outputs, outcome.outputs, ignored)
+        kept = self._kept_rows(step, outcome, differing, ignored)
+        return [
+            self._finding(Kind.OUTPUT, step, f"sink {uid!r}", kept[uid].says or says, kept[uid])
+            for uid, says in differing.items()
+        ]
+
+    def _kept_rows(
+        self, step: RunBatch, outcome: BatchOutcome, differing: dict[str, str], ignored: Ignored
+    ) -> dict[str, Kept]:
+        if not differing:
+            self._drop(outcome)
+            return {}
+        # All sinks of a query get the same rows.
+        ours = [table for key in outcome.rows for table in self.rows(key)]
+        keep = self.shadow.keep
+        return {
+            uid: kept_rows(self._leaders_rows(step, uid), ours, ignored.columns(uid), keep)
+            for uid in differing
+        }
+
+    def _leaders_rows(self, step: RunBatch, sink: str) -> list[pa.Table] | None:
+        """Return the leader's rows of a batch, from the checkpoint that has them; None: they cannot be read."""
+        import pyarrow.parquet as pq
+
+        located = self.leader.located(step.stage.id)
+        files = list(staged_files(located.manifest, step.query, sink, step.record.batch))
+        if not files:
+            return None
+        try:
+            return [pq.read_table(io.BytesIO(read_file(located.store, file))) for file in files]
+        except ObjectMissingError:
+            return None
+
+    def _differing_state(self, stage: Stage, own: Located) -> Iterator[Finding]:
+        """Yield how the state of each operator differs at the cut of a checkpoint, and keep some of it."""
+        ignored = self.shadow.ignored.fields
+        theirs = self.leader.located(stage.id)
+        for operator in compare(theirs, own, limit=self.shadow.keep, ignored=ignored):
+            if not (states := differing_states(operator)):
+                continue
+            kept = kept_state(operator.uid, states)
+            key = self.keeps.keep(f"checkpoint-{stage.id}-{operator.uid}", kept.parquet)
+            for state in states:
+                yield Finding(
+                    kind=Kind.STATE,
+                    query=operator.query,
+                    batch=stage.cut(operator.query),
+                    checkpoint=stage.id,
+                    what=f"state {state.name!r} of operator {operator.uid!r}",
+                    says=says_of(state),
+                    example=kept_state(operator.uid, [state]).example,
+                    kept=key,
+                )
+
+    def _finding(self, kind: Kind, step: RunBatch, what: str, says: str, kept: Kept | None = None) -> Finding:
+        key = ""
+        if kept is not None:
+            key = self.keeps.keep(
+                f"{step.query}-{step.record.batch}-{what.split()[-1].strip(chr(39))}", kept.parquet
+            )
+        return Finding(
+            kind=kind,
+            query=step.query,
+            batch=step.record.batch,
+            checkpoint=step.stage.id,
+            what=what,
+            says=says,
+            example=kept.example if kept else "",
+            kept=key,
+        )
+
+    def _drop(self, outcome: BatchOutcome) -> None:
+        for key in outcome.rows:
+            for _ in self.rows(key):
+                pass
+
+    # --- telling --------------------------------------------------------------------------------------------
+
+    def _took(self, verdict: ShadowVerdict, found: Sequence[Finding]) -> None:
+        self.verdict = verdict
+        for finding in found[:1]:
+            log.warning(
+                "the shadow differs",
+                query=finding.query,
+                batch=finding.batch,
+                what=finding.what,
+                how=finding.says,
+                example=finding.example,
+            )
+            self.on_difference(finding)
+        self._tell(Phase.FOLLOWS, force=bool(found))
+
+    def _tell(self, phase: Phase, because: str = "", *, force: bool = False) -> None:
+        with self._lock:
+            following = self._following
+            verdict = attrs.evolve(
+                self.verdict,
+                phase=phase,
+                because=because,
+                behind=following.behind,
+                skipped=following.skipped,
+                stood=following.stood,
+                passed=following.passed or self.verdict.passed,
+                leader_seconds_per_batch=self.leader.seconds_per_batch(),
+                updated_at=runtime.time(),
+            )
+        is_new = (verdict.phase, verdict.because) != (self.verdict.phase, self.verdict.because)
+        self.verdict = verdict
+        now = runtime.monotonic()
+        if force or is_new or now - self._told_at >= _TELL_SECONDS:
+            self._told_at = now
+            try:
+                self.keeps.write(verdict)
+            except (StorageError, OSError) as error:
+                log.warning("cannot write what the shadow has found; it tries again", error=str(error))
+
+
+def reader_of(shadow: str) -> str:
+    """Return the name by which a shadow keeps checkpoints of its leader."""
+    return f"shadow-{shadow}"
