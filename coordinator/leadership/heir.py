@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Final
 
 import attrs
 
@@ -14,14 +13,11 @@ from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.grafting import GraftError, graft
 from ...storage.checkpoints.layout import shadow_folder
 from ...storage.checkpoints.manifest import Manifest
-from ...storage.checkpoints.offers import AskedOffer, Offer, ask, offered
+from ...storage.checkpoints.offers import AskedOffer, Offer, ask, offered, withdraw
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
 log = logger(__name__)
-
-_POLL_SECONDS: Final = 0.05
-"""How often a shadow looks for the offer once it has asked."""
 
 
 @attrs.frozen
@@ -72,17 +68,32 @@ class Heir:
         self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds)
         ask(self.catalog.store, self._asked)
 
-    def await_offer(self, seconds: float) -> Offer | None:
-        """Wait for the offer; None if none comes in time, or another driver leads by now."""
+    def offered(self) -> Offer | None:
+        """Return what the driver offers; None: nothing yet, or no longer.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
         assert self._asked is not None, "it has asked"
-        until = runtime.monotonic() + seconds
-        while runtime.monotonic() < until:
-            if (found := offered(self.catalog.store, self._asked)) is not None:
-                return found
-            if self.catalog.newest_generation() != self._asked.generation:
-                return None
-            runtime.sleep(_POLL_SECONDS)
-        return None
+        return offered(self.catalog.store, self._asked)
+
+    def is_in_vain(self) -> bool:
+        """Return whether another driver leads by now than the one that was asked.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        assert self._asked is not None, "it has asked"
+        return self.catalog.newest_generation() != self._asked.generation
+
+    def give_up(self) -> None:
+        """Ask no longer, so that the driver goes on at once.
+
+        Raises:
+            StorageError: the store does not answer. The driver goes on when the time is up.
+        """
+        assert self._asked is not None, "it has asked"
+        withdraw(self.catalog.store, self._asked.generation)
 
     def claim(self, state: Manifest, now: float) -> Inheritance | None:
         """Claim the pipeline; None if it is offered no longer, or somebody else has claimed it.

@@ -85,7 +85,7 @@ class Offering:
             last = standstill.begin()
             self.proof.check_now()
             offer(self.catalog.store, Offer(request.generation, request.nonce, last))
-            self._await_claim(request.seconds)
+            self._await_claim(request)
             log.warning("the shadow did not come; the pipeline goes on", shadow=request.shadow)
         except FencedError as error:
             log.info("the pipeline is handed over", shadow=request.shadow, to=error.owner)
@@ -94,11 +94,13 @@ class Offering:
             log.warning("the pipeline cannot be handed over, and goes on", because=str(error))
         self._go_on(standstill, request)
 
-    def _await_claim(self, seconds: float) -> None:
-        """Return once the time is up; raise a ``FencedError`` once somebody has claimed the pipeline."""
-        until = runtime.monotonic() + seconds
+    def _await_claim(self, request: AskedOffer) -> None:
+        """Return once the time is up, or the shadow has given up; raise a ``FencedError`` once there is a claim."""
+        until = runtime.monotonic() + request.seconds
         while runtime.monotonic() < until and not self._interrupted.wait(_POLL_SECONDS):
             self.proof.check_now()
+            if asked(self.catalog.store, request.generation) != request:
+                return
 
     def _go_on(self, standstill: Standstill, request: AskedOffer) -> None:
         """Withdraw the offer, and let batches go on; a claim that has come meanwhile fences them, as ever."""

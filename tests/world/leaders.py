@@ -157,7 +157,10 @@ class Program:
                 heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0)
                 if catalog.leader(generation) is not None:
                     heir.ask(generation)
-                    if (offer := heir.await_offer(10.0)) is not None:
+                    until = runtime.monotonic() + 10.0
+                    while not (heir.is_in_vain() or heir.offered() or runtime.monotonic() > until):
+                        runtime.sleep(0.05)
+                    if (offer := heir.offered()) is not None:
                         state = self._state(catalog, offer)
                         if (inherited := heir.claim(state, runtime.time())) is not None:
                             taken = takeover.inherit(inherited, look(catalog, "latest"), attempt)
