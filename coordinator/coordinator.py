@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,18 +23,21 @@ from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
-from .errors import CoordinatorStoppedError, ReplicaError
-from .graceful_stop import GracefulStop
+from .errors import CoordinatorStoppedError
+from .execution.polls import Poll, Polls
+from .graceful_stop import GracefulStop, QueriesAtRest
 from .keyed_operators import KeyedOperators
+from .leadership.heir import Inheritance
+from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
-from .operators import name_taken
 from .permit import Permit
 from .protocol.events import DrainRequested
-from .protocol.life import Life
+from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
 from .query_starter import QueryRequest, QueryStarter, as_given
 from .recovery.metrics import RecoveryMetrics
+from .replicated import KeepsReplicas
 from .restore import restore_point
 from .sinks.recognition import sink_of
 from .sinks.two_phase.contract import TwoPhaseSink
@@ -44,15 +47,13 @@ from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
 from .upgrade.requested import requested
-from .wiring.assembly import assemble
+from .wiring.assembly import Assembly, assemble, assemble_again
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from .connectors.kafka.schema_registry import SchemaRegistry
-    from .replication.formats import Format
     from .replication.replica import Replica
     from .upgrade.rerun import Rerun
     from .upgrade.shadow import Shadow
@@ -64,7 +65,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators, StateQuestions):
+class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -116,6 +117,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._storage = storage
         self._config = config or CheckpointConfig()
         self._permit = permit or Permit()
+        self._within = within
         self._replicas: dict[str, Replica] = {}
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
@@ -126,15 +128,14 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
-                self._config, self._permit = rerun.config(self._config), rerun.permit(permit)
             parts = assemble(
                 spark,
                 rerun.pipeline if rerun else self._pipeline,
                 rerun.storage if rerun else storage,
-                self._config,
+                rerun.config(self._config) if rerun else self._config,
                 rerun.point() if rerun else restore,
-                self._permit,
-                self._watch,
+                rerun.permit(permit) if rerun else self._permit,
+                partial(self._watch, rerun.config(self._config) if rerun else self._config),
                 closing,
                 None if rerun else stand_by,
                 within,
@@ -142,6 +143,19 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
                 followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
+        self._use(parts, {})
+        if rerun is not None:
+            rerun.begin(parts.supervisor, parts.executor, parts.pipeline, self._lead)
+
+    def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
+        """Run the pipeline by these parts from now on.
+
+        Args:
+            parts: wired and running.
+            known: what users have of queries that other parts have run, by name.
+        """
+        rerun = self._rerun
+        self._parts = parts
         self._taken = parts.pipeline
         self._executor = parts.executor
         self._supervisor = parts.supervisor
@@ -149,8 +163,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         self._lookup = parts.lookup
         self._adopter = parts.adopter
         self._starter = QueryStarter(
-            spark=spark,
-            config=self._config,
+            spark=self._spark,
+            config=parts.ground.driver.config,
             pipeline=parts.pipeline,
             operators=parts.operators,
             adopt=parts.adopter.begin,
@@ -159,17 +173,56 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
             prepare=rerun.prepared if rerun else as_given,
+            known=known,
         )
+        self._offering = Offering(
+            parts.pipeline.catalog,
+            parts.pipeline.watch.proof,
+            standstill=partial(QueriesAtRest, parts.executor, parts.supervisor),
+            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            alone=self._growing,
+        )
+        if rerun is None and self._within is None:
+            looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
+            parts.closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
         self._savepoints = parts.savepoints
         parts.observe(self)
-        if rerun is not None:
-            rerun.begin(parts.supervisor, parts.executor, parts.pipeline)
 
-    def _watch(self, closing: ExitStack) -> Monitoring:
-        config = self._config
+    def _lead(self, inherited: Inheritance) -> None:
+        """Lead the pipeline whose shadow this has been; users keep what they have of its queries.
+
+        Raises:
+            ChandyError: it cannot. The queries have ended with that.
+        """
+        requests, known = self._starter.requests, {query.name: query for query in self.queries}
+        with named(pipeline=self._pipeline), self._changing:
+            for query in known.values():
+                query.suspend()
+            try:
+                self._check_running()
+                parts = assemble_again(
+                    self._parts,
+                    self._pipeline,
+                    self._storage,
+                    self._config,
+                    self._permit,
+                    inherited,
+                    [request.name for request in requests if request.build is not None],
+                    self._closing,
+                )
+                self._rerun = None
+                self._use(parts, known)
+                for request in requests:
+                    self._start(request)
+            except Exception as error:
+                for query in known.values():
+                    query.fail(error)
+                raise
+
+    def _watch(self, config: CheckpointConfig, closing: ExitStack) -> Monitoring:
         return Monitoring.begin(
             self._pipeline, closing, page=config.page, on_event=config.on_event, traces=config.traces
         )
@@ -218,11 +271,15 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
         request = QueryRequest(
             name=name, writer=writer, build=build, sink=sink, table=table, reads=tuple(reads), adopt=adopt
         )
-        with self._growing(), named(query=name):
+        with self._growing():
+            return self._start(request)
+
+    def _start(self, request: QueryRequest) -> CheckpointedQuery:
+        with named(query=request.name):
             query = self._starter.start(request)
             query.measured_by(self._lookup.batches)
             if self._rerun is not None:
-                self._rerun.started(name)
+                self._rerun.started(request.name)
             return query
 
     def rescale(self, operator: str, parallelism: int | None, timeout: Duration = "1 min") -> None:
@@ -282,86 +339,6 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             facts = plan.facts(writer, table=table)
             check(facts)
             return self._adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
-
-    # --- replicas -------------------------------------------------------------------------------------------
-
-    def replicate(
-        self,
-        operator: str,
-        *,
-        to: TwoPhaseSink | Sequence[TwoPhaseSink],
-        name: str,
-        state: str | None = None,
-        format: Format | None = None,
-        before: bool = False,
-        shards_per_batch: int | None = None,
-        registry: SchemaRegistry | None = None,
-    ) -> Replica:
-        """Keep a copy of a state in another system, which follows this pipeline from checkpoint to checkpoint.
-
-        The target gets the whole state first, and then what each checkpoint has changed, in the sink's transactions.
-        So whenever it is read, it equals the state at a checkpoint. If the pipeline goes back, it gets the changes that
-        lead back.
-
-        The replica is a pipeline of its own beside this one: no checkpoint waits for it, and it ends with this
-        coordinator. Call this in each life of the driver; the replica goes on where it was.
-
-        Args:
-            operator: uid of an operator of this pipeline.
-            to: a transactional sink, or several that get the same rows.
-            name: of the replica. Keep it across restarts, and after ``Replica.stop`` to go on.
-            state: its name; None: the only one; "$dead_letters": dead letters. Of an aggregate, results are replicated.
-            format: "table", "upsert", "debezium" or "changes", see the page on replication. None: what fits the sink:
-                "upsert" for Kafka, "table" for a sink that upserts, and else "changes".
-            before: whether "debezium" and "changes" have the value before, too.
-            shards_per_batch: how many shards are copied at a time at first; None: all.
-            registry: Kafka's messages are in Avro, and their schemas in this registry. None: messages are in JSON.
-
-        Raises:
-            PipelineNameError: there is no such operator or state, or the name is taken.
-            ReplicaError: the sink cannot hold a copy of the state, or has one in another form.
-            FencedError: another driver has taken the pipeline over, and its replicas with it.
-            ChandyError: the sink cannot be used; a subclass says which.
-        """
-        # Only a driver that replicates loads what reads state.
-        from .replication.replicating import Replicating
-
-        with self._growing():
-            if self._rerun is not None:
-                raise ReplicaError(
-                    f"replica {name!r} is not written",
-                    "a coordinator that leads",
-                    "one that runs batches again",
-                )
-            if name in {replica.name for replica in self.replicas}:
-                raise name_taken("replica", name)
-            start = Replicating(
-                type(self),
-                self._spark,
-                self._pipeline,
-                self._storage,
-                self._taken.catalog.store.uri,
-                self._config,
-                self._permit,
-                self._taken.watch.proof,
-            )
-            self._replicas[name] = start.replica(
-                self._operators.record(operator),
-                self._operators.aggregates(operator),
-                state=state,
-                to=(to,) if isinstance(to, TwoPhaseSink) else tuple(to),
-                name=name,
-                format=format,
-                before=before,
-                shards_per_batch=shards_per_batch,
-                registry=registry,
-            )
-            return self._replicas[name]
-
-    @property
-    def replicas(self) -> tuple[Replica, ...]:
-        """The replicas that have not been stopped, in the order in which they were started first."""
-        return tuple(replica for replica in self._replicas.values() if not replica.is_stopped)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -519,11 +496,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             self._rerun.await_end()
         with named(pipeline=self._pipeline), ExitStack() as held:
             target = None if savepoint is None else self._savepoints.uri(savepoint)
-            self._interrupt()
+            self._end_waits()
             with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
                 while not self._changing.acquire(timeout=_INTERRUPT_SECONDS):
                     # Again: what that thread waits for may have begun since.
-                    self._interrupt()
+                    self._end_waits()
             held.callback(self._changing.release)
             if self._executor.is_closed:
                 if target is not None:
@@ -541,6 +518,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions):
             self._closing.close()
             self._taken.drop_claimed(self._taken.generation.generation)
             return taken
+
+    def _end_waits(self) -> None:
+        """End what other threads wait for, because the pipeline is to be stopped."""
+        self._interrupt()
+        self._offering.interrupt()
 
     def __repr__(self) -> str:
         storage, status = self._taken.catalog.store.uri, self.life.phase.value

@@ -31,6 +31,7 @@ __all__ = [
     "IncompleteDirectoryError",
     "JavaEndedError",
     "NotRescaledError",
+    "NotSwitchedError",
     "PipelineFailedError",
     "PipelineNameError",
     "PipelineStateLostError",
@@ -59,6 +60,10 @@ __all__ = [
 
 class NotRescaledError(RefusedError):
     """Another number of tasks was to run an operator, and something came between."""
+
+
+class NotSwitchedError(RefusedError):
+    """A shadow was to take the pipeline over, and something came between."""
 
 
 class ConfigError(RefusedError):

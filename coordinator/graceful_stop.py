@@ -1,17 +1,27 @@
-"""The steps of a graceful stop: running batches commit, and a last checkpoint or a savepoint has them."""
+"""The steps of a graceful stop: running batches commit, and a last checkpoint or a savepoint has them.
+
+A stop that is to end again, if nobody takes the pipeline over, has the same steps.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import attrs
 
 from ..storage.checkpoints.manifest import CheckpointKind
+from ..storage.ids import CheckpointId
 from ..storage.logs import logger
 from .checkpoint import Checkpoint
-from .errors import ChandyError
+from .errors import ChandyError, NotSwitchedError
 from .execution.executor import CheckpointExecutor
+from .recovery.runs import Run
 from .recovery.supervisor import Supervisor
 
 log = logger(__name__)
+
+_STANDSTILL_SECONDS: Final = 60.0
+"""How long the running batches of a standstill may take, and then its checkpoint."""
 
 
 @attrs.frozen
@@ -78,3 +88,43 @@ class GracefulStop:
                 error=why,
             )
             return None
+
+
+@attrs.define
+class QueriesAtRest:
+    """Keeps the queries of a pipeline from running, until a shadow has taken it over. It is a ``Standstill``."""
+
+    executor: CheckpointExecutor
+    supervisor: Supervisor
+    _stopped: list[Run] = attrs.field(factory=list, init=False)
+
+    def begin(self) -> CheckpointId:
+        """Let the running batches commit, begin no other, and return the checkpoint that has all of them.
+
+        Raises:
+            CheckpointError, NotSwitchedError: there is none.
+        """
+        self._stopped = self.supervisor.stop_gracefully(
+            self.executor.protocol.downstream_first(), _STANDSTILL_SECONDS, for_good=False
+        )
+        batches = self.supervisor.current_batches()
+        if base := self.executor.protocol.read(lambda state: state.checkpoints.retained.base_with(batches)):
+            return base.id
+        asked = self.executor.request(CheckpointKind.MANUAL, is_final=True)
+        try:
+            return CheckpointId(asked.result(_STANDSTILL_SECONDS).id)
+        except TimeoutError as error:
+            raise NotSwitchedError(
+                "the shadow cannot take the pipeline over",
+                f"a last checkpoint within {_STANDSTILL_SECONDS:g} s",
+                "none",
+                "look at what holds it up by `chandy top`",
+            ) from error
+
+    def end(self) -> None:
+        """Start the queries again, with the batches after those.
+
+        Raises:
+            PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
+        """
+        self.supervisor.resume(self._stopped)

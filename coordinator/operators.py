@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -375,6 +375,21 @@ class Operators:
         finally:
             self._again, self._wanted = {}, {}
             self._forget_all_but(before)
+
+    def taken_over(self, restored: RestorePoint | None, built: Collection[str]) -> Operators:
+        """Return the operators of the same plans, for a coordinator that restores another checkpoint.
+
+        Args:
+            restored: the checkpoint.
+            built: names of the queries that make their operators again.
+        """
+        others = attrs.evolve(self, restored=restored)
+        others._made = {
+            uid: attrs.evolve(made, record=attrs.evolve(made.record, query=""))
+            for uid, made in self._made.items()
+            if made.record.query not in built
+        }
+        return others
 
     # --- records --------------------------------------------------------------------------------------------
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import attrs
 from pyspark.errors import PySparkException
 
 from ..storage import runtime
 from ..storage.checkpoints.manifest import OperatorRecord
-from .protocol.life import QueryLife
+from .protocol.life import QueryLife, QueryPhase
 from .sinks.guarantee import Guarantee
 from .sinks.sink import Sink
 from .sources.query_sources import QuerySources
@@ -70,6 +71,17 @@ class CheckpointedQuery:
             life: returns what it does.
             changed: notified when that is another one.
         """
+        self._run: StreamingQuery | None = None
+        self._ids = ("", "")
+        self._define(definition, stop, life, changed)
+
+    def _define(
+        self,
+        definition: Definition,
+        stop: Callable[[str], None],
+        life: Callable[[], QueryLife],
+        changed: runtime.Condition,
+    ) -> None:
         self.definition = definition
         self.guarantee: Guarantee = definition.sink.guarantee
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
@@ -77,8 +89,6 @@ class CheckpointedQuery:
         """Whether the user has stopped it. Then it does not restart with the pipeline."""
         self._state = StateProgress(definition.operators)
         self._stop = stop
-        self._run: StreamingQuery | None = None
-        self._ids = ("", "")
         self._life = life
         self._changed = changed
 
@@ -92,6 +102,30 @@ class CheckpointedQuery:
         """Record that a run has started; also of a query that had ended."""
         self._run = query
         self._ids = str(query.id), str(query.runId)
+
+    def suspend(self) -> None:
+        """Say that it restarts, whatever becomes of those who run it, until ``go_on`` or ``fail``."""
+        self._life = lambda: QueryLife(QueryPhase.RESTARTING)
+
+    def go_on(
+        self,
+        definition: Definition,
+        stop: Callable[[str], None],
+        life: Callable[[], QueryLife],
+        changed: runtime.Condition,
+    ) -> Self:
+        """Be run by others from now on, who say the same of it as of a new one."""
+        before = self._changed
+        self._define(definition, stop, life, changed)
+        with before:
+            before.notify_all()
+        return self
+
+    def fail(self, error: Exception) -> None:
+        """Say that it has ended, because those who were to run it cannot."""
+        self._life = lambda: QueryLife(QueryPhase.ENDED, error=error)
+        with self._changed:
+            self._changed.notify_all()
 
     def measured_by(self, batches: Callable[[OperatorRecord], Batches]) -> None:
         """Say who knows what the query's operators did in the latest batches."""
@@ -191,12 +225,23 @@ class CheckpointedQuery:
         Raises:
             ChandyError: the query failed and does not restart.
         """
-        with self._changed:
-            ended = self._changed.wait_for(lambda: not self.isActive, timeout)
-            error = self.life.error
+        until = None if timeout is None else runtime.monotonic() + timeout
+        while True:
+            changed = self._changed
+            with changed:
+                left = None if until is None else until - runtime.monotonic()
+                ended = changed.wait_for(partial(self._is_over_for, changed), left)
+                if self._changed is changed:
+                    break
+            # Others run it now.
+        error = self.life.error
         if error is not None:
             raise error
         return ended if timeout is not None else None
+
+    def _is_over_for(self, changed: runtime.Condition) -> bool:
+        """Whether whoever waits for a condition waits for nothing any more."""
+        return not self.isActive or self._changed is not changed
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until all data that is available now has been processed, also if the query restarts; for tests.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -132,8 +132,15 @@ class QueryStarter:
     supervisor: Supervisor
     prepare: Callable[[QueryRequest], QueryRequest]
     """Returns what is started of a query. Another life of it may start what the user has said."""
+    known: Mapping[str, CheckpointedQuery] = attrs.field(factory=dict)
+    """What users have of queries that a life before has started, by name."""
     _started: dict[str, _Started] = attrs.field(factory=dict, init=False)
     """By name."""
+
+    @property
+    def requests(self) -> tuple[QueryRequest, ...]:
+        """What a user has said of the queries that were started, in their order."""
+        return tuple(one.request for one in self._started.values())
 
     def start(self, request: QueryRequest) -> CheckpointedQuery:
         """Start a query for the first time.
@@ -198,7 +205,7 @@ class QueryStarter:
             channels = self.channels.add(definition)
             if transactional is not None and any(channel.writer == name for channel in channels):
                 transactional.take_nothing_back()
-            query = self.supervisor.start(definition)
+            query = self.supervisor.start(definition, self.known.get(name))
         except BaseException:
             self.channels.remove(name)
             sink.close()

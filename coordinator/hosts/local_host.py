@@ -82,11 +82,14 @@ def is_here(spark: SparkSession) -> bool:
 
 def local_host(spark: SparkSession, endpoint: Endpoint) -> LocalHost | None:
     """Return the state host of a session in local mode; None for any other session."""
-    if not is_here(spark):
-        return None
+    return LocalHost(endpoint, executor_root()) if is_here(spark) else None
+
+
+def executor_root() -> str:
+    """Return the root directory of the files of the executor in this process, by which its state host is found."""
     from pyspark import SparkFiles
 
-    return LocalHost(endpoint, SparkFiles.getRootDirectory())
+    return SparkFiles.getRootDirectory()
 
 
 def leave_to_tasks(query_id: str, operators: Iterable[OperatorRecord], failed: Callable[[str], None]) -> None:

@@ -235,17 +235,21 @@ class Supervisor:
         """All queries, in the order in which they were started."""
         return tuple(self._queries.values())
 
-    def start(self, definition: Definition) -> CheckpointedQuery:
+    def start(self, definition: Definition, known: CheckpointedQuery | None = None) -> CheckpointedQuery:
         """Start a query for the first time in this coordinator's life, from the restored checkpoint if it is there.
+
+        Args:
+            definition: the query.
+            known: what its user has of it; None: nothing yet.
 
         Raises:
             PipelineFailedError: the pipeline has failed for good before.
         """
         with self._changing:
             self._check_not_failed()
-            query = CheckpointedQuery(
-                definition, self.stop_query, partial(self._state.queries.of, definition.name), self._deciding
-            )
+            life = partial(self._state.queries.of, definition.name)
+            begin = CheckpointedQuery if known is None else known.go_on
+            query = begin(definition, self.stop_query, life, self._deciding)
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
@@ -309,7 +313,7 @@ class Supervisor:
         """Wait until a request for a query has ended. The caller holds no lock."""
         self._replanning.await_outcome(name, request)
 
-    def stop_gracefully(self, order: tuple[str, ...], timeout: float) -> list[Run]:
+    def stop_gracefully(self, order: tuple[str, ...], timeout: float, *, for_good: bool = True) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
 
         Args:
@@ -317,6 +321,7 @@ class Supervisor:
                 producer before that one is stopped.
             timeout: seconds to wait for all the batches together; what runs longer is stopped in its batch, which
                 then counts for nothing and runs again after a restore.
+            for_good: whether the queries have ended then; otherwise they are about to be started again.
         """
         self._decide(on.StopRequested())
         deadline = runtime.monotonic() + timeout
@@ -329,7 +334,8 @@ class Supervisor:
                 try:
                     run.await_running_batch(deadline)
                     self._launcher.stop(run)
-                    self._decide(on.QueryOver(name))
+                    if for_good:
+                        self._decide(on.QueryOver(name))
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
                     break
@@ -354,7 +360,7 @@ class Supervisor:
             withdrawn = self._decide(on.StopWithdrawn())
             try:
                 for run in stopped if not self._state.must_go_back else ():
-                    self._restart_in_place(run, "a stop that could not be carried through", self._clock())
+                    self._restart_in_place(run, "a stop that was not carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
                 self._fail_for_good(failed)

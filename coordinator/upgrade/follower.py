@@ -43,6 +43,7 @@ log = logger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """How often the leader's storage is asked for new checkpoints."""
 _REST_SECONDS: Final = 0.2
+_HURRY_SECONDS: Final = 0.05
 _AGAIN_SECONDS: Final = 5.0
 """How long to wait for a storage that is away."""
 _TELL_SECONDS: Final = 1.0
@@ -101,7 +102,10 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared; whether that is the end of following."""
+    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again while
+    there is nothing to do; whether that is the end of following."""
+    is_hurried: Callable[[], bool] = lambda: False
+    """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
     """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
     _over: runtime.Flag = attrs.field(factory=runtime.flag, init=False)
@@ -110,6 +114,8 @@ class Follower:
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
     _held: CheckpointId | None = attrs.field(default=None, init=False)
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
+    _newest: Passed | None = attrs.field(default=None, init=False)
+    """Where state was compared last; None: the engine has gone elsewhere since."""
     _told_at: float = attrs.field(default=float("-inf"), init=False)
     _passes_over: str = attrs.field(default="", init=False)
     """Why batches are about to be passed over."""
@@ -151,7 +157,7 @@ class Follower:
         try:
             self._tell(Phase.STARTS)
             engine.await_queries(queries)
-            self._look()
+            self.look()
             looking.start()
             self._follow(engine)
             self._tell(Phase.ENDED)
@@ -165,9 +171,10 @@ class Follower:
 
     def _look_on(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look for what the leader has completed."""
         try:
             stages = self.leader.stages()
         except (StorageError, OSError) as error:
@@ -186,7 +193,9 @@ class Follower:
             if isinstance(step, Wait):
                 is_told = not step.why and not self._trouble
                 self._tell(Phase.FOLLOWS if is_told else Phase.WAITS, step.why or self._trouble or CAUGHT_UP)
-                if engine.rest(_REST_SECONDS):
+                if self._newest is not None and self.on_passed(self._newest):
+                    return
+                if engine.rest(_HURRY_SECONDS if self.is_hurried() else _REST_SECONDS):
                     return
                 continue
             try:
@@ -215,7 +224,7 @@ class Follower:
         if not self._hold(step.stage):
             return
         if self._stands_at != step.stage.id:
-            self._stands_at = None
+            self._stands_at = self._newest = None
             try:
                 engine.restore(self.leader.located(step.stage.id))
             except (ObjectMissingError, DamagedError) as error:
@@ -236,7 +245,7 @@ class Follower:
         # If it is gone, its batches are compared all the same.
         self._hold(step.stage)
         began = runtime.monotonic()
-        self._stands_at = None
+        self._stands_at = self._newest = None
         try:
             outcome = self._outcome(step, engine)
         except SourceLostError as error:
@@ -283,6 +292,7 @@ class Follower:
         if not self._hold(step.stage):
             return False
         is_due = runtime.monotonic() - self._compared_at >= self.shadow.compare_state_seconds
+        is_due = is_due or self.is_hurried()
         own = engine.checkpoint() if is_due else None
         try:
             found = list(self._differing_state(step.stage, own)) if own else []
@@ -298,7 +308,8 @@ class Follower:
             return False
         self._compared_at = runtime.monotonic()
         self._took(self.verdict.compared(found), found)
-        return self.on_passed(Passed(step.stage.id, own, self.verdict))
+        self._newest = Passed(step.stage.id, own, self.verdict)
+        return self.on_passed(self._newest)
 
     def _hold(self, stage: Stage) -> bool:
         """Keep a checkpoint of the leader. Return whether it is still there."""

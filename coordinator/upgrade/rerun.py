@@ -29,6 +29,7 @@ from ..batch_aggregate import BatchWriter
 from ..config import CheckpointConfig
 from ..errors import GivenBatchError, WriterError
 from ..execution.executor import CheckpointExecutor
+from ..leadership.heir import Inheritance
 from ..permit import Permit
 from ..query_starter import QueryRequest
 from ..recovery.given_batches import BatchSupervisor
@@ -115,6 +116,8 @@ class Rerun:
         self.pipeline = pipeline or start.manifest.pipeline
         self.error: Exception | None = None
         """By which ``conduct`` has ended."""
+        self.inherited: Inheritance | None = None
+        """Set by ``conduct`` if the coordinator is to lead the pipeline once it returns: the claim has been made."""
         self._conduct = conduct
         self._rows = rows
         self._may_write = may_write
@@ -198,12 +201,24 @@ class Rerun:
             )
         return ReadSources(known(facts, reader).sources)
 
-    def begin(self, supervisor: Supervisor, executor: CheckpointExecutor, own: TakenPipeline) -> None:
-        """Begin to give batches, with what runs them."""
+    def begin(
+        self,
+        supervisor: Supervisor,
+        executor: CheckpointExecutor,
+        own: TakenPipeline,
+        lead: Callable[[Inheritance], None],
+    ) -> None:
+        """Begin to give batches, with what runs them.
+
+        Args:
+            supervisor, executor, own: they run them.
+            lead: has the coordinator lead the pipeline, once no batch is given any more.
+        """
         assert isinstance(supervisor, BatchSupervisor), "the coordinator was assembled for given batches"
         self._supervisor = supervisor
         self._executor = executor
         self._catalog = own.catalog
+        self._lead = lead
         self._thread.start()
 
     def started(self, query: str) -> None:
@@ -228,7 +243,8 @@ class Rerun:
         """End, now that no query runs any more."""
         self._is_awaited = False
         self.await_end()
-        self._thread.join(_JOIN_SECONDS)
+        if runtime.current_thread() is not self._thread:
+            self._thread.join(_JOIN_SECONDS)
 
     def release(self) -> None:
         """Have the other pipeline keep nothing any more for this one."""
@@ -317,6 +333,10 @@ class Rerun:
         except Exception as error:  # noqa: BLE001 (whoever has asked for it looks at it)
             self.error = error
             log.warning("no more batches are run", error=str(error))
+        if self.inherited is not None:
+            self._is_over.set()
+            self._lead_on(self.inherited)
+            return
         for query in self._supervisor.queries:
             try:
                 # What the program waits for has come to its end.
@@ -324,6 +344,13 @@ class Rerun:
             except Exception as error:  # noqa: BLE001 (the program is to end all the same)
                 log.warning("cannot end a query", query=query.name, error=str(error))
         self._is_over.set()
+
+    def _lead_on(self, inherited: Inheritance) -> None:
+        try:
+            self._lead(inherited)
+        except Exception as error:
+            self.error = error
+            log.exception("the shadow has claimed the pipeline, and cannot lead it; start the program again")
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         return sorted(set(names) - self._names)

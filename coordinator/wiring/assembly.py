@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from ...state.operators.partitioning import by_id
+from ...state.host.discovery import end_host
 from ...state.rpc.addresses import place
 from ...state.rpc.messages import Endpoint
 from ...storage import runtime
@@ -39,14 +39,14 @@ from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
 from ..hosts.executor_losses import ExecutorLosses
-from ..hosts.local_host import LocalHost, leave_to_tasks, local_host
+from ..hosts.local_host import LocalHost, executor_root, is_here, leave_to_tasks, local_host
 from ..hosts.remote_hosts import RemoteHosts
+from ..leadership.heir import Inheritance
 from ..leadership.waiting_driver import WaitingDriver
 from ..lookup import Lookup
 from ..observer import Orders, Running, Watch
 from ..operators import Operators
 from ..permit import Permit
-from ..protocol.balance import wanted_owners
 from ..protocol.events import PipelineRestored
 from ..protocol.invariants import CheckedStateMachine
 from ..protocol.state_machine import CheckpointStateMachine
@@ -62,10 +62,11 @@ from ..restore.restore_point import RestorePoint
 from ..savepoint_target import SavepointTargets
 from ..sinks.owner import SinkOwner
 from ..spark import session
-from ..spark.anchors import Anchors, can_place
+from ..spark.anchors import Anchors
 from ..spark.ticks import Ticks
 from ..version import __version__
 from .driver import Driver, check_session, open_catalog
+from .ground import Ground
 from .taken_pipeline import FoundPipeline, PipelineTakeover, TakenPipeline, look
 
 if TYPE_CHECKING:
@@ -78,9 +79,6 @@ _EXECUTORS_SECONDS: Final = 0.5
 more second."""
 _BACKLOG_SECONDS: Final = 1.0
 """How often to ask whether queries are behind their sources."""
-_TIMER_SECONDS: Final = 1.0
-"""How long an idle query waits before it runs a batch for timers of processing time. A timer may fire this much late;
-Spark plans and commits each such batch."""
 StandBy = Callable[[runtime.Flag], object]
 """Warms this process up while another driver leads, until the event is set."""
 
@@ -89,6 +87,9 @@ StandBy = Callable[[runtime.Flag], object]
 class Assembly:
     """The parts of a coordinator, wired and running."""
 
+    ground: Ground
+    closing: ExitStack
+    """Ends all but the ground."""
     pipeline: TakenPipeline
     executor: CheckpointExecutor
     supervisor: Supervisor
@@ -147,25 +148,110 @@ def assemble(
         catalog = open_catalog(uri, config)
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
-    channels = Channels()
-    runs = Runs(channels)
-    pipeline = _take_over(driver, catalog, found, restore, permit, runs, closing, stand_by, within)
+    parts = ExitStack()
+    runs = Runs(channels := Channels())
+    with parts:
+        pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
+        ground = Ground.lay(driver, closing)
+        operators = Operators(
+            ground.endpoint,
+            pipeline.point,
+            driver.directories,
+            ground.ticks,
+            config.shared,
+            ground.partitioning,
+        )
+        return _wired(
+            ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing, given_batches
+        )
 
-    adoptions, ticks = Adoptions(), _ticks(driver)
-    endpoint = driver.endpoint()
+
+def assemble_again(
+    before: Assembly,
+    name: str,
+    storage: str,
+    config: CheckpointConfig,
+    permit: Permit,
+    inherited: Inheritance,
+    built: Collection[str],
+    closing: ExitStack,
+) -> Assembly:
+    """End what a shadow runs, and make all that runs once it leads: on the same ground, so that plans stay valid.
+
+    Args:
+        before: what runs. If this fails, it has ended all the same.
+        name: of the pipeline.
+        storage, config, permit: as for ``assemble``.
+        inherited: what it goes on with.
+        built: the queries that make their operators again.
+        closing: ends what was made, before it ends the ground.
+
+    Raises:
+        ChandyError: the pipeline cannot be led.
+    """
+    before.closing.close()
+    driver = attrs.evolve(before.ground.driver, pipeline=name, config=config)
+    ground = attrs.evolve(before.ground, driver=driver)
+    if is_here(driver.spark):
+        end_host(ground.endpoint, executor_root())
+    catalog = Catalog(open_store(pipeline_uri(storage, name)))
+    parts = ExitStack()
+    runs = Runs(channels := Channels())
+    with parts:
+        take_over = PipelineTakeover(
+            name,
+            catalog,
+            config,
+            restore_point.LATEST,
+            driver.clock,
+            driver.java.process,
+            permit,
+            runs,
+            None,
+        )
+        with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
+            pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
+        driver.place_directories(catalog, pipeline.claim)
+        operators = before.operators.taken_over(pipeline.point, built)
+        return _wired(ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing)
+
+
+def _wired(
+    ground: Ground,
+    pipeline: TakenPipeline,
+    runs: Runs,
+    channels: Channels,
+    operators: Operators,
+    storage: str,
+    parts: ExitStack,
+    closing: ExitStack,
+    given_batches: bool = False,
+) -> Assembly:
+    """Make and wire what runs a pipeline that this process has taken over.
+
+    Args:
+        ground: what it is made on.
+        pipeline: the pipeline.
+        runs, channels: as yet without queries.
+        operators: of the plans that there are.
+        storage: as for ``assemble``.
+        parts: ends the take-over, and what is made here.
+        closing: ends the ground; from now on it ends ``parts`` before.
+        given_batches: as for ``assemble``.
+    """
+    driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
+    spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
+    closing.enter_context(parts)
+    adoptions = Adoptions()
     local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
-    closing.callback(local_recovery.close)
+    parts.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, given_batches)
-    anchors = _anchors(spark, name, supervisor.is_interrupted)
+    ground.led.supervisor = supervisor
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     executor = _executor(driver, pipeline, runs, supervisor, state)
-    _begin(driver, pipeline, executor, supervisor, host, closing)
-    if anchors is not None:
-        closing.callback(anchors.close)
-    partitioning = anchors.partition if anchors else by_id
-    operators = Operators(endpoint, pipeline.point, driver.directories, ticks, config.shared, partitioning)
+    _begin(driver, pipeline, executor, supervisor, host, parts)
     looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
         backlog = Backlog(executor.protocol, lambda: supervisor.queries)
@@ -180,7 +266,7 @@ def assemble(
             spread,
             supervisor.is_interrupted,
         )
-        closing.callback(remote_hosts.close)
+        parts.callback(remote_hosts.close)
         decommissioning = Decommissioning.of(spark, executor)
         losses = ExecutorLosses.of(spark, executor.protocol)
         looks |= {
@@ -196,11 +282,11 @@ def assemble(
     if (every := config.savepoints.every) is not None:
         schedule = _savepoint_schedule(every, config.savepoints.keep, driver, pipeline, executor, savepoints)
         looks["take a scheduled savepoint"] = Poll(schedule.look, LOOK_SECONDS)
-    closing.callback(Polls.begin(looks).close)
+    parts.callback(Polls.begin(looks).close)
     abandon = partial(_abandon, os.getpid(), executor, driver.server)
     # A driver that ends without stop must not hang on the hosts' open streams.
     atexit.register(abandon)
-    closing.callback(atexit.unregister, abandon)
+    parts.callback(atexit.unregister, abandon)
 
     lookup = _lookup(driver, executor, runs)
     running = Running(
@@ -212,7 +298,7 @@ def assemble(
         spark_ui=spark.sparkContext.uiWebUrl or "",
         followed=followed,
     )
-    closing.callback(driver.observer.follow(running))
+    parts.callback(driver.observer.follow(running))
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
     log.info(
         "coordinator started",
@@ -221,6 +307,8 @@ def assemble(
         restores=pipeline.point.manifest.id if pipeline.point else None,
     )
     return Assembly(
+        ground=ground,
+        closing=parts,
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
@@ -269,19 +357,8 @@ def _take_over(
     return pipeline
 
 
-def _anchors(spark: SparkSession, name: str, is_over: Callable[[], bool]) -> Anchors | None:
-    """Make what keeps tasks where their shards are; None if there is one place only, or Spark's settings prevent it."""
-    if session.is_local_mode(spark) or not can_place(spark):
-        return None
-    return Anchors(spark, name, partial(wanted_owners, sizes={}), is_over)
-
-
 def _nothing_to_spread() -> bool:
     return True
-
-
-def _ticks(driver: Driver) -> Ticks:
-    return Ticks(driver.directories.ticks(), max(1, round(tuned("TIMER_PERIOD", _TIMER_SECONDS) * 1000)))
 
 
 def _local_recovery(

@@ -23,6 +23,8 @@ from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ..config import CheckpointConfig
 from ..execution.successor_watch import SuccessorWatch
+from ..leadership.election import Silence
+from ..leadership.heir import Inheritance
 from ..leadership.leadership import Leadership, await_predecessors
 from ..leadership.waiting_driver import WaitingDriver, Won
 from ..permit import Permit, Permits
@@ -157,6 +159,15 @@ class PipelineTakeover:
     """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
     it is part of no other."""
 
+    def inherit(self, inherited: Inheritance, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:
+        """Take over what a leader has offered this process, a shadow until now.
+
+        Args:
+            inherited: the claim, and the state to go on with.
+            found, closing: as for ``now``.
+        """
+        return self._claimed(inherited.claim, inherited.lease_seconds, found, closing, inherited=inherited)
+
     def in_turn(self, standby: WaitingDriver, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:
         """Wait until this driver is needed, and take over; if another one is faster, wait again.
 
@@ -190,21 +201,42 @@ class PipelineTakeover:
             closing: ends what was made, in the reverse order.
             won: the claim of a standby, which keeps a lease from now on; None: claim now.
         """
-        catalog, patience = self.catalog, self.config.takeover_timeout_seconds
         if self.within is not None:
             self.within.check_now()
-        claim = (
-            won.claim
-            if won
-            else catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", self.clock())
-        )
-        lease = max(patience, _SHORTEST_LEASE_SECONDS) if won else None
+        if won is None:
+            claim = self.catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", self.clock())
+            return self._claimed(claim, None, found, closing)
+        lease = max(self.config.takeover_timeout_seconds, _SHORTEST_LEASE_SECONDS)
+        return self._claimed(won.claim, lease, found, closing, silence=won.silence)
+
+    def _claimed(
+        self,
+        claim: Claim,
+        lease: float | None,
+        found: FoundPipeline,
+        closing: ExitStack,
+        *,
+        silence: Silence | None = None,
+        inherited: Inheritance | None = None,
+    ) -> TakenPipeline:
+        """Wait until no predecessor of a claimed generation writes into the sinks any more, and begin.
+
+        Args:
+            claim: of the generation.
+            lease: the time of the lease to keep; None: none.
+            found, closing: as for ``now``.
+            silence: the predecessor whose lease has run out before the claim.
+            inherited: what a shadow has computed; None: this was none.
+        """
+        catalog, patience = self.catalog, self.config.takeover_timeout_seconds
         leadership = Leadership.take(catalog, claim, self.java, lease)
         closing.callback(leadership.step_down_after, self.runs.await_ends)
-        await_predecessors(catalog, claim, patience, won.silence if won else None)
+        await_predecessors(catalog, claim, patience, silence)
         # A savepoint's id may be above all of this pipeline's.
         chosen = found.point if is_chosen(self.restore) else None
         generation = catalog.start(claim, first_id=CheckpointId(chosen.manifest.id + 1 if chosen else 1))
+        if inherited is not None:
+            generation = self._graft(inherited, generation)
         # Only what is found after the take-over is sure to be the latest.
         if catalog.list_ids() != found.ids or generation.restored:
             found = look(catalog, self.restore)
@@ -241,6 +273,15 @@ class PipelineTakeover:
         )
         taken.drop_claimed(generation.generation - 1)
         return taken
+
+    def _graft(self, inherited: Inheritance, generation: Generation) -> Generation:
+        """Commit a shadow's state as the pipeline's next checkpoint; return what is left of the generation."""
+        made = inherited.grafted(self.catalog.latest(), generation.next_id)
+        if made is None:
+            return generation
+        self.catalog.commit(attrs.evolve(made, completed_at=self.clock()))
+        self.catalog.confirm(made)
+        return attrs.evolve(generation, next_id=CheckpointId(made.id + 1))
 
     def _restored_in_turn(self, won: Won) -> str | int | RestorePoint:
         """Return what a standby restores: what it was told to, unless those that it has followed have got further."""

@@ -100,6 +100,20 @@ def start_host(endpoint: Endpoint, root: str) -> str:
     return config.address
 
 
+def end_host(endpoint: Endpoint, root: str, seconds: float = 2.0) -> None:
+    """Wait until an executor's state host has ended, which was told so, and kill it otherwise: the next one is another.
+
+    Args:
+        endpoint, root: as for ``connect``.
+        seconds: to wait at most.
+    """
+    config, until = _config(endpoint, root), time.monotonic() + seconds
+    while is_listening(config.socket):
+        if time.monotonic() >= until:
+            end_silent_host(config.address)
+        time.sleep(0.01)
+
+
 def end_silent_host(address: str) -> None:
     """Kill a state host on this machine that does not answer, so that the next ``connect`` starts another one.
 

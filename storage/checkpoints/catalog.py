@@ -406,7 +406,7 @@ class Catalog:
         """
         claim = Claim(generation + 1, owner, now, runtime.token())
         try:
-            self.store.create(generation_key(claim.generation), to_sealed_json(claim))
+            create_own(self.store, generation_key(claim.generation), to_sealed_json(claim))
         except ObjectExistsError:
             return None
         return claim

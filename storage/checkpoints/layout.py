@@ -29,7 +29,9 @@ PINS = "pins/"
 LOST = "lost/"
 """Records of the files that sources of queries have lost and still need."""
 SHADOWS = "shadows/"
-"""What the shadows of a pipeline write: to its leader, these are another program's objects."""
+"""What the shadows of a pipeline write: to its leader, these are another program's objects. Each life of one keeps its
+state in a folder of its own, which is never used again: if it takes the pipeline over, the pipeline's checkpoints name
+what is there."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -82,6 +84,31 @@ def driver_key(generation: int) -> str:
 def lease_key(generation: int) -> str:
     """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
     return f"{GENERATIONS}{generation}.lease.json"
+
+
+def switch_key(shadow: str) -> str:
+    """Key of the order that a shadow takes its pipeline over."""
+    return f"{SHADOWS}{shadow}/switch.json"
+
+
+def switch_answer_key(shadow: str) -> str:
+    """Key of what has become of the order."""
+    return f"{SHADOWS}{shadow}/switch.answer.json"
+
+
+def asked_key(generation: int) -> str:
+    """Key of the record in which a shadow asks the driver of a generation for the pipeline."""
+    return f"{GENERATIONS}{generation}.asked.json"
+
+
+def offer_key(generation: int) -> str:
+    """Key of the record in which the driver of a generation offers a shadow the pipeline."""
+    return f"{GENERATIONS}{generation}.offer.json"
+
+
+def shadow_folder(life: str) -> str:
+    """Prefix of the keys of what one life of a shadow keeps. Each is laid out as a pipeline's own storage."""
+    return f"{SHADOWS}{life}/"
 
 
 def journal_key(generation: int) -> str:
@@ -219,7 +246,7 @@ def probe_key() -> str:
 
 def is_shared(key: str) -> bool:
     """Whether the object is one file, named by its SHA-256. Otherwise it is a pack."""
-    return key.startswith(SHARED)
+    return _SHARED.match(key) is not None
 
 
 def generation_of(key: str) -> int | None:
@@ -260,6 +287,7 @@ _FILE = re.compile(
     rf"|{CHECKPOINTS}[1-9]\d*/[^/]+-[0-9a-f]{{12}}{re.escape(PACK)}"
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
+_SHARED = re.compile(rf"(?:{SHADOWS}[^/]+/)?{SHARED}")
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")

@@ -123,7 +123,7 @@ class SnapshotWriter:
         Raises:
             InvalidNameError: a name would lead out of the snapshot's folder.
         """
-        shared = _shared(base) if base else set()
+        shared = _shared(base) if base else {}
         known = {} if known is None else known
         target = self._groups[group]
         target.packed = _packed(base) if base else {}
@@ -190,7 +190,7 @@ class SnapshotWriter:
         self,
         name: str,
         path: Path,
-        shared: set[tuple[str, int]],
+        shared: Mapping[tuple[str, int], str],
         known: KnownHashes,
         source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
@@ -201,7 +201,7 @@ class SnapshotWriter:
         self,
         name: str,
         path: Path,
-        shared: set[tuple[str, int]],
+        shared: Mapping[tuple[str, int], str],
         known: KnownHashes,
         source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
@@ -218,13 +218,15 @@ class SnapshotWriter:
         path: Path,
         size: int,
         sha256: str,
-        shared: set[tuple[str, int]],
+        shared: Mapping[tuple[str, int], str],
         source: SnapshotSource | None,
     ) -> tuple[FileRef, int]:
+        if (key := shared.get((sha256, size))) is not None:
+            return FileRef(name, key, size, sha256), 0
         file = FileRef(name, shared_key(sha256), size, sha256)
-        if (sha256, size) in shared or not self._is_first(sha256):
+        if not self._is_first(sha256):
             return file, 0
-        if source is None or (sha256, size) not in _shared(source.handle) or not self._copied(file, source):
+        if source is None or not self._copied(file, source):
             self._store.upload(path, file.key)
         if self._cache and is_immutable(name):
             self._cache.put(sha256, path)
@@ -237,27 +239,31 @@ class SnapshotWriter:
             return first
 
     def _copied(self, file: FileRef, source: SnapshotSource) -> bool:
+        if (key := _shared(source.handle).get((file.sha256, file.size))) is None:
+            return False
         try:
-            return self._store.copy(source.store, file.key, file.key)
+            return self._store.copy(source.store, key, file.key)
         except (StorageError, OSError) as error:
             # Retention may have dropped it, or it may not be readable there. The local file can be uploaded.
             _log.info(
-                "could not copy a file, uploading it", key=file.key, source=source.store.uri, error=str(error)
+                "could not copy a file, uploading it", key=key, source=source.store.uri, error=str(error)
             )
             return False
 
     def _copied_file(self, file: FileRef, source: Store) -> tuple[FileRef, int] | None:
         # A file that is twice in a snapshot is copied twice, because the first copy may still fail.
-        is_copied = verified(source, file.key, lambda source: self._store.copy(source, file.key, file.key))
-        return (file, file.size) if is_copied else None
+        own = attrs.evolve(file, key=shared_key(file.sha256))
+        is_copied = verified(source, file.key, lambda source: self._store.copy(source, file.key, own.key))
+        return (own, file.size) if is_copied else None
 
     def _relayed(self, file: FileRef, source: Store, cache: FileCache | None) -> tuple[FileRef, int]:
+        own = attrs.evolve(file, key=shared_key(file.sha256))
         if not self._is_first(file.sha256):
-            return file, 0
+            return own, 0
         with scratch_directory("relay") as folder:
             restore_files(source, Handle((file,)), folder, cache, threads=1)
-            self._store.upload(folder / file.name, file.key)
-        return file, file.size
+            self._store.upload(folder / file.name, own.key)
+        return own, file.size
 
     def _write_pack(self) -> dict[str, list[tuple[FileRef, int]]]:
         unchanged = {
@@ -332,9 +338,9 @@ def copy_snapshot(
     writer.add(group, {file.name: scratch / file.name for file in small})
 
 
-def _shared(handle: Handle) -> set[tuple[str, int]]:
-    """Return the SHA-256 and size of the shared files of a snapshot."""
-    return {(file.sha256, file.size) for file in handle.files if is_shared(file.key)}
+def _shared(handle: Handle) -> dict[tuple[str, int], str]:
+    """Return the keys of the shared files of a snapshot by SHA-256 and size."""
+    return {(file.sha256, file.size): file.key for file in handle.files if is_shared(file.key)}
 
 
 def _packed(handle: Handle) -> dict[tuple[str, int], FileRef]:

@@ -1,4 +1,4 @@
-"""Drivers that take a pipeline over, stand by, freeze, wake, lose their store and their machines.
+"""Drivers that take a pipeline over, stand by, shadow, freeze, wake, lose their store and their machines.
 
 Each is two processes of a machine: the program, which runs the product's take-over, lease and watch, and its JVM, which
 runs batches and knows nothing of all that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,6 +18,8 @@ import attrs
 from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
+from chandy.coordinator.leadership.heir import Heir
+from chandy.coordinator.leadership.offering import Offering, Standstill
 from chandy.coordinator.leadership.waiting_driver import WaitingDriver
 from chandy.coordinator.permit import Permit
 from chandy.coordinator.wiring.taken_pipeline import PipelineTakeover, TakenPipeline, look
@@ -27,9 +29,13 @@ from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import generation_key, lease_key
-from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.checkpoints.manifest import Handle, Manifest, QueryRecord
+from chandy.storage.checkpoints.offers import Offer
+from chandy.storage.errors import ChandyError, FencedError, StorageError, StoreFailedError
+from chandy.storage.ids import CheckpointId
 from chandy.storage.store import Store
 
+from ..builders import make_manifest
 from .choices import Choices
 from .machines import Machine
 from .runtime import SimulatedRuntime
@@ -53,6 +59,7 @@ class CutStore(ScriptedStore):
 
     @override
     def _call(self, operation: str, key: str, act: Callable[[], Any]) -> tuple[Any, Trouble | None]:
+        self._program.called()
         part = self._program.cut
         if part is not None and part in key:
             self._scheduler.sleep(0.05, "a store that is not reached")
@@ -85,6 +92,27 @@ class Program:
     """How many batches it has begun."""
     waits_since: float = float("inf")
     """When it began to wait for another driver, in seconds of the run."""
+    shadows_after: float | None = None
+    """After how many seconds it asks the leader for the pipeline, again and again; None: it does not."""
+    is_heir: bool = False
+    """Whether a leader has handed the pipeline over to it."""
+    rests: bool = False
+    """Whether it stands still for a shadow."""
+    next_id: int = 0
+    calls: int = 0
+    """How often it has called its store."""
+    harm: Callable[[], object] | None = None
+    """What happens to it right after a call; what is left of it goes on meanwhile."""
+    harmed_at: int = 0
+    """That call, by its number."""
+
+    def called(self) -> None:
+        """Count a call of the store."""
+        self.calls += 1
+        if self.harm is not None and self.calls == self.harmed_at:
+            self.harm()
+            # It is noticed with the next step.
+            runtime.sleep(0.001)
 
     @property
     def lives(self) -> bool:
@@ -106,7 +134,10 @@ class Program:
         try:
             with ExitStack() as made:
                 found = look(catalog, "latest")
-                if self.stands_by:
+                if self.shadows_after is not None:
+                    runtime.sleep(self.shadows_after)
+                    self._lead(self._inherited(catalog, takeover, made))
+                elif self.stands_by:
                     cache = FileCache(self.world.folder / "cache")
                     standby = WaitingDriver(catalog, PATIENCE, cache, self._waits, runtime.time)
                     self._lead(takeover.in_turn(standby, found, made))
@@ -118,13 +149,44 @@ class Program:
         if not any(one.lives for one in self.world.programs if one.python is self.python):
             self.world.scheduler.kill(self.python)
 
+    def _inherited(self, catalog: Catalog, takeover: PipelineTakeover, made: ExitStack) -> TakenPipeline:
+        """Ask for the pipeline until it is there, as a shadow does that has found no difference."""
+        while True:
+            with suppress(StorageError, OSError), ExitStack() as attempt:
+                generation = catalog.newest_generation()
+                heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0)
+                if catalog.leader(generation) is not None:
+                    heir.ask(generation)
+                    until = runtime.monotonic() + 10.0
+                    while not (heir.is_in_vain() or heir.offered() or runtime.monotonic() > until):
+                        runtime.sleep(0.05)
+                    if (offer := heir.offered()) is not None:
+                        state = self._state(catalog, offer)
+                        if (inherited := heir.claim(state, runtime.time())) is not None:
+                            taken = takeover.inherit(inherited, look(catalog, "latest"), attempt)
+                            self.is_heir = True
+                            made.push(attempt.pop_all())
+                            return taken
+            runtime.sleep(1.0)
+
+    def _state(self, catalog: Catalog, offer: Offer) -> Manifest:
+        """Return the shadow's checkpoint, which may be at another cut by mistake."""
+        state, (query,) = (found := catalog.read(offer.checkpoint)), found.queries
+        if self.random.random() < 0.2:
+            query = attrs.evolve(query, batch=query.batch + 1)
+        return attrs.evolve(state, id=1, queries=(query,), versions={"shadow": str(self.number)})
+
     def _waits(self, needed: runtime.Flag) -> None:
         self.waits_since = min(self.waits_since, self.world.scheduler.now)
 
     def _lead(self, taken: TakenPipeline) -> None:
         self.generation = taken.generation.generation
         self.world.starts(self)
+        self.next_id = taken.generation.next_id
         taken.watch.listen(lambda error: self.fenced.set())
+        offering = Offering(
+            taken.catalog, taken.watch.proof, lambda: self._standstill(taken), lambda: True, nullcontext
+        )
         while not self.fenced.is_set() and not self.told.is_set():
             try:
                 taken.watch.proof.check()
@@ -133,13 +195,19 @@ class Program:
             except (ChandyError, OSError):
                 runtime.sleep(0.5)
                 continue
-            self.world.begins_batch(self)
-            self._run_batch()
+            if not self.rests:
+                self.world.begins_batch(self)
+                self._run_batch()
+            with suppress(ChandyError, OSError):
+                offering.look()
             self.told.wait(0.2)
         if self.told.is_set() and not self.hands_over and not self.fenced.is_set():
             taken.leadership.stop()
             if self._says_stopped():
                 self.world.stopped.setdefault(self.generation, self.world.scheduler.now)
+
+    def _standstill(self, taken: TakenPipeline) -> Standstill:
+        return CommittedBatches(self, taken)
 
     def _says_stopped(self) -> bool:
         data = self.world.bucket.objects.get(lease_key(self.generation))
@@ -164,6 +232,30 @@ class Program:
     def await_ends(self, timeout: float | None) -> bool:
         """See ``Runs``."""
         return self.idle.wait(timeout) if self.java.is_alive else True
+
+
+@attrs.frozen
+class CommittedBatches:
+    """What a program that is to hand over does about its batches, of which none runs when it looks for a shadow."""
+
+    program: Program
+    taken: TakenPipeline
+
+    def begin(self) -> CheckpointId:
+        """Take a last checkpoint."""
+        self.program.rests = True
+        if not self.program.idle.wait(30.0):
+            raise StoreFailedError(ROOT, "", "end a batch", "it runs on", transient=True)
+        query = QueryRecord("delays", sum(one.began for one in self.program.world.programs), Handle())
+        made = make_manifest(self.program.next_id, self.program.generation, queries=(query,), operators=())
+        self.program.next_id += 1
+        self.taken.catalog.commit(made)
+        self.taken.catalog.confirm(made)
+        return made.id
+
+    def end(self) -> None:
+        """Let batches go on."""
+        self.program.rests = False
 
 
 @attrs.frozen
@@ -204,19 +296,22 @@ class Leaders:
 
     # --- what happens ---------------------------------------------------------------------------------------
 
-    def a_driver_comes(self, which: float, how: float, stands_by: bool, most: int = 4) -> None:
-        """Somebody starts the program, at times in a process that runs it already.
+    def a_driver_comes(
+        self, which: float, how: float, stands_by: bool, most: int = 4, shadows_after: float | None = None
+    ) -> Program | None:
+        """Somebody starts the program, at times in a process that runs it already. Returns it if there is room.
 
         Args:
             which: of the machines.
             how: at least 0 and below 1.
             stands_by: whether it waits for its turn.
             most: how many that live are enough on a machine.
+            shadows_after: after how many seconds it asks for the pipeline; None: it is no shadow.
         """
         machine = self.machines[int(which * len(self.machines))]
         here = [one for one in self.programs if one.python.is_alive and one.python.machine is machine]
         if not machine.is_on or len(here) >= most:
-            return
+            return None
         number = len(self.programs)
         if here and how < 0.2:
             python, java = here[-1].python, here[-1].java
@@ -230,8 +325,10 @@ class Leaders:
                 self, number, python, java, stands_by, random, runtime.flag(), runtime.flag(), runtime.flag()
             )
         made.idle.set()
+        made.shadows_after = shadows_after
         self.programs.append(made)
         self.scheduler.spawn(python, made.main, f"main-{number}")
+        return made
 
     def _java_follows(self, python: SimulatedProcess, java: SimulatedProcess, seconds: float) -> None:
         """A JVM ends a moment after its program."""
@@ -280,6 +377,16 @@ class Leaders:
                 program.told.set()
             case "has another time of day":
                 program.python.offset += (3600.0, -3600.0)[int(one.how * 1000) % 2]
+
+    def harm(self, program: Program, *, kills: bool) -> None:
+        """Kill a program, or have it stand still for longer than anybody waits."""
+        if kills:
+            self.scheduler.spawn(
+                self.scheduler.world, partial(self.scheduler.kill, program.python), "what kills it"
+            )
+        else:
+            self.scheduler.freeze(program.python)
+            self._later(40.0, partial(self.scheduler.thaw, program.python))
 
     def direct(self, happenings: list[Happening]) -> None:
         """Let everything happen in its time."""
@@ -419,7 +526,57 @@ def run(seed: object, folder: Path, happenings: list[Happening] | None = None) -
     with leaders(seed, folder, only_standbys=random < 0.5) as world:
         for _ in range(2):
             world.a_driver_comes(random, 0.3, stands_by=True)
+        for _ in range(2) if (shadows := Choices(seed).stream("shadows")).random() < 0.5 else ():
+            world.a_driver_comes(shadows.random(), 0.5, False, shadows_after=60.0 * shadows.random())
         world.direct(drawn(Choices(seed)) if happenings is None else happenings)
         world.calm()
         world.one_leads()
+        return world
+
+
+# --- a switch -----------------------------------------------------------------------------------------------
+
+
+def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, standby: bool) -> Leaders:
+    """Have a shadow get the pipeline, and harm one of the two right after a call of its store; see that one leads.
+
+    Args:
+        seed, folder: as for ``run``.
+        victim: "leader", "shadow" or "nobody".
+        call: how many calls after the shadow has begun to ask.
+        kills: whether it is killed; otherwise it stands still for long.
+        standby: whether a standby waits, too. Without one, nobody goes on for a leader that is killed: the old version
+            is it before the claim, the new one after it.
+    """
+    with leaders(seed, folder, only_standbys=standby) as world:
+
+        def comes(where: float, stands_by: bool, shadows_after: float | None = None) -> Program:
+            made = world.a_driver_comes(where, 0.5, stands_by, shadows_after=shadows_after)
+            assert made is not None
+            return made
+
+        def goes_on(seconds: float) -> None:
+            before, until = sum(one.began for one in world.programs), world.scheduler.now + seconds
+            world.scheduler.run(
+                lambda: sum(one.began for one in world.programs) > before or world.scheduler.now > until,
+                2_000_000,
+            )
+            assert world.scheduler.now <= until, f"nobody leads\n{world.scheduler.whereabouts()}"
+
+        leader = comes(0.0, standby)
+        goes_on(100.0)
+        if standby:
+            comes(0.9, True)
+        shadow = comes(0.9, False, 0.0)
+        if victim != "nobody":
+            one = leader if victim == "leader" else shadow
+            one.harmed_at = one.calls + call
+            one.harm = partial(world.harm, one, kills=kills)
+        world.scheduler.call(world.scheduler.world, lambda: runtime.sleep(120.0), 2_000_000)
+        world.calm()
+        if victim == "nobody":
+            assert shadow.is_heir and shadow.leads, "the shadow leads"
+        has_claimed = generation_key(leader.generation + 1) in world.bucket.objects
+        if standby or not kills or has_claimed is (victim == "leader"):
+            goes_on(ENOUGH)
         return world

@@ -15,9 +15,9 @@ from chandy.coordinator.leadership.leadership import Leadership
 from chandy.coordinator.leadership.lease import HeldLease
 from chandy.storage.checkpoints.catalog import Catalog
 
-from ..effort import examples
+from ..effort import examples, some
 from .bugs import SeededBug
-from .leaders import run
+from .leaders import run, switch
 
 SEEDS: Final = examples(50)
 
@@ -33,6 +33,24 @@ def test_one_driver_at_a_time_leads_and_one_does_in_the_end(tmp_path: Path) -> N
             run(seed, tmp_path / str(seed))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_shadow_gets_the_pipeline_or_the_leader_goes_on_wherever_one_of_them_ends(
+    tmp_path: Path, standby: bool
+) -> None:
+    switch(0, tmp_path / "well", "nobody", 0, kills=False, standby=standby)
+    cases = [
+        (victim, call, kills)
+        for victim in ("leader", "shadow")
+        for call in range(1, 41)
+        for kills in (True, False)
+    ]
+    for victim, call, kills in some(cases, 12):
+        try:
+            switch(call, tmp_path / f"{victim}{call}{kills}", victim, call, kills=kills, standby=standby)
+        except AssertionError as error:
+            raise AssertionError(f"{victim}, call {call}, kills={kills}: {error}") from error
 
 
 BUGS: Final = [

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from chandy.storage.checkpoints import snapshots
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import discard, ended
 from chandy.storage.checkpoints.files import FileCache, file_sha256
+from chandy.storage.checkpoints.layout import shadow_folder
 from chandy.storage.checkpoints.manifest import FileRef, Handle, Manifest
 from chandy.storage.checkpoints.packs import MOST_PACKS
 from chandy.storage.checkpoints.proof import Unshared
@@ -152,6 +154,27 @@ def test_what_the_base_has_is_not_stored_again(store: LocalStore, tmp_path: Path
     assert sorted(len(store.read(key)) for key in store.list()) == [len(b"small"), LARGE]
     assert again.new_bytes == LARGE + len(b"small")
     assert again.handle.size == sum(map(len, (contents | more).values()))
+
+
+def test_what_a_shadow_has_written_is_named_where_it_is_and_copied_to_where_it_belongs(
+    store: LocalStore, tmp_path: Path, contents: Contents
+) -> None:
+    folder = shadow_folder("life")
+    own = LocalStore(Path(store.uri.removeprefix("file://")) / folder)
+    written = snapshot(own, tmp_path / "a", contents).handle.files
+    base = Handle(tuple(attrs.evolve(file, key=folder + file.key) for file in written))
+    following = snapshot(store, tmp_path / "a", contents | {"000014.sst": os.urandom(LARGE)}, 2, base)
+    assert following.new_bytes == LARGE
+    restore_files(store, following.handle, tmp_path / "b")
+    assert contents_of(tmp_path / "b") == contents_of(tmp_path / "a")
+    for number, copies in enumerate((store, MemoryStore())):
+        savepoint = LocalStore(tmp_path / "savepoint") if copies is store else copies
+        writer = SnapshotWriter(savepoint, "checkpoints/3/host.pack")
+        copy_snapshot(store, following.handle, writer, "0", tmp_path / f"scratch-{number}")
+        copied = writer.finish()["0"].handle
+        assert not any(file.key.startswith(folder) for file in copied.files)
+        restore_files(savepoint, copied, tmp_path / f"c-{number}")
+        assert contents_of(tmp_path / f"c-{number}") == contents_of(tmp_path / "a")
 
 
 def test_a_snapshot_without_changes_writes_nothing(

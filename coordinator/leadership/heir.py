@@ -1,0 +1,118 @@
+"""The shadow's side of a switch: it asks the leader for the pipeline, and claims what it is offered."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import attrs
+
+from ...storage import runtime
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.checkpoints.fencing import Claim
+from ...storage.checkpoints.grafting import GraftError, graft
+from ...storage.checkpoints.layout import shadow_folder
+from ...storage.checkpoints.manifest import Manifest
+from ...storage.checkpoints.offers import AskedOffer, Offer, ask, offered, withdraw
+from ...storage.ids import CheckpointId
+from ...storage.logs import logger
+
+log = logger(__name__)
+
+
+@attrs.frozen
+class Inheritance:
+    """What a shadow takes the pipeline over with."""
+
+    claim: Claim
+    lease_seconds: float | None
+    """The time of its predecessor's lease; None: that one had none, and so no standbys."""
+    shadow: str
+    """The life of the shadow, which names its folder."""
+    state: Manifest
+    """The shadow's own checkpoint at the cut of the leader's last one."""
+
+    def grafted(self, leader: Manifest | None, id: CheckpointId) -> Manifest | None:
+        """Return the checkpoint to begin with; None if the leader has got further than the shadow.
+
+        Args:
+            leader: the latest checkpoint of the pipeline.
+            id: of the new one.
+        """
+        if leader is None:
+            return None
+        try:
+            return graft(leader, self.state, shadow_folder(self.shadow), id, self.claim.generation)
+        except GraftError as error:
+            log.warning("the shadow leads with the state of the driver before", because=str(error))
+            return None
+
+
+@attrs.define
+class Heir:
+    """One attempt of a shadow to get the pipeline."""
+
+    catalog: Catalog
+    shadow: str
+    """The life of the shadow."""
+    seconds: float
+    """How long it may take to claim after the offer."""
+    _asked: AskedOffer | None = attrs.field(default=None, init=False)
+
+    def ask(self, generation: int) -> None:
+        """Ask the driver of a generation, the newest one.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds)
+        ask(self.catalog.store, self._asked)
+
+    def offered(self) -> Offer | None:
+        """Return what the driver offers; None: nothing yet, or no longer.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        assert self._asked is not None, "it has asked"
+        return offered(self.catalog.store, self._asked)
+
+    def is_in_vain(self) -> bool:
+        """Return whether another driver leads by now than the one that was asked.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        assert self._asked is not None, "it has asked"
+        return self.catalog.newest_generation() != self._asked.generation
+
+    def give_up(self) -> None:
+        """Ask no longer, so that the driver goes on at once.
+
+        Raises:
+            StorageError: the store does not answer. The driver goes on when the time is up.
+        """
+        assert self._asked is not None, "it has asked"
+        withdraw(self.catalog.store, self._asked.generation)
+
+    def claim(self, state: Manifest, now: float) -> Inheritance | None:
+        """Claim the pipeline; None if it is offered no longer, or somebody else has claimed it.
+
+        Args:
+            state: the shadow's checkpoint at the cut of the one that was offered.
+            now: seconds since 1970.
+
+        Raises:
+            StorageError: the store does not answer. The claim may have been made.
+        """
+        assert self._asked is not None, "it has asked"
+        store, generation = self.catalog.store, self._asked.generation
+        lease = self.catalog.lease(generation)
+        # Right before: what comes between is an ordinary claim.
+        if offered(store, self._asked) is None:
+            return None
+        owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
+        claim = self.catalog.claim_after(generation, owner, now)
+        if claim is None:
+            return None
+        return Inheritance(claim, None if lease is None else lease.seconds, self.shadow, state)

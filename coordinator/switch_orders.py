@@ -1,0 +1,128 @@
+"""The order that a shadow takes its pipeline over, and what becomes of it: two records in the pipeline's storage.
+
+Whoever may write there may claim the pipeline as well, so the order needs no other permission.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from ..storage import runtime
+from ..storage.checkpoints.layout import switch_answer_key, switch_key
+from ..storage.codec import to_json
+from ..storage.errors import DamagedError, ObjectMissingError
+from ..storage.store import Store
+from ..storage.verified import read_record
+from .errors import NotSwitchedError
+from .verdicts import read_verdicts
+
+_LOOK_SECONDS = 0.2
+
+
+@attrs.frozen
+class SwitchOrder:
+    """Somebody wants a shadow to lead."""
+
+    nonce: str
+    although_different: bool = False
+    """Whether it is to lead although something differs."""
+
+
+class SwitchOutcome(enum.StrEnum):
+    """What has become of an order."""
+
+    LEADS = "leads"
+    """The shadow has claimed the pipeline."""
+    REFUSED = "refused"
+    """The pipeline is as it was."""
+
+
+@attrs.frozen
+class SwitchAnswer:
+    """What has become of an order."""
+
+    nonce: str
+    """That of the order."""
+    outcome: SwitchOutcome
+    because: str = ""
+
+
+def order_switch(store: Store, shadow: str | None, *, although_different: bool = False) -> tuple[str, str]:
+    """Order that a shadow takes its pipeline over; return its name and the number of the order.
+
+    Args:
+        store: the pipeline's.
+        shadow: its name; None: the only one.
+        although_different: whether it is to lead although something differs.
+
+    Raises:
+        NotSwitchedError: there is no such shadow.
+    """
+    there = [verdict.shadow for verdict in read_verdicts(store)]
+    found = [name for name in there if shadow in (None, name)]
+    if len(found) != 1:
+        raise NotSwitchedError(
+            f"no shadow of {store.uri} can take the pipeline over",
+            f"a shadow {shadow!r}" if shadow else "one shadow",
+            ", ".join(there) or "none",
+            "name one that runs; `chandy shadow` lists them",
+        )
+    order = SwitchOrder(runtime.token(), although_different)
+    store.write(switch_key(found[0]), to_json(order))
+    return found[0], order.nonce
+
+
+def read_order(store: Store, shadow: str) -> SwitchOrder | None:
+    """Return the newest order to a shadow; None: there is none."""
+    try:
+        return read_record(store, switch_key(shadow), SwitchOrder, "the order to a shadow")
+    except (ObjectMissingError, DamagedError):
+        return None
+
+
+def answer_order(store: Store, shadow: str, answer: SwitchAnswer) -> None:
+    """Say what has become of an order."""
+    store.write(switch_answer_key(shadow), to_json(answer))
+
+
+def read_answer(store: Store, shadow: str) -> SwitchAnswer | None:
+    """Return what has become of the newest order that was answered; None: there is none."""
+    try:
+        return read_record(store, switch_answer_key(shadow), SwitchAnswer, "the answer of a shadow")
+    except (ObjectMissingError, DamagedError):
+        return None
+
+
+def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
+    """Wait until a shadow leads.
+
+    Args:
+        store: the pipeline's.
+        shadow: its name.
+        nonce: the number of the order.
+        seconds: how long to wait. Afterwards the shadow does not know of the order any more.
+
+    Raises:
+        NotSwitchedError: it does not lead. The pipeline goes on as it was.
+    """
+    until = runtime.monotonic() + seconds
+    while True:
+        found = read_answer(store, shadow)
+        if found is not None and found.nonce == nonce:
+            if found.outcome is SwitchOutcome.LEADS:
+                return
+            raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
+        if runtime.monotonic() >= until:
+            break
+        runtime.sleep(_LOOK_SECONDS)
+    order = read_order(store, shadow)
+    if order is not None and order.nonce == nonce:
+        store.delete(switch_key(shadow))
+    raise NotSwitchedError(
+        f"shadow {shadow!r} does not lead",
+        f"it to take over within {seconds:g} s",
+        "that it has not, and may still be about to",
+        "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
+    )

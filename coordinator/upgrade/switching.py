@@ -1,0 +1,191 @@
+"""The switch of a shadow: it decides, asks the leader, and claims the pipeline once it stands where that one stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from ...storage import runtime
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.errors import StorageError
+from ...storage.logs import logger
+from ..leadership.heir import Heir, Inheritance
+from ..switch_orders import SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
+from ..verdict import ShadowVerdict
+from .follower import Passed
+
+log = logger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+"""How often a shadow looks for an order."""
+_OFFER_SECONDS: Final = 180.0
+"""How long it waits for the leader's offer, which ends its batches and takes a checkpoint before."""
+_CLAIM_SECONDS: Final = 30.0
+"""How long it may take from the offer to the claim: it runs the leader's last batches, and compares."""
+
+
+# --- the decision -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Refuse:
+    """The pipeline stays as it is."""
+
+    because: str
+
+
+@attrs.frozen
+class Ask:
+    """The shadow is to lead."""
+
+    although_different: bool = False
+
+
+def decide(
+    verdict: ShadowVerdict, order: SwitchOrder | None, equal_batches: int | None
+) -> Ask | Refuse | None:
+    """Decide at a cut that was compared; None: nobody wants the shadow to lead.
+
+    Args:
+        verdict: what it has found up to there.
+        order: what it was told and has not answered.
+        equal_batches: after how many equal batches in a row it takes over by itself; None: it does not.
+    """
+    if order is not None:
+        if order.although_different or verdict.is_equal:
+            return Ask(order.although_different)
+        return Refuse(differs(verdict))
+    if equal_batches is None or verdict.equal < equal_batches or not verdict.state_is_equal:
+        return None
+    return Ask()
+
+
+def may_claim(asked: Ask, before: ShadowVerdict, now: ShadowVerdict) -> bool:
+    """Return whether a shadow that has asked may still lead: nothing has differed since."""
+    return asked.although_different or now.differing == before.differing
+
+
+def differs(verdict: ShadowVerdict) -> str:
+    """Say why a shadow must not lead."""
+    first = verdict.first
+    where = f": {first.what} after batch {first.batch} of {first.query!r}: {first.says}" if first else ""
+    return f"{verdict.differing:,} comparisons differ{where}"
+
+
+# --- carrying it out ----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Attempt:
+    heir: Heir
+    ask: Ask
+    before: ShadowVerdict
+    until: float
+
+
+@attrs.define
+class Switching:
+    """The switch of one life of a shadow. The thread that follows the leader calls it."""
+
+    catalog: Catalog
+    """The leader's."""
+    shadow: str
+    """The name of the shadow."""
+    life: str
+    """This life of it, which names its folder."""
+    equal_batches: int | None
+    look: Callable[[], None]
+    """Looks for new checkpoints of the leader at once."""
+    lead: Callable[[Inheritance], None]
+    """Is given what has been claimed."""
+    clock: Callable[[], float]
+    """Seconds since 1970, for the claim."""
+    _order: SwitchOrder | None = attrs.field(default=None, init=False)
+    """The order that is not answered yet."""
+    _answered: str = attrs.field(default="", init=False)
+    _looked_at: float = attrs.field(default=float("-inf"), init=False)
+    _attempt: _Attempt | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the leader has been asked: then no comparison may be left out."""
+        return self._attempt is not None
+
+    def passed(self, passed: Passed) -> bool:
+        """Take the next step at a cut that was compared, at once and as long as nothing else is to be done.
+
+        Args:
+            passed: the newest one.
+
+        Returns:
+            Whether the pipeline has been claimed, so that following ends.
+        """
+        try:
+            return self._begin(passed) if self._attempt is None else self._go_on(self._attempt, passed)
+        except (StorageError, OSError) as error:
+            log.warning("a switch waits for the storage", error=str(error))
+            return False
+
+    def _begin(self, passed: Passed) -> bool:
+        match decide(passed.verdict, self._ordered(), self.equal_batches):
+            case Refuse(because):
+                self._answer(SwitchOutcome.REFUSED, because)
+            case Ask() as ask:
+                generation = self.catalog.newest_generation()
+                # Without a driver, there is nobody to ask; the next one is asked.
+                if self.catalog.leader(generation) is not None:
+                    log.info("asking the leader for the pipeline", generation=generation)
+                    heir = Heir(self.catalog, self.life, _CLAIM_SECONDS)
+                    heir.ask(generation)
+                    until = runtime.monotonic() + _OFFER_SECONDS
+                    self._attempt = _Attempt(heir, ask, passed.verdict, until)
+        return False
+
+    def _go_on(self, attempt: _Attempt, passed: Passed) -> bool:
+        heir = attempt.heir
+        if not may_claim(attempt.ask, attempt.before, passed.verdict):
+            heir.give_up()
+            self._end(differs(passed.verdict))
+            return False
+        offer = heir.offered()
+        if offer is None:
+            if heir.is_in_vain() or runtime.monotonic() > attempt.until:
+                self._end("the leader has not handed over")
+            return False
+        if passed.checkpoint < offer.checkpoint:
+            self.look()
+            return False
+        inherited = (
+            heir.claim(passed.own.manifest, self.clock()) if passed.checkpoint == offer.checkpoint else None
+        )
+        if inherited is None:
+            self._end("another driver has claimed the pipeline, or the leader has gone on")
+            return False
+        self.lead(inherited)
+        self._answer(SwitchOutcome.LEADS)
+        return True
+
+    def _ordered(self) -> SwitchOrder | None:
+        now = runtime.monotonic()
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            found = read_order(self.catalog.store, self.shadow)
+            self._order = None if found is None or found.nonce == self._answered else found
+        return self._order
+
+    def _end(self, because: str) -> None:
+        """End an attempt that has come to nothing. Who has ordered it is told; otherwise there is another one."""
+        log.warning("the shadow does not lead", because=because)
+        self._attempt = None
+        self._answer(SwitchOutcome.REFUSED, because)
+
+    def _answer(self, outcome: SwitchOutcome, because: str = "") -> None:
+        if (order := self._order) is None:
+            return
+        self._order, self._answered = None, order.nonce
+        try:
+            answer_order(self.catalog.store, self.shadow, SwitchAnswer(order.nonce, outcome, because))
+        except (StorageError, OSError) as error:
+            log.warning("cannot answer the order to switch", error=str(error))

@@ -1,0 +1,80 @@
+"""Offers: the records by which a leader and a shadow agree that the shadow takes the pipeline over.
+
+1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``.
+2. The driver ends its batches, takes a last checkpoint and *offers*: ``generations/<g>.offer.json``. It remains the
+   leader, with its record and its lease, so that standbys go on waiting.
+3. The shadow *claims* the next generation, as every successor does. That alone decides: from then on the driver is
+   fenced. If no claim comes in time, the driver withdraws its offer, and its batches go on.
+
+Nothing depends on these records but how soon the one goes on after the other. A shadow that claims too late is a
+successor like any other; the claim fences, and the latest checkpoint says where to go on.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ..codec import to_sealed_json
+from ..errors import DamagedError, ObjectMissingError
+from ..ids import CheckpointId
+from ..store import Store
+from ..verified import read_record
+from .layout import asked_key, offer_key
+
+
+@attrs.frozen
+class AskedOffer:
+    """A shadow asks for the pipeline."""
+
+    generation: int
+    """Whose driver is asked."""
+    shadow: str
+    """The life of the shadow, which names its folder."""
+    nonce: str
+    """Random: each time that a shadow asks is another one."""
+    seconds: float
+    """How long it may take to claim after the offer."""
+
+
+@attrs.frozen
+class Offer:
+    """A driver offers the pipeline: its batches have ended, and a checkpoint has them."""
+
+    generation: int
+    """Whose driver offers."""
+    nonce: str
+    """That of the request."""
+    checkpoint: CheckpointId
+    """The last one, which has all batches."""
+
+
+def ask(store: Store, asked: AskedOffer) -> None:
+    """Ask the driver of a generation for the pipeline, instead of whoever has asked before."""
+    store.write(asked_key(asked.generation), to_sealed_json(asked))
+
+
+def asked(store: Store, generation: int) -> AskedOffer | None:
+    """Return who asks the driver of a generation for the pipeline; None: nobody."""
+    try:
+        return read_record(store, asked_key(generation), AskedOffer, "what a shadow asks")
+    except (ObjectMissingError, DamagedError):
+        return None
+
+
+def offer(store: Store, made: Offer) -> None:
+    """Offer the pipeline to the shadow that has asked."""
+    store.write(offer_key(made.generation), to_sealed_json(made))
+
+
+def offered(store: Store, request: AskedOffer) -> Offer | None:
+    """Return what a driver offers to a shadow that has asked; None: nothing, or no longer."""
+    try:
+        found = read_record(store, offer_key(request.generation), Offer, "an offer")
+    except (ObjectMissingError, DamagedError):
+        return None
+    return found if found.nonce == request.nonce else None
+
+
+def withdraw(store: Store, generation: int) -> None:
+    """Withdraw the offer of a generation, and forget who has asked."""
+    store.delete_all([offer_key(generation), asked_key(generation)])
