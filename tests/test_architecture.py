@@ -153,6 +153,7 @@ TIME_OF_DAY = {
     "coordinator.cli.shadow": "how long ago a shadow has told something",
     "coordinator.upgrade.follower": "it is for people",
     "coordinator.upgrade.rerun": "it is for people",
+    "coordinator.upgrade.shadow_rerun": "the same",
     "state.reader.feed": "it is for people",
     "state.writer.savepoint_writer": "it is for people",
 }

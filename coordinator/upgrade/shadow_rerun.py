@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -21,6 +21,7 @@ from ...storage.store import Store
 from ...storage.uri import join_uri
 from ...storage.verified import read_verified
 from ..execution.executor import CheckpointExecutor
+from ..leadership.heir import Inheritance
 from ..recovery.supervisor import Supervisor
 from ..verdict import Finding, ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
@@ -28,6 +29,7 @@ from .follower import Follower, reader_of
 from .leader import FollowedPipeline
 from .rerun import Rerun
 from .shadow import Shadow
+from .switching import Switching
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,17 @@ class ShadowRerun(Rerun):
         self._rows_store = open_store(rows)
         catalog = Catalog(self.leader)
         self.follower = Follower.of(shadow, pipeline, FollowedPipeline(catalog), self._taken_rows)
+        switching = Switching(
+            catalog,
+            shadow.name,
+            self._life,
+            shadow.equal_batches,
+            self.follower.look,
+            self._inherit,
+            runtime.time,
+        )
+        self.follower.on_passed = switching.passed
+        self.follower.is_hurried = lambda: switching.is_under_way
         super().__init__(
             _start(catalog, self.follower.verdict.passed),
             join_uri(root, SHADOWS.rstrip("/")),
@@ -77,22 +90,33 @@ class ShadowRerun(Rerun):
         return self.follower.verdict
 
     @override
-    def begin(self, supervisor: Supervisor, executor: CheckpointExecutor, own: TakenPipeline) -> None:
+    def begin(
+        self,
+        supervisor: Supervisor,
+        executor: CheckpointExecutor,
+        own: TakenPipeline,
+        lead: Callable[[Inheritance], None],
+    ) -> None:
         def tell(finding: Finding) -> None:
             supervisor.news.shadow_differs(self.verdict.shadow, finding)
 
         self.follower.on_difference = tell
-        super().begin(supervisor, executor, own)
+        super().begin(supervisor, executor, own, lead)
 
     @override
     def release(self) -> None:
         super().release()
-        _delete(self.leader, f"{SHADOWS}{self._life}/")
+        if self.inherited is None:
+            # Else checkpoints of the pipeline name what is there.
+            _delete(self.leader, f"{SHADOWS}{self._life}/")
 
     def rest(self, seconds: float) -> bool:
         """Wait, and return whether the program stops its coordinator."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_complete, seconds)
+
+    def _inherit(self, inherited: Inheritance) -> None:
+        self.inherited = inherited
 
     def _taken_rows(self, key: str) -> Iterator[pa.Table]:
         """Yield the rows in a file that a batch has left, which is then deleted."""

@@ -162,7 +162,16 @@ def assemble(
             ground.partitioning,
         )
         return _wired(
-            ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing, given_batches
+            ground,
+            pipeline,
+            runs,
+            channels,
+            operators,
+            storage,
+            parts.pop_all(),
+            closing,
+            given_batches,
+            followed,
         )
 
 
@@ -226,6 +235,7 @@ def _wired(
     parts: ExitStack,
     closing: ExitStack,
     given_batches: bool = False,
+    followed: Store | None = None,
 ) -> Assembly:
     """Make and wire what runs a pipeline that this process has taken over.
 
@@ -237,7 +247,7 @@ def _wired(
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
         closing: ends the ground; from now on it ends ``parts`` before.
-        given_batches: as for ``assemble``.
+        given_batches, followed: as for ``assemble``.
     """
     driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
     spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
