@@ -200,6 +200,11 @@ def dropped_key(checkpoint: CheckpointId) -> str:
     return f"{CHECKPOINTS}{checkpoint}/dropped"
 
 
+def gone_key(checkpoint: CheckpointId) -> str:
+    """Key of the record that a checkpoint is deleted, even if a store creates its manifest once more, late."""
+    return f"{CHECKPOINTS}{checkpoint}/gone"
+
+
 def savepoint_key(checkpoint: CheckpointId) -> str:
     """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"
@@ -297,5 +302,5 @@ _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")
 _OF_PIPELINE = re.compile(
-    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped)"
+    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped|gone)"
 )
