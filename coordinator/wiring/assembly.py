@@ -149,7 +149,7 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := Channels())
+    runs = Runs(channels := Channels(), record_batches=config.record_batches)
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -205,7 +205,7 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := Channels())
+    runs = Runs(channels := Channels(), record_batches=config.record_batches)
     with parts:
         take_over = PipelineTakeover(
             name,
