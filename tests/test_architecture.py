@@ -94,6 +94,7 @@ MEET: dict[tuple[str, str], str] = {
     ("state as tables", "aggregates"): "an aggregate is shown as its results",
     ("test kits", "aggregates"): "the tester computes them",
     ("test kits", "state as tables"): "the tester shows a state",
+    ("test kits", "upgrade"): "the tester runs recorded batches again",
 }
 """Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}

@@ -46,7 +46,7 @@ from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
 from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
-from .nowhere import Nowhere, kept
+from .nowhere import Nowhere, taken
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -146,7 +146,7 @@ class Rerun:
             standbys=0,
             work_dir=given.work_dir if has_local else None,
             changelog=False,
-            record_batches=True,
+            record_batches=False,
             **silent,
         )
 
@@ -312,8 +312,12 @@ class Rerun:
         """
         self.await_queries([query])
         directory = self._supervisor.run_batch(query, record, timeout)
-        staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) or {}
-        return BatchOutcome({}, kept(staged.get(record.batch, ())))
+        uids = self._supervisor.sinks(query)
+        staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) if uids else None
+        if staged is None:
+            return BatchOutcome({})
+        digest, rows = taken(staged[record.batch])
+        return BatchOutcome(dict.fromkeys(uids, digest), rows)
 
     def checkpoint(self, timeout: float = _CHECKPOINT_SECONDS) -> Located:
         """Take a checkpoint behind the batches that have run, in the storage of its own.
