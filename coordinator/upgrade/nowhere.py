@@ -54,17 +54,18 @@ class Nowhere(StagedSink):
     @override
     def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
         # Tasks alone load it.
-        from ..sinks.two_phase.digest import Tally
+        from ..sinks.two_phase.digest import Digester
 
-        tally = Tally()
-        passing, keys = tally.over(batches), list[str]()
+        digester = Digester()
+        passing, keys = digester.over(batches), list[str]()
         if self.rows is None:
             for _ in passing:
                 pass
         else:
             files = super().write(passing, attrs.evolve(context, store=self.rows)).files
             keys = [file.key for file in files]
-        return Staged(tally.digest.rows, note=json.dumps([attrs.asdict(tally.digest), keys]))
+        digest = digester.digest
+        return Staged(digest.rows, note=json.dumps([attrs.asdict(digest), keys]))
 
     @override
     def recover(self, fence: Fence) -> Committer:

@@ -51,6 +51,9 @@ from .nowhere import Nowhere, taken
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from ..replication.formats import Format
+    from ..replication.replica import Replica
+
 log = logger(__name__)
 
 _SINK: Final = "sink"
@@ -200,6 +203,17 @@ class Rerun:
                 "run the batches of the other queries, in a program without this one",
             )
         return ReadSources(known(facts, reader).sources)
+
+    def replica(self, name: str, operator: str, state: str | None, format: Format | None) -> Replica:
+        """Return what a program gets that keeps a copy of a state: nothing is written.
+
+        Raises:
+            ReplicaError: it must be written one day.
+        """
+        # Only a driver that replicates loads it.
+        from .unreplicated import Unreplicated
+
+        return Unreplicated(name, operator, state, format)
 
     def begin(
         self,

@@ -94,12 +94,12 @@ def stretch(stages: Sequence[Stage], begin: Place, end: Place) -> Stretch:
         raise _none("checkpoints with batches in between", f"checkpoint {first.id} alone")
     passed = chain[chain.index(first) + 1 :]
     legs, cuts = list[Leg](), dict(first.cuts)
-    records = {
-        (query, record.batch): record
-        for stage in passed
-        for query, of_query in stage.records.items()
-        for record in of_query.batches
-    }
+    records = dict[tuple[str, BatchId], BatchRecord]()
+    for stage in chain:
+        for query, of_query in stage.records.items():
+            for record in of_query.batches:
+                # A later one repeats the last batch, perhaps without its digests.
+                records.setdefault((query, record.batch), record)
     for stage in passed:
         upto = _upto(stage, cuts, end_batch)
         batches = tuple(

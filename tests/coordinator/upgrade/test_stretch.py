@@ -78,7 +78,7 @@ def test_a_place_that_is_not_there_is_refused(begin: int | str, end: int | str, 
 
 def test_a_batch_without_a_record_is_named_with_those_that_there_are() -> None:
     with pytest.raises(
-        GivenBatchError, match=r"batch 4 of query 'q'.*found records of batches 2 to 3, 6 to 8"
+        GivenBatchError, match=r"batch 4 of query 'q'.*found records of batches 0 to 3, 6 to 8"
     ):
         stretch([stage(1, 0, 1), stage(2, 2, 3), stage(4, 6, 8)], "oldest", "latest")
     bare = [Stage(CheckpointId(id), {"q": BatchId(id)}, {}) for id in (1, 2)]
