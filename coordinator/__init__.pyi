@@ -20,6 +20,7 @@ from .recovery.pipeline_events import PipelineEvent as PipelineEvent
 from .recovery.pipeline_events import Recovered as Recovered
 from .recovery.pipeline_events import Recovering as Recovering
 from .recovery.pipeline_events import ShadowDiffers as ShadowDiffers
+from .recovery.pipeline_events import StartRefused as StartRefused
 from .recovery.restart import ExponentialBackoff as ExponentialBackoff
 from .recovery.restart import FixedDelay as FixedDelay
 from .recovery.restart import NoRestart as NoRestart

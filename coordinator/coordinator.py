@@ -13,6 +13,7 @@ from ..storage import html, runtime
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.checkpoints.proof import FenceProof
+from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
@@ -548,7 +549,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
         with named(pipeline=self._pipeline), self._changing:
             self._check_running()
-            yield
+            try:
+                yield
+            except ChandyError as error:
+                self._supervisor.news.refused(error)
+                raise
 
     def _check_running(self) -> None:
         if self._executor.is_closed:

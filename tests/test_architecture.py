@@ -86,6 +86,7 @@ MEET: dict[tuple[str, str], str] = {
     ("connectors", "state as tables"): "changes of a state are a source",
     ("upgrade", "aggregates"): "what aggregate_batches returned may write by itself",
     ("page and metrics", "upgrade"): "what shadows have found is shown",
+    ("upgrade", "replicas"): "it stands in for one that is not written",
     ("upgrade", "state as tables"): "the state of two versions is compared",
     ("export", "state as tables"): "a state becomes Parquet",
     ("replicas", "aggregates"): "of an aggregate, results are replicated",
@@ -94,6 +95,7 @@ MEET: dict[tuple[str, str], str] = {
     ("state as tables", "aggregates"): "an aggregate is shown as its results",
     ("test kits", "aggregates"): "the tester computes them",
     ("test kits", "state as tables"): "the tester shows a state",
+    ("test kits", "upgrade"): "the tester runs recorded batches again",
 }
 """Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}

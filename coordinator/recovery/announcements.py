@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.errors import ChandyError
 from ..checkpoint import Checkpoint
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
@@ -23,6 +24,7 @@ from .pipeline_events import (
     Recovered,
     Recovering,
     ShadowDiffers,
+    StartRefused,
 )
 
 Tell = Callable[[PipelineEvent], object]
@@ -63,6 +65,10 @@ class Announcements:
     def measured(self, statistics: CheckpointStatistics) -> None:
         """Tell what a checkpoint that has ended took."""
         self._tell(CheckpointMeasured(at=self._clock(), statistics=statistics))
+
+    def refused(self, error: ChandyError) -> None:
+        """Tell that something of the program was not started."""
+        self._tell(StartRefused(at=self._clock(), why=str(error)))
 
     def recovering(self, decision: RestartInPlace | RollBack) -> None:
         """Tell of an attempt to start queries again."""

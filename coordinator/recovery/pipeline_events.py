@@ -46,6 +46,13 @@ class CheckpointMeasured(PipelineEvent):
 
 
 @attrs.frozen(kw_only=True)
+class StartRefused(PipelineEvent):
+    """An operator, a query or a replica cannot be what the program says. The driver leads the pipeline all the same."""
+
+    why: str
+
+
+@attrs.frozen(kw_only=True)
 class Recovering(PipelineEvent):
     """Queries are about to be started again, for the first time after a failure or once more, or to rescale one."""
 

@@ -20,6 +20,7 @@ from ...storage.logs import logger
 from ...storage.store import Store
 from ...storage.uri import join_uri
 from ...storage.verified import read_verified
+from ..errors import ReplicaError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
 from ..recovery.supervisor import Supervisor
@@ -33,6 +34,9 @@ from .switching import Switching
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..replication.formats import Format
+    from ..replication.replica import Replica
 
 log = logger(__name__)
 
@@ -102,6 +106,14 @@ class ShadowRerun(Rerun):
 
         self.follower.on_difference = tell
         super().begin(supervisor, executor, own, lead)
+
+    @override
+    def replica(self, name: str, operator: str, state: str | None, format: Format | None) -> Replica:
+        raise ReplicaError(
+            f"replica {name!r} cannot be kept",
+            "a coordinator that leads",
+            "one that may lead later, and follows",
+        )
 
     @override
     def release(self) -> None:

@@ -41,6 +41,7 @@ from chandy.storage import FencedError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.journal import read_journal
 from chandy.storage.long_waits import Reminder
 
 from .. import insides
@@ -521,6 +522,22 @@ def test_a_second_coordinator_does_not_begin_while_a_query_of_the_first_goes_on(
         made(cluster(), tmp_path, takeover_timeout="100 ms")
     pipeline.runs[0].stopped.set()
     made(cluster(), tmp_path).stop()
+    # Although it was refused, the first one leads no more.
+    assert refused(tmp_path) == [2]
+
+
+def refused(folder: Path) -> list[int]:
+    """Return the lives of drivers that have refused something, by the journal."""
+    entries = read_journal(LocalStore(folder / "store" / "p"))
+    return [one.generation for one in entries if one.what == "start refused"]
+
+
+def test_a_query_that_is_refused_is_in_the_journal(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    with pytest.raises(ChandyError):
+        pipeline.start("q")
+    pipeline.coordinator.stop()
+    assert refused(tmp_path) == [1]
 
 
 def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(
