@@ -162,6 +162,10 @@ class Follower:
             self._follow(engine)
             self._tell(Phase.ENDED)
         except BaseException as error:
+            if engine.rest(0):
+                # Whatever ran was cut off.
+                self._tell(Phase.ENDED)
+                return
             self._tell(Phase.FAILED, str(error))
             raise
         finally:
@@ -256,6 +260,9 @@ class Follower:
         except (PipelineFailedError, SessionEndedError, StorageError):
             raise
         except ChandyError as error:
+            if engine.rest(0):
+                # The program stops, and has cut it off.
+                return
             self._passes_over = f"batch {step.record.batch} of query {step.query!r} failed"
             with self._lock:
                 counts = self._following.failed(step)
@@ -280,6 +287,8 @@ class Follower:
         except (SourceLostError, PipelineFailedError, SessionEndedError, StorageError):
             raise
         except ChandyError as error:
+            if engine.rest(0):
+                raise
             log.warning(
                 "a batch has failed and runs again",
                 query=step.query,
