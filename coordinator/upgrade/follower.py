@@ -370,14 +370,13 @@ class Follower:
         """Return the leader's rows of a batch, from the checkpoint that has them; None: they cannot be read."""
         import pyarrow.parquet as pq
 
-        located = self.leader.located(step.stage.id)
-        files = list(staged_files(located.manifest, step.query, sink, step.record.batch))
-        if not files:
-            return None
         try:
-            return [pq.read_table(io.BytesIO(read_file(located.store, file))) for file in files]
+            located = self.leader.located(step.stage.id)
+            files = staged_files(located.manifest, step.query, sink, step.record.batch)
+            found = [pq.read_table(io.BytesIO(read_file(located.store, file))) for file in files]
         except ObjectMissingError:
             return None
+        return found or None
 
     def _differing_state(self, stage: Stage, own: Located) -> Iterator[Finding]:
         """Yield how the state of each operator differs at the cut of a checkpoint, and keep some of it."""

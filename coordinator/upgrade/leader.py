@@ -10,6 +10,7 @@ import attrs
 from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, decode
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import voided_by
+from ...storage.checkpoints.layout import manifest_key
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import FileRef, Manifest, QueryRecord
 from ...storage.checkpoints.restore import read_file
@@ -50,8 +51,15 @@ class FollowedPipeline:
         ]
 
     def located(self, checkpoint: CheckpointId) -> Located:
-        """Return a checkpoint that ``stages`` has returned."""
-        return Located(self._known[checkpoint][0], self.catalog.store)
+        """Return a checkpoint that ``stages`` has returned.
+
+        Raises:
+            ObjectMissingError: retention has dropped it since.
+        """
+        known = self._known.get(checkpoint)
+        if known is None:
+            raise ObjectMissingError(self.catalog.store.uri, manifest_key(checkpoint))
+        return Located(known[0], self.catalog.store)
 
     def seconds_per_batch(self) -> float | None:
         """Return the time from one batch to the next, between the checkpoints that are there; None: not known."""
