@@ -348,7 +348,13 @@ class Follower:
         differing = differing_outputs(step.record.outputs, outcome.outputs, ignored)
         kept = self._kept_rows(step, outcome, differing, ignored)
         return [
-            self._finding(Kind.OUTPUT, step, f"sink {uid!r}", kept[uid].says or says, kept[uid])
+            self._finding(
+                Kind.OUTPUT,
+                step,
+                f"sink {uid!r}",
+                "; ".join(filter(None, (says, kept[uid].says))),
+                kept[uid],
+            )
             for uid, says in differing.items()
         ]
 
