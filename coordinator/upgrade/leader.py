@@ -10,7 +10,6 @@ import attrs
 from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, decode
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import voided_by
-from ...storage.checkpoints.layout import manifest_key
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import FileRef, Manifest, QueryRecord
 from ...storage.checkpoints.restore import read_file
@@ -57,9 +56,7 @@ class FollowedPipeline:
             ObjectMissingError: retention has dropped it since.
         """
         known = self._known.get(checkpoint)
-        if known is None:
-            raise ObjectMissingError(self.catalog.store.uri, manifest_key(checkpoint))
-        return Located(known[0], self.catalog.store)
+        return Located(known[0] if known else self.catalog.read(checkpoint), self.catalog.store)
 
     def seconds_per_batch(self) -> float | None:
         """Return the time from one batch to the next, between the checkpoints that are there; None: not known."""
