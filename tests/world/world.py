@@ -262,7 +262,7 @@ class World:
             lambda: len(asked) == 2 and all(one.done() for one in asked), steps=10**9, seconds=BOUND
         )
         checkpoint, savepoint = (future.exception() for future in asked)
-        # A table in memory that has the same records as an earlier one has the same bytes, and that one may be deleted now.
+        # A table in memory with the records of an earlier one has its bytes, too, and that one may be deleted just now.
         if any("there is no object" in str(error) for error in (checkpoint, savepoint)):
             return
         # A stop may come before the batch of a cut has committed, and a newer checkpoint may complete first.
