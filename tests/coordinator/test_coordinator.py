@@ -35,7 +35,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.spark import session
 from chandy.coordinator.spark.progress import newest_committed
-from chandy.coordinator.wiring import assembly, driver
+from chandy.coordinator.wiring import assembly, driver, ground
 from chandy.state.local.changelog import FOLDER
 from chandy.storage import FencedError
 from chandy.storage.backends.local import LocalStore
@@ -398,7 +398,7 @@ def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(
         (driver, "Catalog"),
         (assembly, "CheckpointStateMachine"),
         (driver, "QueryDirectories"),
-        (assembly, "Ticks"),
+        (ground, "Ticks"),
         (assembly, "Supervisor"),
         (assembly, "CheckpointExecutor"),
         (assembly, "Lookup"),
