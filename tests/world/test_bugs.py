@@ -40,8 +40,8 @@ FOUND_EARLY = [
     "a shard is handed over without the batch that is staged",
     "a snapshot is not acknowledged",
 ]
-"""What the first runs find. The ordinary run tries some of these. What they do not find, the schedules of
-``tests/coordinator/protocol`` do."""
+"""What the first runs find. The ordinary run tries some of these. What they do not find, the tests of the module that
+has the bug do."""
 RUNS = 40
 """In so many runs a bug is found."""
 

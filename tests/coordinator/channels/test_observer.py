@@ -86,6 +86,10 @@ class Ends:
         }
         self.channels.look(self.reader, cut, working, {})
         self.channels.look(self.writer, cut, {}, kept or {})
+        return self.record(checkpoint, cut)
+
+    def record(self, checkpoint: int, cut: int) -> ChannelRecord:
+        """Return what a checkpoint keeps of the channel."""
         queries = (QueryRecord("a", cut, Handle()), QueryRecord("b", cut, Handle()))
         (found,) = self.channels.at(make_manifest(checkpoint, queries=queries, operators=()))
         return found
@@ -172,6 +176,20 @@ def test_a_compact_entry_of_a_source_repeats_those_before_it(
     ends.reads("19.compact", first)
     assert (found := ends.at().files) is not None
     assert found.files == 2
+
+
+def test_a_checkpoint_has_what_was_seen_at_its_own_cut(
+    ends: Ends, pipeline: SinkPipeline, output: Path
+) -> None:
+    committer = pipeline.recover()
+    committer.commit(pipeline.epoch(1, [(1, "a")]))
+    first = ends.at(cut=0)
+    committer.commit(pipeline.epoch(2, [(2, "b")], [(3, "c")]))
+    ends.reads("0", uris(output)[0])
+    later = ends.at(cut=1)
+    assert first.files != later.files
+    # The one whose cut was first completes last.
+    assert ends.record(99, 0) == first
 
 
 def test_a_directory_that_cannot_be_read_is_left_alone_for_a_while(

@@ -78,6 +78,7 @@ class TestOnS3(SinkConformance):
         return Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
 
 
+@pytest.mark.full("coordinator/connectors/test_delta.py::TestOnDisk")
 class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
 

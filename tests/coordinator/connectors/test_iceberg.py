@@ -64,6 +64,7 @@ class TestIceberg(RaceConformance):
         return table
 
 
+@pytest.mark.full("coordinator/connectors/test_iceberg.py::TestIceberg")
 class TestUpsert(RaceConformance):
     """Rows whose keys differ arrive as with appending."""
 

@@ -197,6 +197,26 @@ def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
     assert setup.completed().id == 2
 
 
+def test_a_query_that_stops_while_its_cut_is_chosen_ends_the_checkpoint(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.queries.newest = 5
+    first = iter([None])
+    monkeypatch.setattr(setup.queries, "current_batch", lambda query: next(first, 4))
+    assert setup.error(setup.request()).reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+
+
+def test_a_manifest_that_names_what_is_being_deleted_is_not_written(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = setup.executor.protocol
+    monkeypatch.setattr(type(protocol), "doomed", lambda protocol, manifest: frozenset({"shared/x"}))
+    future = setup.request()
+    setup.host.acknowledge(1)
+    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    assert setup.catalog.latest() is None
+
+
 def test_a_savepoint_into_a_folder_that_is_not_empty_fails_for_io_and_leaves_the_folder_alone(
     setup: Setup, tmp_path: Path
 ) -> None:

@@ -1,19 +1,9 @@
-"""Hosts that are lost and have left changelogs on their machine: the next host there opens their shards again.
-
-The model and the promises are those of ``test_interleavings``, with the moves of ``test_moves`` and the losses of
-``test_standbys``.
-"""
+"""Hosts that are lost and have left changelogs on their machine: the next host there opens their shards again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import product
-from typing import Any
-
 import attrs
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
@@ -21,25 +11,12 @@ from chandy.coordinator.protocol.copies import CopyPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS
 from chandy.state.errors import HostDismissedError, ShardMovingError
-from chandy.state.host.batches import ShardBatches, StagedChanges
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, HostHello
 from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
-from ...effort import always_kept, sampled, some, until_found
-from ...world.protocol_bugs import (
-    count_the_acknowledgement_of_a_zombie,
-    let_the_lost_host_count,
-    let_the_next_batch_begin,
-    replay_what_may_not_have_committed,
-    start_from_an_old_checkpoint,
-    start_from_the_newest_checkpoint_as_if_it_were_older,
-)
 from ..life_events import going_back
 from .bench import Bench, hello_on
-from .lives import QUERY, SMALL, World
-from .losing_machine import LosingMachine, begun, finish, lose, zombie_attempts
-from .moving_machine import EXECUTOR, Bug, assert_found
 
 SHARD = ShardId("up-op", 0)
 
@@ -301,169 +278,3 @@ def test_a_shard_with_a_standby_has_it_promoted_and_the_others_are_opened_again(
     lost(made)
     assert [host for host, _ in made.orders(Promote)] == ["b"]
     assert not made.machine.placement.reopenings.under_way
-
-
-# --- whatever happens ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def changelogs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hosts keep changelogs for each other."""
-    monkeypatch.setattr(World, "hosts_keep_changelogs", True)
-
-
-class ReopeningMachine(LosingMachine):
-    """Whatever can happen to the shards of lost hosts, among whatever can happen."""
-
-    @rule(
-        executor=EXECUTOR,
-        query=QUERY,
-        upto=st.integers(0, 5),
-        lives_on=st.booleans(),
-        noticed=st.booleans(),
-        works=SMALL,
-        before=st.sampled_from([0, 2]),
-    )
-    def a_host_is_lost_and_the_next_one_comes(
-        self,
-        executor: str,
-        query: str,
-        upto: int,
-        lives_on: bool,
-        noticed: bool,
-        works: int,
-        before: int,
-    ) -> None:
-        life = self.world.life
-        self.busy("", before)
-        if life.lost or not any(name[0] == executor for name in life.hosts):
-            return
-        life.batch(query, 3, 0, upto)
-        if noticed:
-            lose(life, executor, lives_on)
-        self.look()
-        life.join(executor)
-        for host in life.hosts.values():
-            while host.mailbox:
-                host.obey(host.mailbox.popleft())
-        for _ in range(works):
-            if life.moving:
-                life.move(0)
-        self.look()
-        finish(life, query)
-
-
-@pytest.mark.usefixtures("changelogs")
-def test_the_promises_are_kept_while_hosts_open_the_shards_of_lost_ones() -> None:
-    run_state_machine_as_test(ReopeningMachine, settings=always_kept(8, steps=25))
-
-
-@pytest.mark.usefixtures("changelogs")
-def test_examples_open_shards_again() -> None:
-    class Stopping(ReopeningMachine):
-        def look(self) -> None:
-            shards = self.world.life.machine.placement.reopenings.under_way.values()
-            assert all(one.phase is not CopyPhase.HANDING_OVER for one in shards), "one is opened again"
-
-    with pytest.raises(AssertionError, match="one is opened again"):
-        run_state_machine_as_test(Stopping, settings=until_found(25))
-
-
-def walk(upto: int, checkpoint: bool, lives_on: bool, notices: str, again: bool) -> None:
-    """Lose a host in the middle of a batch, and let the next one on its machine open its shards.
-
-    Args:
-        upto: how far the batch gets before; 5: it has committed.
-        checkpoint: whether a checkpoint has completed before.
-        lives_on: whether the host goes on without knowing that it is lost.
-        notices: whether tasks of the lost host go on before or after the next one has joined.
-        again: whether the next host is lost, too, in the same batch.
-    """
-    machine = ReopeningMachine()
-    machine.start()
-    life = machine.world.life
-    if checkpoint:
-        machine.busy("", 1)
-    for query in ("orders", "totals", "orders"):
-        life.batch(query, 3, 0)
-    runs = [run.query_id for run in life.runs.values()]
-    (gone,) = [name for name in life.hosts if name[0] == "a"]
-    life.batch("orders", 3, 0, upto)
-    attempts = begun(life, "orders", gone)
-    lose(life, "a", lives_on)
-    assert life.machine.placement.holds("orders")
-
-    def goes_on() -> None:
-        if gone in life.zombies:
-            for attempt in [*attempts, *zombie_attempts(life, gone, "orders")]:
-                life.apply(attempt)
-            finish(life, "orders")
-
-    if notices == "before":
-        goes_on()
-    life.join("a")
-    if notices == "after":
-        goes_on()
-    life.quiet("works manifests")
-    assert not life.machine.placement.holds("orders"), "the shards have not been opened again"
-    if again:
-        finish(life, "orders")
-        lose(life, "a", lives_on=False)
-        life.join("a")
-        life.quiet("works manifests")
-    finish(life, "orders")
-    for query in ("orders", "totals"):
-        life.batch(query, 3, 0)
-        life.batch(query, 3, 0)
-    assert not life.lost
-    assert [run.query_id for run in life.runs.values()] == runs, "a query has gone back"
-    assert all(run.committed == run.planned for run in life.runs.values())
-    machine.busy("", 1)
-    machine.the_promises_are_kept()
-    machine.a_zombie_acknowledges(upto, checkpoint=True)
-    machine.busy("", 1)
-    # Before retention gives it up.
-    machine.the_promises_are_kept()
-    machine.teardown()
-
-
-WALKS = list(product(range(6), (False, True), (False, True), ("before", "after"), (False, True)))
-
-
-def walks(cases: Iterable[tuple[Any, ...]] = WALKS) -> None:
-    for case in cases:
-        walk(*case)
-
-
-@pytest.mark.usefixtures("changelogs")
-def test_the_promises_are_kept_wherever_a_batch_meets_the_loss_of_a_host() -> None:
-    walks(some(WALKS, 20, "reopenings"))
-
-
-# --- does it find anything? ---------------------------------------------------------------------------------
-
-
-def forget_what_is_staged(patch: pytest.MonkeyPatch) -> None:
-    """What has committed, and is only staged in the changelog, is lost."""
-
-    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
-        batches.staged, batches.begun = None, None
-
-    patch.setattr(ShardBatches, "reopen", reopen)
-
-
-BUGS = [
-    forget_what_is_staged,
-    replay_what_may_not_have_committed,
-    let_the_next_batch_begin,
-    start_from_an_old_checkpoint,
-    start_from_the_newest_checkpoint_as_if_it_were_older,
-    let_the_lost_host_count,
-    count_the_acknowledgement_of_a_zombie,
-]
-
-
-@pytest.mark.usefixtures("changelogs")
-@pytest.mark.parametrize("bug", sampled(BUGS, 4), ids=lambda bug: bug.__name__)
-def test_a_walk_finds(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_found(bug, monkeypatch, walks)

@@ -316,6 +316,20 @@ def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_published
     assert position(target) == 1
 
 
+def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_staged(
+    lives: Lives, target: SqliteSink
+) -> None:
+    target = attrs.evolve(target, publish="checkpoint")
+    first = lives(target)
+    directory = first.begin()
+    first.take(0, (1, "a"))
+    second = lives(target)
+    second.sink.resume("q", second.beginning(directory, None, ()), 0)
+    second.take(1, (2, "b"))
+    second.checkpoint(1, cut=1)
+    assert rows(target) == [(1, "a"), (2, "b")]
+
+
 @pytest.mark.parametrize("before", ["checkpoint", "batch"])
 def test_a_query_goes_back_if_nobody_knows_what_was_published_at_once(
     lives: Lives, target: SqliteSink, tmp_path: Path, before: Publish
