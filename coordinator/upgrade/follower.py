@@ -102,8 +102,8 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again while
-    there is nothing to do; whether that is the end of following."""
+    """Called at the cut of each checkpoint at which state was compared, and again and again with the newest of them
+    while there is nothing to do; whether that is the end of following."""
     is_hurried: Callable[[], bool] = lambda: False
     """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
