@@ -19,6 +19,8 @@ from .recovery.pipeline_events import PipelineEnded as PipelineEnded
 from .recovery.pipeline_events import PipelineEvent as PipelineEvent
 from .recovery.pipeline_events import Recovered as Recovered
 from .recovery.pipeline_events import Recovering as Recovering
+from .recovery.pipeline_events import ShadowDiffers as ShadowDiffers
+from .recovery.pipeline_events import StartRefused as StartRefused
 from .recovery.restart import ExponentialBackoff as ExponentialBackoff
 from .recovery.restart import FixedDelay as FixedDelay
 from .recovery.restart import NoRestart as NoRestart
@@ -26,3 +28,5 @@ from .savepoints import Savepoints as Savepoints
 from .sinks.guarantee import Guarantee as Guarantee
 from .spark.environment import check_environment as check_environment
 from .supervised_run import Exit as Exit
+from .upgrade.shadow import Shadow as Shadow
+from .verdict import ShadowVerdict as ShadowVerdict

@@ -192,9 +192,9 @@ class CheckpointConfig:
     """Function that is called with what happens: checkpoints that complete or fail, recoveries, the pipeline's end.
 
     Each is a ``PipelineEvent``: ``CheckpointCompleted``, ``CheckpointFailed``, ``CheckpointMeasured``,
-    ``HostReplaced``, ``Recovering``, ``Recovered`` or ``PipelineEnded``. The function is called on a thread of its own,
-    one event after the other. It may take its time, and what it raises is logged. While 1,000 events wait for it,
-    further ones are dropped, and the log says so. A stop waits 5 s for it. With None, there are no calls.
+    ``StartRefused``, ``HostReplaced``, ``Recovering``, ``Recovered`` or ``PipelineEnded``. The function is called on a
+    thread of its own, one event after the other. It may take its time, and what it raises is logged. While 1,000 events
+    wait for it, further ones are dropped, and the log says so. A stop waits 5 s for it. With None, there are no calls.
     """
     traces: bool = attrs.field(default=False, validator=fields.instance(bool))
     """Whether checkpoints and recoveries become spans of OpenTelemetry, with their phases.

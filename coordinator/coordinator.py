@@ -13,6 +13,7 @@ from ..storage import html, runtime
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.checkpoints.proof import FenceProof
+from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from .replication.replica import Replica
+    from .upgrade.rerun import Rerun
+    from .upgrade.shadow import Shadow
+    from .verdict import ShadowVerdict
 
 log = logger(__name__)
 
@@ -80,6 +84,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         permit: Permit | None = None,
         standby: bool = False,
         within: FenceProof | None = None,
+        shadow: Shadow | None = None,
     ) -> None:
         """Take over the pipeline. Every earlier coordinator of the pipeline is fenced from now on.
 
@@ -98,6 +103,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
                 completed none, it restores what ``restore`` says.
             within: for replicas: the proof that the pipeline which this one is a part of has not been taken over. From
                 then on, this one does nothing more. None: it is part of no other.
+            shadow: run the batches of the driver that leads the pipeline beside it, and compare, instead of taking the
+                pipeline over. Nothing leaves this driver but what it has found: see ``verdict``. None: lead.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -118,7 +125,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         self._changing = runtime.rlock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            rerun = self._rerun = requested(self._pipeline)
+            rerun = self._rerun = requested(self._pipeline) or _shadow(shadow, self._pipeline, storage)
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
@@ -134,6 +141,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
                 None if rerun else stand_by,
                 within,
                 given_batches=rerun is not None,
+                followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
         self._use(parts, {})
@@ -382,6 +390,11 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         return self._monitor_url
 
     @property
+    def verdict(self) -> ShadowVerdict | None:
+        """What this driver has found as the shadow of its pipeline; None if it is none."""
+        return self._rerun.verdict if self._rerun else None
+
+    @property
     def life(self) -> Life:
         """Whether the pipeline runs, and why it does not: ``phase`` and ``because``."""
         return self._supervisor.life
@@ -536,8 +549,22 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
         with named(pipeline=self._pipeline), self._changing:
             self._check_running()
-            yield
+            try:
+                yield
+            except ChandyError as error:
+                self._supervisor.news.refused(error)
+                raise
 
     def _check_running(self) -> None:
         if self._executor.is_closed:
             raise CoordinatorStoppedError(self._pipeline)
+
+
+def _shadow(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
+    """Return what a shadow does instead of leading the pipeline; None if it is none."""
+    if shadow is None:
+        return None
+    # Only a shadow loads what reads state.
+    from .upgrade.shadow_rerun import ShadowRerun
+
+    return ShadowRerun(shadow, pipeline, storage)

@@ -319,7 +319,7 @@ class QueryStarter:
     ) -> TransactionalSink:
         sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
         check_together(sinks)
-        return TransactionalSink(
+        made = TransactionalSink(
             [sink.for_rows(rows) for sink in sinks],
             self.pipeline.fence(query),
             self.pipeline.watch.proof,
@@ -329,6 +329,9 @@ class QueryStarter:
             on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
             on_failure=self.supervisor.output_failed,
         )
+        if self.config.record_batches:
+            made.take_digests()
+        return made
 
 
 def _nothing() -> None:

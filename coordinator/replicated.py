@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .config import CheckpointConfig
-from .errors import ReplicaError
 from .operators import Operators, name_taken
 from .permit import Permit
 from .sinks.two_phase.contract import TwoPhaseSink
@@ -82,11 +81,8 @@ class KeepsReplicas(ABC):
 
         with self._growing():
             if self._rerun is not None:
-                raise ReplicaError(
-                    f"replica {name!r} is not written",
-                    "a coordinator that leads",
-                    "one that runs batches again",
-                )
+                replica: Replica = self._rerun.replica(name, operator, state, format)
+                return replica
             if name in {replica.name for replica in self.replicas}:
                 raise name_taken("replica", name)
             start = Replicating(

@@ -20,6 +20,8 @@ from pyspark.sql.types import StructType
 from ..state.errors import invalid_argument
 from ..state.format.schema import Schemas
 from ..state.testing.rows import Given, table_of, tuples_of
+from ..storage.checkpoints.locate import LATEST
+from ..storage.ids import CheckpointId
 from .batch_aggregate import BatchAggregate
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -28,6 +30,8 @@ from .durations import Duration, seconds
 from .query import CheckpointedQuery
 from .recovery.restart import FixedDelay
 from .spark.session import is_local_mode
+from .upgrade.replay import Replay, ReplayDifference
+from .upgrade.stretch import OLDEST
 
 Build = Callable[[CheckpointCoordinator, DataFrame], DataFrame | BatchAggregate]
 """Returns the output of a pipeline, given the stream of its input. It is called at each start, and by ``rescale``."""
@@ -184,6 +188,63 @@ class PipelineTester:
             raise TimeoutError(
                 f"the query has not taken all of its input within {self._seconds:g} s"
             ) from None
+
+    # --- batches that were recorded -------------------------------------------------------------------------
+
+    @staticmethod
+    def replay(
+        storage: str | Path,
+        build: Callable[[CheckpointCoordinator], object],
+        *,
+        from_: int | str = OLDEST,
+        to: int | str = LATEST,
+        pipeline: str | None = None,
+        spark: SparkSession | None = None,
+        keep: str | Path | None = None,
+        may_write: bool = False,
+        until_different: bool = False,
+    ) -> list[ReplayDifference]:
+        """Run the recorded batches of a pipeline again, and return where they give something else.
+
+        A regression test with what has really come is one line::
+
+            assert PipelineTester.replay("/data/chandy", my_pipeline.build, from_=41, to=57) == []
+
+        The pipeline, which must have been run with ``CheckpointConfig(record_batches=True)``, is not touched. Its
+        sources are read again. The replay ends with the first batch that differs or fails.
+
+        Args:
+            storage: of the pipeline, or a copy of it.
+            build: starts the queries of the pipeline with a coordinator.
+            from_: the checkpoint behind which it begins, by its id, or a savepoint by its URI; or ``"batch=53"``, with
+                several queries ``"batch=totals:53"``: the newest checkpoint before that batch. "oldest".
+            to: the checkpoint, the savepoint or the batch with which it ends; "latest".
+            pipeline: its name; None: the storage has only one.
+            spark: the session; None: the active one.
+            keep: folder for the first rows and keys that differ, as Parquet.
+            may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
+            until_different: whether halves of the stretch are tried, the later one first, each on the recorded state.
+
+        Raises:
+            GivenBatchError: there is no such checkpoint or batch, or a batch in between was not recorded.
+            WriterError: a query writes by itself, or reads what cannot be read again.
+            SourceLostError: a source no longer has the data.
+        """
+        found = Replay.of(
+            str(storage),
+            from_ if isinstance(from_, str) else CheckpointId(from_),
+            to if isinstance(to, str) else CheckpointId(to),
+            name=pipeline,
+            until_different=until_different,
+            keep=None if keep is None else Path(keep),
+        )
+
+        def program() -> None:
+            session = spark or SparkSession.active()
+            with CheckpointCoordinator(session, pipeline=found.pipeline, storage=str(storage)) as coordinator:
+                build(coordinator)
+
+        return found.by(program, may_write=may_write).differences
 
     # --- checkpoints and lives ------------------------------------------------------------------------------
 

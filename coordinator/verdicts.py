@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import attrs
 
-from ..storage.checkpoints.layout import SHADOWS, difference_key, verdict_key, verdict_of
+from ..storage.checkpoints.layout import VERDICTS, difference_key, verdict_key, verdict_of
 from ..storage.codec import to_json
 from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
@@ -30,7 +30,7 @@ def read_verdict(store: Store, shadow: str) -> ShadowVerdict | None:
 def read_verdicts(store: Store) -> list[ShadowVerdict]:
     """Return what all shadows of a pipeline have found that can be read, by their names."""
     found = []
-    for name in sorted(filter(None, map(verdict_of, store.list(SHADOWS)))):
+    for name in sorted(filter(None, map(verdict_of, store.list(VERDICTS)))):
         with suppress(DamagedError):
             if (verdict := read_verdict(store, name)) is not None:
                 found.append(verdict)

@@ -51,12 +51,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "adopt": ("coordinator.adopt",),
     "export": ("coordinator.export",),
     "replicas": ("coordinator.replication",),
-    "upgrade": (
-        "coordinator.upgrade",
-        "coordinator.switch_orders",
-        "coordinator.verdict",
-        "coordinator.verdicts",
-    ),
+    "upgrade": ("coordinator.upgrade", "coordinator.switch_orders", "coordinator.verdicts"),
     "command line": ("coordinator.cli", "coordinator.face"),
     "stores": ("storage.backends.fsspec_store", "storage.backends.hdfs", "storage.backends.s3"),
     "test kits": ("coordinator.conformance", "storage.conformance", "coordinator.testing", "state.testing"),
@@ -91,6 +86,7 @@ MEET: dict[tuple[str, str], str] = {
     ("connectors", "state as tables"): "changes of a state are a source",
     ("upgrade", "aggregates"): "what aggregate_batches returned may write by itself",
     ("page and metrics", "upgrade"): "what shadows have found is shown",
+    ("upgrade", "replicas"): "it stands in for one that is not written",
     ("upgrade", "state as tables"): "the state of two versions is compared",
     ("export", "state as tables"): "a state becomes Parquet",
     ("replicas", "aggregates"): "of an aggregate, results are replicated",
@@ -99,6 +95,7 @@ MEET: dict[tuple[str, str], str] = {
     ("state as tables", "aggregates"): "an aggregate is shown as its results",
     ("test kits", "aggregates"): "the tester computes them",
     ("test kits", "state as tables"): "the tester shows a state",
+    ("test kits", "upgrade"): "the tester runs recorded batches again",
 }
 """Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}
@@ -158,6 +155,7 @@ TIME_OF_DAY = {
     "coordinator.cli.shadow": "how long ago a shadow has told something",
     "coordinator.upgrade.follower": "it is for people",
     "coordinator.upgrade.rerun": "it is for people",
+    "coordinator.upgrade.shadow_rerun": "the same",
     "state.reader.feed": "it is for people",
     "state.writer.savepoint_writer": "it is for people",
 }

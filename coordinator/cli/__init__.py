@@ -1,4 +1,4 @@
-"""The command line `chandy`: lists, shows and verifies checkpoints, watches drivers, goes to and from plain Spark."""
+"""The command line `chandy`: checkpoints and drivers, batches that run again, ways to and from plain Spark."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from . import (
     listing,
     plain_spark,
     readers,
+    replaying,
     shadow,
     showing,
     switching,
@@ -34,6 +35,7 @@ __all__ = [
     "main",
     "plain_spark",
     "readers",
+    "replaying",
     "shadow",
     "showing",
     "switching",

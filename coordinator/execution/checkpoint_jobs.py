@@ -84,6 +84,8 @@ class CheckpointJobs:
         self._clock = clock
         self._is_closed = is_closed
         self._reports = reports
+        self._repeated: set[CheckpointId] = set()
+        """Checkpoints that are kept and whose manifest the store was asked for more than once."""
 
     def failed(self, checkpoint: CheckpointId, reason: Reason, error: Exception) -> None:
         """Tell the state machine that a checkpoint cannot complete."""
@@ -285,7 +287,12 @@ class CheckpointJobs:
             if doomed := self._protocol.doomed(manifest):
                 raise ObjectMissingError(order.root, min(doomed))
             yield None
-            yield from commit_steps(manifest, order.root, self._catalog, self._open_store, self._is_closed)
+            if (
+                yield from commit_steps(
+                    manifest, order.root, self._catalog, self._open_store, self._is_closed
+                )
+            ):
+                self._repeated.add(manifest.id)
             yield None
         except FencedError as error:
             self._protocol.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
@@ -328,8 +335,11 @@ class CheckpointJobs:
         yield None
         try:
             needed = partial(self._protocol.there_besides, ids)
-            deleted = yield from discard(self._store, order.dropped, needed, self._watch.proof)
+            deleted = yield from discard(
+                self._store, order.dropped, needed, self._watch.proof, self._repeated
+            )
             remaining = deleted.remaining
+            self._repeated.difference_update({*ids}.difference(one.id for one in remaining))
             yield None
             if deleted.failed:
                 raise NotDeletedError.of(self._store.uri, deleted.failed)

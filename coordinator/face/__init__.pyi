@@ -26,6 +26,10 @@ from .coordinator import Recovered as Recovered
 from .coordinator import Recovering as Recovering
 from .coordinator import RecoveryMetrics as RecoveryMetrics
 from .coordinator import Savepoints as Savepoints
+from .coordinator import Shadow as Shadow
+from .coordinator import ShadowDiffers as ShadowDiffers
+from .coordinator import ShadowVerdict as ShadowVerdict
+from .coordinator import StartRefused as StartRefused
 from .coordinator import Statistics as Statistics
 from .coordinator import check_environment as check_environment
 from .coordinator.connectors.data_source.sink import DataSourceSink as DataSourceSink

@@ -36,11 +36,11 @@ from .state_sizes import OperatorSize
 D = TypeVar("D")
 
 
-def _like(document: type[D], value: object) -> D:
-    """Make a document whose fields are all among the attributes of a value."""
+def _like(document: type[D], value: object, **own: object) -> D:
+    """Make a document whose fields are among the attributes of a value, besides some of its own."""
     # mypy does not know that the class is one of attrs'.
-    fields = attrs.fields(document)  # type: ignore[arg-type]
-    return document(**{field.name: getattr(value, field.name) for field in fields})
+    names = {field.name for field in attrs.fields(document)} - own.keys()  # type: ignore[arg-type]
+    return document(**own, **{name: getattr(value, name) for name in names})
 
 
 @attrs.frozen(kw_only=True)
@@ -91,35 +91,8 @@ class Overview:
     def of(cls, pipeline: str, facts: Facts) -> Overview:
         """Describe a pipeline of which facts are known."""
         found = tuple(troubles(facts))
-        return cls(
-            pipeline=pipeline,
-            version=__version__,
-            life=facts.life,
-            because=facts.because,
-            is_ready=not found,
-            troubles=found,
-            now=facts.now,
-            began=facts.began,
-            generation=facts.generation,
-            interval=facts.interval,
-            checkpoints_in_progress=facts.in_progress,
-            checkpoints_queued=facts.queued,
-            last_completed_at=facts.completed_at,
-            queries=facts.queries,
-            operators=facts.operators,
-            work=facts.work,
-            channels=facts.channels,
-            hosts=facts.hosts,
-            disks=facts.disks,
-            shards=facts.shards,
-            shards_unassigned=facts.unassigned,
-            shards_moving=facts.moving,
-            shards_with_standby=facts.standbys,
-            unpublished=facts.unpublished,
-            replicas=facts.replicas,
-            shadows=facts.shadows,
-            recoveries=facts.recoveries,
-        )
+        own = {"pipeline": pipeline, "version": __version__, "is_ready": not found, "troubles": found}
+        return _like(cls, facts, **own)
 
 
 @attrs.frozen(kw_only=True)
@@ -169,12 +142,9 @@ class DriverCheckpoints:
         def brief(one: CheckpointStatistics | None) -> BriefCheckpoint | None:
             return None if one is None else BriefCheckpoint.of(one)
 
-        return cls(
-            counts=known.counts,
-            restored=known.restored,
-            duration=known.duration,
-            size=known.size,
-            new_bytes=known.new_bytes,
+        return _like(
+            cls,
+            known,
             latest_completed=brief(known.latest_completed),
             latest_failed=brief(known.latest_failed),
             history=tuple(map(BriefCheckpoint.of, known.checkpoints)),

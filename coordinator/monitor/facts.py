@@ -102,7 +102,7 @@ class Facts:
     totals: Totals
     restored: int
     """How often a checkpoint was restored."""
-    completed_at: float | None
+    last_completed_at: float | None
     """When the latest checkpoint completed; None: none has."""
     completed: int | None = None
     """Its id."""
@@ -110,8 +110,8 @@ class Facts:
     """Bytes that a restore of it reads."""
     operators: Mapping[str, OperatorSize]
     """The state of each operator in the checkpoint that the pipeline's state has grown from, by uid."""
-    in_progress: int
-    queued: int
+    checkpoints_in_progress: int
+    checkpoints_queued: int
     """Requests for checkpoints that wait."""
     queries: Mapping[str, QueryFacts]
     hosts: Mapping[str, int]
@@ -120,11 +120,11 @@ class Facts:
     """Where they keep their files, by machine."""
     shards: Mapping[str, int]
     """Shards by the machine that has them."""
-    unassigned: int
+    shards_unassigned: int
     """Shards that no task has needed yet."""
-    moving: int
+    shards_moving: int
     """Shards that are about to move."""
-    standbys: int
+    shards_with_standby: int
     """Shards with a standby that is in sync."""
     promoted: int = 0
     """Lost shards whose standbys have taken their place since this driver leads."""
@@ -255,19 +255,19 @@ class Observed:
             longest_interval=state.limits.longest_interval,
             totals=state.checkpoints.history.totals.copy(),
             restored=state.checkpoints.history.counts.restored,
-            completed_at=latest.completed_at if latest else None,
+            last_completed_at=latest.completed_at if latest else None,
             completed=latest.id if latest else None,
             size=latest.size if latest else None,
             operators=sizes,
-            in_progress=len(state.checkpoints.pending),
-            queued=len(state.admission.queue),
+            checkpoints_in_progress=len(state.checkpoints.pending),
+            checkpoints_queued=len(state.admission.queue),
             queries={query.name: _query(state, query, known) for query in supervisor.queries},
             disks=self.running.executor.hosts.disks.by_machine(),
             hosts=Counter(host.machine for host in state.members.hosts.values()),
             shards=owners,
-            unassigned=shards - sum(owners.values()),
-            moving=len(state.placement.moves.under_way),
-            standbys=state.placement.standbys.count_in_sync(state.members.hosts),
+            shards_unassigned=shards - sum(owners.values()),
+            shards_moving=len(state.placement.moves.under_way),
+            shards_with_standby=state.placement.standbys.count_in_sync(state.members.hosts),
             promoted=state.placement.promoted,
             reopened=state.placement.reopened,
             unpublished=_unpublished(state),

@@ -60,6 +60,6 @@ def troubles(facts: Facts | None) -> Iterator[str]:
             yield f"query {name!r} {said(query, facts.now)}{query.because and ': '}{query.because}"
     if facts.longest_interval is not None:
         bound = max(_INTERVALS * facts.longest_interval, _LEAST_SECONDS)
-        age = facts.now - max(facts.began, facts.completed_at or facts.began)
+        age = facts.now - max(facts.began, facts.last_completed_at or facts.began)
         if age > bound:
             yield f"no checkpoint has completed for {age:.0f} s, more than {bound:.0f} s"

@@ -18,6 +18,7 @@ from ..recovery.pipeline_events import (
     PipelineEvent,
     Recovered,
     Recovering,
+    StartRefused,
 )
 
 log = logger(__name__)
@@ -32,6 +33,8 @@ def entry_of(event: PipelineEvent) -> JournalEntry | None:
         case CheckpointFailed(id=id, reason=reason, detail=detail) if id is not None:
             says = f"{reason}: {detail}"
             return JournalEntry(at=event.at, what="checkpoint failed", says=says, checkpoint=id)
+        case StartRefused(why=why):
+            return JournalEntry(at=event.at, what="start refused", says=why)
         case Recovering(cause=cause, in_place=in_place):
             what = "restarts in place" if in_place else "goes back"
             return JournalEntry(at=event.at, what=what, says=cause)

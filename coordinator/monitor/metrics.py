@@ -177,8 +177,8 @@ def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
         "chandy_checkpoints_restored", "Restores of a checkpoint.", {(): float(facts.restored)}, []
     )
     for name, says, value in (
-        ("in_progress", "Checkpoints in progress.", facts.in_progress),
-        ("queued", "Requests for checkpoints that wait.", facts.queued),
+        ("in_progress", "Checkpoints in progress.", facts.checkpoints_in_progress),
+        ("queued", "Requests for checkpoints that wait.", facts.checkpoints_queued),
     ):
         yield make.gauge(f"chandy_checkpoints_{name}", says, {(): value}, [])
     yield make.gauge(
@@ -190,7 +190,7 @@ def _of_checkpoints(make: _Families, facts: Facts) -> Iterator[Metric]:
     yield make.gauge(
         "chandy_checkpoint_last_completed_timestamp_seconds",
         "When the latest checkpoint of this driver completed.",
-        {(): facts.completed_at},
+        {(): facts.last_completed_at},
         [],
     )
     yield make.gauge(
@@ -367,9 +367,9 @@ def _of_state(make: _Families, facts: Facts) -> Iterator[Metric]:
         ["machine"],
     )
     for name, says, value in (
-        ("unassigned", "Shards that no task has needed yet.", facts.unassigned),
-        ("moving", "Shards that are about to move to another machine.", facts.moving),
-        ("with_standby", "Shards with a standby that is in sync.", facts.standbys),
+        ("unassigned", "Shards that no task has needed yet.", facts.shards_unassigned),
+        ("moving", "Shards that are about to move to another machine.", facts.shards_moving),
+        ("with_standby", "Shards with a standby that is in sync.", facts.shards_with_standby),
     ):
         yield make.gauge(f"chandy_shards_{name}", says, {(): value}, [])
     for name, says, value in (

@@ -12,6 +12,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -119,7 +120,12 @@ class Monitor(Generic[R]):
         names = ["*"] if page.is_guarded else [*_LOOPBACK_NAMES, page.host]
         return Starlette(
             routes=[Route("/healthz", self._healthz), *routes.routes(Guard(page))],
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)],
+            middleware=[
+                Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False),
+                # A page of many checkpoints is a tenth of its size then, every few seconds. No answer has a secret that
+                # its size could tell.
+                Middleware(GZipMiddleware, minimum_size=4096, compresslevel=5),
+            ],
         )
 
     def _healthz(self, request: Request) -> Response:

@@ -11,7 +11,7 @@ from ..execution.polls import Poll
 from ..verdict import ShadowVerdict
 from ..verdicts import read_verdicts
 
-_LOOK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 10.0
 
 
 @attrs.define

@@ -107,7 +107,7 @@ def standing(name: str, pipeline: StoredPipeline) -> PipelineStanding:
         generation=generation,
         behind=_latest_behind(pipeline),
         checkpoint=facts.completed,
-        completed_at=facts.completed_at,
+        completed_at=facts.last_completed_at,
         size=facts.size,
         replica_of=replicated_by(name) or "",
     )

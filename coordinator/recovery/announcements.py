@@ -7,9 +7,11 @@ from collections.abc import Callable
 import attrs
 
 from ...storage.checkpoints.manifest import Manifest
+from ...storage.errors import ChandyError
 from ..checkpoint import Checkpoint
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
+from ..verdict import Finding
 from .decisions import RestartInPlace, RollBack
 from .metrics import START, RecoveryMetrics
 from .pipeline_events import (
@@ -21,6 +23,8 @@ from .pipeline_events import (
     PipelineEvent,
     Recovered,
     Recovering,
+    ShadowDiffers,
+    StartRefused,
 )
 
 Tell = Callable[[PipelineEvent], object]
@@ -62,6 +66,10 @@ class Announcements:
         """Tell what a checkpoint that has ended took."""
         self._tell(CheckpointMeasured(at=self._clock(), statistics=statistics))
 
+    def refused(self, error: ChandyError) -> None:
+        """Tell that something of the program was not started."""
+        self._tell(StartRefused(at=self._clock(), why=str(error)))
+
     def recovering(self, decision: RestartInPlace | RollBack) -> None:
         """Tell of an attempt to start queries again."""
         in_place = isinstance(decision, RestartInPlace)
@@ -82,3 +90,7 @@ class Announcements:
         if not self._has_ended:
             self._has_ended = True
             self._tell(PipelineEnded(at=self._clock(), error=error))
+
+    def shadow_differs(self, shadow: str, finding: Finding) -> None:
+        """Tell what the shadow that this driver is has found."""
+        self._tell(ShadowDiffers(at=self._clock(), shadow=shadow, finding=finding))

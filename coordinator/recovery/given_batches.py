@@ -66,6 +66,10 @@ class BatchSupervisor(Supervisor):
 
     _launcher: BatchLauncher
 
+    def sinks(self, name: str) -> tuple[str, ...]:
+        """Return the uids of the transactional sinks of a query."""
+        return self._queries[name].definition.sink.uids
+
     def run_batch(self, name: str, record: BatchRecord, timeout: float) -> Path:
         """Have a query take a batch, wait until it has committed, and return the query's working directory.
 

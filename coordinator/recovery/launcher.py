@@ -217,7 +217,16 @@ class Launcher:
         if mirror is not None:
             mirror.publish()
         run = self._put(
-            Run(self._next_number(), definition, directory, query_id, resumed, mirror=mirror, planned=batch)
+            Run(
+                self._next_number(),
+                definition,
+                directory,
+                query_id,
+                resumed,
+                mirror=mirror,
+                planned=batch,
+                recorded=beginning.batch,
+            )
         )
         resume_point = resumed.point if resumed and resumed.point.needs_changelogs else None
         at_checkpoint = point.operators(name, operators) if point else ()

@@ -9,6 +9,7 @@ from ...storage.times import shown
 from ..checkpoint import Checkpoint
 from ..protocol.reasons import Reason
 from ..protocol.statistics import CheckpointStatistics
+from ..verdict import Finding
 from .metrics import RecoveryMetrics
 
 
@@ -45,6 +46,13 @@ class CheckpointMeasured(PipelineEvent):
 
 
 @attrs.frozen(kw_only=True)
+class StartRefused(PipelineEvent):
+    """An operator, a query or a replica cannot be what the program says. The driver leads the pipeline all the same."""
+
+    why: str
+
+
+@attrs.frozen(kw_only=True)
 class Recovering(PipelineEvent):
     """Queries are about to be started again, for the first time after a failure or once more, or to rescale one."""
 
@@ -76,6 +84,14 @@ class HostReplaced(PipelineEvent):
     """The number of shards whose standbys take their place."""
     reopened: int
     """The number of shards that another host on the machine opens again, from the changelogs of the lost one."""
+
+
+@attrs.frozen(kw_only=True)
+class ShadowDiffers(PipelineEvent):
+    """This driver is the shadow of its pipeline, and has found something that differs."""
+
+    shadow: str
+    finding: Finding
 
 
 @attrs.frozen(kw_only=True)

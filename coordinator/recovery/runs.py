@@ -13,7 +13,8 @@ import attrs
 from ...state.operators.batch_log import batch_times
 from ...state.rpc.messages import BatchTimes
 from ...storage import runtime
-from ...storage.checkpoints.manifest import ChannelRecord, Manifest, OutputRecord
+from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, encode
+from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..channels.observer import Channels
@@ -25,6 +26,7 @@ from ..spark import progress
 from ..spark.logs.offset_log import read_between
 from ..spark.mirror import Mirror
 from ..spark.query_tasks import has_tasks
+from .recorded_batches import read_records
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,6 +58,11 @@ class Run:
     """The working directory, if it is on a store; None if it is ``directory`` itself."""
     planned: BatchId = NO_BATCH
     """The newest batch that was seen to be planned; -1 if none was."""
+    recorded: BatchId = NO_BATCH
+    """The last batch whose record a completed checkpoint has, if it has records: that of the one that the run comes
+    from, or of a later one of this run."""
+    cuts: set[BatchId] = attrs.field(factory=set)
+    """Cuts of this run at which checkpoints were taken. A checkpoint of another run may have completed late."""
 
     @property
     def location(self) -> str:
@@ -199,12 +206,14 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels | None = None) -> None:
+    def __init__(self, channels: Channels | None = None, *, record_batches: bool = False) -> None:
         """Make it without runs.
 
         Args:
             channels: those between the queries.
+            record_batches: whether checkpoints get records of batches.
         """
+        self._record_batches = record_batches
         self._channels = channels or Channels()
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
@@ -303,10 +312,29 @@ class Runs:
             working = progress.hold(lambda: run.files_at(batch), held / WORKING)
             kept = progress.hold(lambda: sink.files_at(batch), held / SINK)
             self._channels.look(run.definition, batch, working, kept)
+            records = {}
+            if self._record_batches:
+                run.cuts.add(batch)
+                # The last batch of the checkpoint before tells which one that was: its number may have come twice.
+                after = BatchId(max(run.recorded - 1, NO_BATCH))
+                records = {RECORDS_FILE: _written(held, read_records(run.directory, sink, after, batch))}
             yield {
                 **{f"{WORKING}/{name}": path for name, path in working.items()},
                 **{f"{SINK}/{name}": path for name, path in kept.items()},
+                **records,
             }
+
+    def records(self, query: str, after: BatchId) -> BatchRecords:
+        """Return the records of the batches of a running query that have committed behind a batch.
+
+        The numbers begin again when the pipeline goes back, which gives the query another ``Run.query_id``.
+
+        Raises:
+            WorkingDirectoryError: the store cannot be read.
+        """
+        run = self._current[query]
+        logs = run.directory if run.mirror is None else run.mirror.planned_logs()
+        return read_records(logs, run.definition.sink, after, BatchId(progress.newest_committed(logs)))
 
     def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close off a query's output up to a cut."""
@@ -329,6 +357,17 @@ class Runs:
         for record in manifest.queries:
             if (run := self.get(record.name)) is not None:
                 run.definition.sources.completed(run.directory, record.batch)
+                # A later checkpoint does not rely on a savepoint, which may be gone.
+                if manifest.kind is not CheckpointKind.SAVEPOINT and record.batch in run.cuts:
+                    run.recorded = max(run.recorded, record.batch)
+                    run.cuts.discard(record.batch)
+
+
+def _written(folder: Path, records: BatchRecords) -> Path:
+    path = folder / RECORDS_FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(records))
+    return path
 
 
 def _check_sole_writer(run: Run, planned: BatchId) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from ...state.shards import NotResumable
+from ...storage.checkpoints.batch_record import Digest
 from ...storage.checkpoints.manifest import OutputRecord
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
@@ -137,6 +138,16 @@ class Sink(abc.ABC):
 
         Raises:
             IncompleteDirectoryError: the files no longer reach back to the batch.
+        """
+        return {}
+
+    def take_digests(self) -> None:  # noqa: B027 (Spark's own sinks take none)
+        """Take a digest of each batch from the next one on."""
+
+    def digests(self, batch: BatchId) -> dict[str, Digest]:
+        """Return what went out in a batch, by the uids of transactional sinks; nothing if nobody has taken a digest.
+
+        The query may be running. Digests of the newest batches are kept, also over restarts on the same machine.
         """
         return {}
 

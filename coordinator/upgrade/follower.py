@@ -102,7 +102,7 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared, and again and again with the newest of them
+    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again
     while there is nothing to do; whether that is the end of following."""
     is_hurried: Callable[[], bool] = lambda: False
     """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
@@ -162,6 +162,10 @@ class Follower:
             self._follow(engine)
             self._tell(Phase.ENDED)
         except BaseException as error:
+            if engine.rest(0):
+                # Whatever ran was cut off.
+                self._tell(Phase.ENDED)
+                return
             self._tell(Phase.FAILED, str(error))
             raise
         finally:
@@ -256,6 +260,9 @@ class Follower:
         except (PipelineFailedError, SessionEndedError, StorageError):
             raise
         except ChandyError as error:
+            if engine.rest(0):
+                # The program stops, and has cut it off.
+                return
             self._passes_over = f"batch {step.record.batch} of query {step.query!r} failed"
             with self._lock:
                 counts = self._following.failed(step)
@@ -280,6 +287,8 @@ class Follower:
         except (SourceLostError, PipelineFailedError, SessionEndedError, StorageError):
             raise
         except ChandyError as error:
+            if engine.rest(0):
+                raise
             log.warning(
                 "a batch has failed and runs again",
                 query=step.query,

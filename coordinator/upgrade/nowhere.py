@@ -1,4 +1,4 @@
-"""The sink in whose stead a query's own sinks are not asked: its rows are counted, and kept if somebody wants them."""
+"""What takes the place of a query's sinks: it takes a digest of their rows, and keeps them if somebody wants them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 from typing_extensions import override
 
+from ...storage.checkpoints.batch_record import Digest, total
 from ..sinks.two_phase.contract import Committer, Epoch, Fence, Staged, WriteContext
 from ..sinks.two_phase.staged import StagedSink
 
@@ -52,16 +53,27 @@ class Nowhere(StagedSink):
 
     @override
     def write(self, batches: Iterator[pa.RecordBatch], context: WriteContext) -> Staged:
+        # Tasks alone load it.
+        from ..sinks.two_phase.digest import Digester
+
+        digester = Digester()
+        passing, keys = digester.over(batches), list[str]()
         if self.rows is None:
-            return Staged(sum(batch.num_rows for batch in batches))
-        kept = super().write(batches, attrs.evolve(context, store=self.rows))
-        return Staged(kept.rows, note=json.dumps([file.key for file in kept.files]))
+            for _ in passing:
+                pass
+        else:
+            files = super().write(passing, attrs.evolve(context, store=self.rows)).files
+            keys = [file.key for file in files]
+        digest = digester.digest
+        return Staged(digest.rows, note=json.dumps([attrs.asdict(digest), keys]))
 
     @override
     def recover(self, fence: Fence) -> Committer:
         return NowhereCommitter()
 
 
-def kept(staged: Sequence[Staged]) -> tuple[str, ...]:
-    """Return the keys of the objects with the rows that were written; none if rows were not kept."""
-    return tuple(key for one in staged if one.note for key in json.loads(one.note))
+def taken(staged: Sequence[Staged]) -> tuple[Digest, tuple[str, ...]]:
+    """Return the digest of what the tasks of a batch have written, and the keys of the objects with the rows."""
+    notes = [json.loads(one.note) for one in staged]
+    keys = tuple(key for _, found in notes for key in found)
+    return total(Digest(**digest) for digest, _ in notes), keys

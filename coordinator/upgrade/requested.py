@@ -20,12 +20,12 @@ class Requested:
 
 
 @contextmanager
-def instead_of(pipeline: str, rerun: Rerun) -> Iterator[None]:
+def instead_of(pipeline: str, rerun: Rerun) -> Iterator[Requested]:
     """Have the next coordinator of a pipeline run given batches, and no other one be made, inside of the ``with``."""
     requested = runtime.own(Requested)
     requested.pipeline, requested.rerun, requested.is_taken = pipeline, rerun, False
     try:
-        yield
+        yield requested
     finally:
         requested.rerun = None
 

@@ -44,11 +44,15 @@ from ..sources.reader import SourceReader
 from ..spark import plan
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
+from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
-from .nowhere import Nowhere, kept
+from .nowhere import Nowhere, taken
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from ..replication.formats import Format
+    from ..replication.replica import Replica
 
 log = logger(__name__)
 
@@ -145,7 +149,7 @@ class Rerun:
             standbys=0,
             work_dir=given.work_dir if has_local else None,
             changelog=False,
-            record_batches=True,
+            record_batches=False,
             **silent,
         )
 
@@ -199,6 +203,17 @@ class Rerun:
                 "run the batches of the other queries, in a program without this one",
             )
         return ReadSources(known(facts, reader).sources)
+
+    def replica(self, name: str, operator: str, state: str | None, format: Format | None) -> Replica:
+        """Return what a program gets that keeps a copy of a state: nothing is written.
+
+        Raises:
+            ReplicaError: it must be written one day.
+        """
+        # Only a driver that replicates loads it.
+        from .unreplicated import Unreplicated
+
+        return Unreplicated(name, operator, state, format)
 
     def begin(
         self,
@@ -259,6 +274,11 @@ class Rerun:
     # --- called by whoever gives batches --------------------------------------------------------------------
 
     @property
+    def verdict(self) -> ShadowVerdict | None:
+        """What was found as the shadow of a pipeline; None if this is none."""
+        return None
+
+    @property
     def queries(self) -> frozenset[str]:
         """The queries that the program has started."""
         with self._changed:
@@ -306,8 +326,12 @@ class Rerun:
         """
         self.await_queries([query])
         directory = self._supervisor.run_batch(query, record, timeout)
-        staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) or {}
-        return BatchOutcome({}, kept(staged.get(record.batch, ())))
+        uids = self._supervisor.sinks(query)
+        staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) if uids else None
+        if staged is None:
+            return BatchOutcome({})
+        digest, rows = taken(staged[record.batch])
+        return BatchOutcome(dict.fromkeys(uids, digest), rows)
 
     def checkpoint(self, timeout: float = _CHECKPOINT_SECONDS) -> Located:
         """Take a checkpoint behind the batches that have run, in the storage of its own.

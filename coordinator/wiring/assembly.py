@@ -25,6 +25,7 @@ from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
+from ...storage.store import Store
 from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
 from ..channels.observer import Channels
@@ -120,6 +121,7 @@ def assemble(
     within: FenceProof | None,
     *,
     given_batches: bool = False,
+    followed: Store | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
 
@@ -134,6 +136,7 @@ def assemble(
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
         given_batches: whether its queries run no batches but those that they are given.
+        followed: the store of the pipeline that these are of; None: there is none.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -146,7 +149,7 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := Channels())
+    runs = Runs(channels := Channels(), record_batches=config.record_batches)
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -159,7 +162,16 @@ def assemble(
             ground.partitioning,
         )
         return _wired(
-            ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing, given_batches
+            ground,
+            pipeline,
+            runs,
+            channels,
+            operators,
+            storage,
+            parts.pop_all(),
+            closing,
+            given_batches,
+            followed,
         )
 
 
@@ -193,7 +205,7 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := Channels())
+    runs = Runs(channels := Channels(), record_batches=config.record_batches)
     with parts:
         take_over = PipelineTakeover(
             name,
@@ -223,6 +235,7 @@ def _wired(
     parts: ExitStack,
     closing: ExitStack,
     given_batches: bool = False,
+    followed: Store | None = None,
 ) -> Assembly:
     """Make and wire what runs a pipeline that this process has taken over.
 
@@ -234,7 +247,7 @@ def _wired(
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
         closing: ends the ground; from now on it ends ``parts`` before.
-        given_batches: as for ``assemble``.
+        given_batches, followed: as for ``assemble``.
     """
     driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
     spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
@@ -293,6 +306,7 @@ def _wired(
         store=catalog.store,
         application=spark.sparkContext.applicationId,
         spark_ui=spark.sparkContext.uiWebUrl or "",
+        followed=followed,
     )
     parts.callback(driver.observer.follow(running))
     adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Final
 
 import attrs
@@ -15,6 +16,7 @@ from ...storage import runtime
 from ...storage.backends.open import open_store
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.fencing import Claim, Generation
+from ...storage.checkpoints.journal import Journal, JournalEntry
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
@@ -229,6 +231,7 @@ class PipelineTakeover:
             inherited: what a shadow has computed; None: this was none.
         """
         catalog, patience = self.catalog, self.config.takeover_timeout_seconds
+        closing.push(partial(self._write_down, claim))
         leadership = Leadership.take(catalog, claim, self.java, lease)
         closing.callback(leadership.step_down_after, self.runs.await_ends)
         await_predecessors(catalog, claim, patience, silence)
@@ -282,6 +285,14 @@ class PipelineTakeover:
         self.catalog.commit(attrs.evolve(made, completed_at=self.clock()))
         self.catalog.confirm(made)
         return attrs.evolve(generation, next_id=CheckpointId(made.id + 1))
+
+    def _write_down(self, claim: Claim, _: object, error: BaseException | None, __: object) -> None:
+        """Have the journal tell why a driver that has fenced the one before could not begin."""
+        if not isinstance(error, ChandyError) or isinstance(error, FencedError | StoreFailedError):
+            return
+        entry = JournalEntry(at=self.clock(), what="start refused", says=str(error))
+        with suppress(ChandyError, OSError):
+            Journal(self.catalog.store, claim.generation).add(entry)
 
     def _restored_in_turn(self, won: Won) -> str | int | RestorePoint:
         """Return what a standby restores: what it was told to, unless those that it has followed have got further."""

@@ -30,7 +30,7 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 
-def create_own(store: Store, key: str, data: bytes) -> None:
+def create_own(store: Store, key: str, data: bytes, *, once: bool = False) -> None:
     """Create an object, or find that it is there, by an earlier attempt that seemed to fail.
 
     It can be repeated until it succeeds. To read would not be enough: an attempt may still be on its way, and an object
@@ -40,6 +40,7 @@ def create_own(store: Store, key: str, data: bytes) -> None:
         store: the store.
         key: the object.
         data: its bytes, which nobody else writes there.
+        once: make one attempt alone.
 
     Raises:
         ObjectExistsError: somebody else's object exists.
@@ -47,7 +48,7 @@ def create_own(store: Store, key: str, data: bytes) -> None:
         OutcomeUnknownError: nobody knows whether it has.
     """
     try:
-        store.create(key, data)
+        (store.within(0.0) if once else store).create(key, data)
     except ObjectExistsError:
         if not _is_own(store, key, data):
             raise

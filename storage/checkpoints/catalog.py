@@ -33,6 +33,7 @@ from .layout import (
     driver_key,
     generation_key,
     generation_of,
+    gone_key,
     lease_key,
     manifest_key,
     start_key,
@@ -77,7 +78,7 @@ class Catalog:
     # --- reading --------------------------------------------------------------------------------------------
 
     def list_ids(self) -> list[CheckpointId]:
-        """Return the ids of all manifests, ascending, including void ones."""
+        """Return the ids of all manifests, ascending, including void ones, but none that was deleted and came back."""
         return _ids(self.store.list(CHECKPOINTS))
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
@@ -267,7 +268,9 @@ class Catalog:
             self.check_not_fenced(claim.generation)
             raise
         self.check_not_fenced(claim.generation)
-        self._prune(claim.generation, keys.intersection(map(trigger_key, touched.difference(committed))))
+        # Whatever comes back of these is void from now on.
+        records = (key(id) for id in touched.difference(committed) for key in (trigger_key, gone_key))
+        self._prune(claim.generation, keys.intersection(records))
         return generation
 
     def amend(self, generation: Generation) -> None:
@@ -292,7 +295,8 @@ class Catalog:
 
         Args:
             newest: the generation that has just started.
-            used: the records that ids were used, of checkpoints that will never complete. All are below its own ids.
+            used: records of ids that were used, of checkpoints that are gone or will never complete. All are below its
+                own ids.
         """
         try:
             numbers = {key: generation_of(key) for key in self.store.list(GENERATIONS)}
@@ -301,8 +305,12 @@ class Catalog:
         except StorageError as error:
             _log.warning("cannot delete old records; the next start tries again", error=str(error))
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, *, once: bool = False) -> None:
         """Write a checkpoint's manifest. This is its commit point, provided that ``confirm`` then succeeds.
+
+        Args:
+            manifest: of the checkpoint.
+            once: ask the store once alone. Whoever asks again must say so to ``discard``.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.
@@ -310,7 +318,7 @@ class Catalog:
             OutcomeUnknownError: it may or may not have been written. Nothing that it names may be deleted before
                 another call tells.
         """
-        create_own(self.store, manifest_key(manifest.id), encode_manifest(manifest))
+        create_own(self.store, manifest_key(manifest.id), encode_manifest(manifest), once=once)
 
     def confirm(self, manifest: Manifest) -> None:
         """Check that a manifest that was just committed counts, and delete it if it is void.
@@ -458,6 +466,10 @@ class Catalog:
             if self._is_there(start_key(number)) or not self._is_there(generation_key(number)):
                 return
 
+    def is_gone(self, checkpoint: CheckpointId) -> bool:
+        """Return whether a checkpoint is deleted, whatever a store has created since."""
+        return self._is_there(gone_key(checkpoint))
+
     def _is_there(self, key: str) -> bool:
         try:
             read_verified(self.store, key, lambda _: None)
@@ -467,6 +479,6 @@ class Catalog:
 
 
 def _ids(keys: Iterable[str]) -> list[CheckpointId]:
-    return sorted(
-        checkpoint for key in keys if (checkpoint := checkpoint_of(key)) and key == manifest_key(checkpoint)
-    )
+    there = set(keys)
+    ids = {checkpoint for key in there if (checkpoint := checkpoint_of(key))}
+    return sorted(id for id in ids if manifest_key(id) in there and gone_key(id) not in there)

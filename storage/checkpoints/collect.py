@@ -7,6 +7,13 @@ if it was listed before the manifests were, no manifest references it, and it is
 Objects in a checkpoint's own folder must also have an id below the newest completed one, because ids are committed in
 order.
 
+A manifest must not come back. A store may have carried out the first of two attempts to create it when nobody waits for
+it any more: after the deletion of what the second attempt has made. Then it would name objects that are gone. So before
+a manifest is deleted for which the store was asked twice, a record says that the checkpoint is ``gone``, and every list
+leaves it out. The record stays as long as the generation, because nobody knows when such an attempt ends; then the next
+start record makes void what comes back. The checkpoints of earlier generations get the record, too: a driver that was
+frozen may ask for its manifest once more.
+
 The same holds for savepoints in the pipeline's own folder: one that was begun and has no manifest is garbage, all of it
 at once, if none of its objects is young. One with a manifest is never touched.
 
@@ -34,6 +41,7 @@ from .layout import (
     STAGED,
     checkpoint_of,
     dropped_key,
+    gone_key,
     is_file,
     is_probe,
     is_shared,
@@ -89,7 +97,11 @@ class Deleted:
 
 
 def discard(
-    store: Store, dropped: Iterable[Manifest], needed: Callable[[], Iterable[Manifest]], proof: FenceProof
+    store: Store,
+    dropped: Iterable[Manifest],
+    needed: Callable[[], Iterable[Manifest]],
+    proof: FenceProof,
+    repeated: Collection[CheckpointId] = (),
 ) -> Generator[None, None, Deleted]:
     """Delete dropped checkpoints that no reader needs, and the objects that only they reference.
 
@@ -103,6 +115,7 @@ def discard(
         needed: returns all other checkpoints that are not known to be gone: completed ones, those that may have
             completed, and dropped ones whose deletion is under way. Void ones are looked up in the store.
         proof: a successor decides itself which checkpoints it keeps.
+        repeated: the checkpoints of this generation whose manifest the store was asked for more than once.
 
     Raises:
         FencedError: there is a successor. What was not deleted before stays.
@@ -110,6 +123,11 @@ def discard(
     """
     by_id = {manifest.id: manifest for manifest in dropped}
     given_up = yield from give_up(store, by_id, proof)
+    for id, manifest in by_id.items():
+        if id in given_up and (id in repeated or manifest.generation != proof.generation):
+            proof.check()
+            store.write(gone_key(id), f"by generation {proof.generation}".encode())
+            yield
     proof.check()
     failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}
     yield

@@ -32,6 +32,8 @@ SHADOWS = "shadows/"
 """What the shadows of a pipeline write: to its leader, these are another program's objects. Each life of one keeps its
 state in a folder of its own, which is never used again: if it takes the pipeline over, the pipeline's checkpoints name
 what is there."""
+VERDICTS = "verdicts/"
+"""What the shadows of a pipeline have found, apart from all else that they write, so that it can be listed often."""
 SAVEPOINTS = "savepoints"
 """Folder in a pipeline's storage with the savepoints that were given no other place."""
 REPLICA = "replica.json"
@@ -47,7 +49,7 @@ CLAIMED = "claimed/"
 
 def verdict_key(shadow: str) -> str:
     """Key of what a shadow has found in all of its lives."""
-    return f"{SHADOWS}{shadow}/verdict.json"
+    return f"{VERDICTS}{shadow}.json"
 
 
 def verdict_of(key: str) -> str | None:
@@ -200,6 +202,11 @@ def dropped_key(checkpoint: CheckpointId) -> str:
     return f"{CHECKPOINTS}{checkpoint}/dropped"
 
 
+def gone_key(checkpoint: CheckpointId) -> str:
+    """Key of the record that a checkpoint is deleted, even if a store creates its manifest once more, late."""
+    return f"{CHECKPOINTS}{checkpoint}/gone"
+
+
 def savepoint_key(checkpoint: CheckpointId) -> str:
     """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
     return f"{CHECKPOINTS}{checkpoint}/savepoint"
@@ -291,11 +298,11 @@ _SHARED = re.compile(rf"(?:{SHADOWS}[^/]+/)?{SHARED}")
 _JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
 _TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
-_VERDICT = re.compile(rf"{SHADOWS}([^/]+)/verdict\.json")
+_VERDICT = re.compile(rf"{VERDICTS}([^/]+)\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
 _START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")
 _OF_PIPELINE = re.compile(
-    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped)"
+    rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped|gone)"
 )

@@ -213,6 +213,8 @@ def _savepoint_at(uri: str) -> Located:
 def _by_id(catalog: Catalog, checkpoint: CheckpointId) -> Located:
     store = catalog.store
     try:
+        if catalog.is_gone(checkpoint):
+            raise _no_checkpoint(catalog, checkpoint)
         manifest = catalog.read(checkpoint)
     except ObjectMissingError:
         found = _savepoint_by_id(store, checkpoint)

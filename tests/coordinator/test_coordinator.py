@@ -35,12 +35,13 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.spark import session
 from chandy.coordinator.spark.progress import newest_committed
-from chandy.coordinator.wiring import assembly, driver
+from chandy.coordinator.wiring import assembly, driver, ground
 from chandy.state.local.changelog import FOLDER
 from chandy.storage import FencedError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.journal import read_journal
 from chandy.storage.long_waits import Reminder
 
 from .. import insides
@@ -397,7 +398,7 @@ def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(
         (driver, "Catalog"),
         (assembly, "CheckpointStateMachine"),
         (driver, "QueryDirectories"),
-        (assembly, "Ticks"),
+        (ground, "Ticks"),
         (assembly, "Supervisor"),
         (assembly, "CheckpointExecutor"),
         (assembly, "Lookup"),
@@ -521,6 +522,22 @@ def test_a_second_coordinator_does_not_begin_while_a_query_of_the_first_goes_on(
         made(cluster(), tmp_path, takeover_timeout="100 ms")
     pipeline.runs[0].stopped.set()
     made(cluster(), tmp_path).stop()
+    # Although it was refused, the first one leads no more.
+    assert refused(tmp_path) == [2]
+
+
+def refused(folder: Path) -> list[int]:
+    """Return the lives of drivers that have refused something, by the journal."""
+    entries = read_journal(LocalStore(folder / "store" / "p"))
+    return [one.generation for one in entries if one.what == "start refused"]
+
+
+def test_a_query_that_is_refused_is_in_the_journal(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.start("q")
+    with pytest.raises(ChandyError):
+        pipeline.start("q")
+    pipeline.coordinator.stop()
+    assert refused(tmp_path) == [1]
 
 
 def test_a_coordinator_that_could_not_be_made_can_be_made_the_next_time(

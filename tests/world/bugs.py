@@ -11,7 +11,7 @@ from chandy.coordinator.execution.checkpoint_jobs import CheckpointJobs
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.dispatch import Dispatcher
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
-from chandy.storage.checkpoints import pins
+from chandy.storage.checkpoints import catalog, pins
 
 from .host_bugs import HOST_BUGS
 from .protocol_bugs import PROTOCOL_BUGS
@@ -110,7 +110,7 @@ BUGS: Final = (
         commit,
         "_until_known",
         "            error, unknown = failed, StoreFailedError\n",
-        "            error, unknown = failed, StoreFailedError\n            return\n",
+        "            error, unknown = failed, StoreFailedError\n            return True\n",
     ),
     SeededBug(
         "a manifest of which nobody knows is taken for not written",
@@ -192,6 +192,30 @@ BUGS: Final = (
         "discard",
         "if one.id in given_up and manifest_key(one.id) not in failed]",
         "if one.id in given_up]",
+    ),
+    SeededBug(
+        "a manifest that a store creates late counts although its checkpoint is deleted",
+        0,
+        checkpoint_jobs,
+        "discard",
+        "if id in given_up and (id in repeated or",
+        "if id in given_up and (False or",
+    ),
+    SeededBug(
+        "nobody says that the store was asked for a manifest more than once",
+        0,
+        commit,
+        "_until_known",
+        "            return again\n",
+        "            return False\n",
+    ),
+    SeededBug(
+        "a list has what is gone",
+        0,
+        catalog,
+        "_ids",
+        " and gone_key(id) not in there",
+        "",
     ),
     SeededBug(
         "a deletion does not look for pins",

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from .store import OPERATIONS
+from .store import OPERATIONS, Trouble
 
 
 @attrs.frozen
@@ -110,15 +110,18 @@ def events_of(seed: object, number: int, rate: float, kinds: Mapping[str, int] =
     for _ in range(number):
         at += chance.expovariate(rate)
         [kind] = chance.choices(list(kinds), list(kinds.values()))
-        what = ""
+        what, mean = "", 8.0
         if kind == "store_fails":
             # What completes and what deletes a checkpoint is where a failure counts most.
             anything = chance.choice(list(OPERATIONS)), chance.choice(PARTS)
             operation, part = chance.choice(
                 (anything, anything, ("create", "manifest"), ("create", "manifest"), ("delete", "manifest"))
             )
-            what = f"{operation} {chance.choice(OPERATIONS[operation]).name} {part}"
+            trouble = chance.choice(OPERATIONS[operation])
+            what = f"{operation} {trouble.name} {part}"
+            # Until what was asked again has come and gone.
+            mean = 30.0 if trouble is Trouble.LATE else mean
         elif kind == "connection_breaks":
             what = chance.choice(CALLS)
-        found.append(WorldEvent(at, kind, chance.random(), chance.expovariate(1 / 8.0), what))
+        found.append(WorldEvent(at, kind, chance.random(), chance.expovariate(1 / mean), what))
     return found

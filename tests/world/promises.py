@@ -140,6 +140,8 @@ class Promises:
             void = voided_by(manifest.generation, manifest.id, catalog.generations())
             self.check(void is None, f"checkpoint {manifest.id} completes although {void} has taken over")
             self.announced[manifest.id] = manifest.generation
+            for other in catalog.completed():
+                self.has_all(other, root)
         self.restores(manifest, root)
 
     def answered(self, driver: Driver, asked: float, future: Future[Checkpoint]) -> None:
@@ -254,9 +256,8 @@ class Promises:
 
     def restores(self, manifest: Manifest, root: str) -> None:
         """A checkpoint restores, to exactly the effect of what lies before its cut."""
+        self.has_all(manifest, root)
         objects = self.world.buckets[root].objects
-        gone = [key for key in sorted(manifest.keys()) if key not in objects]
-        self.check(not gone, f"checkpoint {manifest.id} references objects that are gone: {gone}")
         identity = root, manifest.generation, manifest.id
         if identity in self.restored:
             return
@@ -273,6 +274,11 @@ class Promises:
                 )
         # Last: what ends before has not been looked at.
         self.restored.add(identity)
+
+    def has_all(self, manifest: Manifest, root: str) -> None:
+        """What a checkpoint references is there."""
+        gone = sorted(manifest.keys() - self.world.buckets[root].objects.keys())
+        self.check(not gone, f"checkpoint {manifest.id} references objects that are gone: {gone}")
 
     def state(self, files: dict[str, bytes]) -> State:
         """Return what a shard holds that has these files."""

@@ -239,9 +239,9 @@ def overview(
 
 def _all_is_well(facts: Facts) -> str:
     queries = f"{len(facts.queries)} queries run" if len(facts.queries) > 1 else "the query runs"
-    if facts.completed_at is None:
+    if facts.last_completed_at is None:
         return f"{queries}; no checkpoint has completed yet"
-    return f"{queries}; the latest checkpoint completed {ago(facts.now, facts.completed_at)}"
+    return f"{queries}; the latest checkpoint completed {ago(facts.now, facts.last_completed_at)}"
 
 
 def _head(facts: Facts) -> Iterator[Told]:
@@ -268,11 +268,15 @@ def _facts(facts: Facts, statistics: Statistics) -> Iterator[Told]:
         yield Told(
             "periodic checkpoints", "none" if facts.interval is None else f"every {text(facts.interval)}"
         )
-    if facts.completed_at is not None:
+    if facts.last_completed_at is not None:
         size = "" if facts.size is None else f"; {decimal(facts.size)}"
-        yield Told("latest checkpoint", f"{facts.completed}, {ago(facts.now, facts.completed_at)}{size}")
+        yield Told("latest checkpoint", f"{facts.completed}, {ago(facts.now, facts.last_completed_at)}{size}")
     counts = statistics.counts
-    rare = [("failed", counts.failed), ("in progress", counts.in_progress), ("queued", facts.queued)]
+    rare = [
+        ("failed", counts.failed),
+        ("in progress", counts.in_progress),
+        ("queued", facts.checkpoints_queued),
+    ]
     more = "".join(f", {count} {what}" for what, count in rare if count)
     yield Told("checkpoints", f"{counts.completed} completed{more}")
     if (took := statistics.duration) is not None:
@@ -280,12 +284,12 @@ def _facts(facts: Facts, statistics: Statistics) -> Iterator[Told]:
     if not is_stored:
         yield Told("restores", str(facts.restored))
     moved = [
-        ("needed by no task yet", facts.unassigned),
-        ("moving", facts.moving),
-        ("with a standby", facts.standbys),
+        ("needed by no task yet", facts.shards_unassigned),
+        ("moving", facts.shards_moving),
+        ("with a standby", facts.shards_with_standby),
     ]
     said = "".join(f", {count} {what}" for what, count in moved if count)
-    yield Told("shards", f"{sum(facts.shards.values()) + facts.unassigned}{said}")
+    yield Told("shards", f"{sum(facts.shards.values()) + facts.shards_unassigned}{said}")
 
 
 def _operators(facts: Facts, assignment: Sequence[AssignedShard]) -> Iterator[OperatorRow]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import attrs
 
+from ....storage.checkpoints.batch_record import NOTHING, Digest
 from ....storage.checkpoints.layout import staged_name
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, OutputRecord
 from ....storage.errors import FencedError
@@ -137,6 +138,8 @@ class Staged:
     """Objects with the rows in the pipeline's own store. They are deleted when no checkpoint needs them."""
     note: str = ""
     """What else the sink needs for its pre-commit."""
+    digest: Digest = NOTHING
+    """That of the rows, if the pipeline records its batches. Chandy puts it in, no sink does."""
 
 
 @attrs.frozen

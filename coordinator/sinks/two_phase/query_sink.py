@@ -16,6 +16,7 @@ from ....state.operators.dataframe import folding, repeated
 from ....state.shards import NotResumable
 from ....storage import runtime
 from ....storage.backends.open import open_store
+from ....storage.checkpoints.batch_record import Digest, total
 from ....storage.checkpoints.layout import staged_folder
 from ....storage.checkpoints.manifest import EpochRecord, FileRef, Handle, OutputRecord
 from ....storage.checkpoints.proof import FenceProof
@@ -199,18 +200,31 @@ class TransactionalSink(Sink):
             assert directory is not None, "a query has begun before it runs"
             self._await_room(run)
         self._check_current(run, batch)
-        staged = self._written(rows, run, batch)
+        writing = self._writing
+        staged = self._written(rows, writing, run, batch)
         try:
             left = self._publish_at_once(run, batch, staged)
             with self._changed:
                 # Spark must not commit a batch that nothing is known of.
                 self._check_current(run, batch)
+                if writing.takes_digests:
+                    staging.write_digest(directory, batch, total(one.digest for one in staged))
                 staging.write_record(directory, batch, left)
                 replaced = self._log.stage(batch, left)
         except ChandyError:
             self._forget(staged)
             raise
         self._forget(replaced)
+
+    @override
+    def take_digests(self) -> None:
+        self._writing = attrs.evolve(self._writing, takes_digests=True)
+
+    @override
+    def digests(self, batch: BatchId) -> dict[str, Digest]:
+        directory = self._directory
+        found = None if directory is None else staging.read_digest(directory, batch)
+        return {} if found is None else dict.fromkeys(self._sinks, found)
 
     def _publish_at_once(self, run: int, batch: BatchId, staged: tuple[Staged, ...]) -> tuple[Staged, ...]:
         """Publish a batch by the sinks that do not wait for checkpoints; return what the others have to publish."""
@@ -231,7 +245,7 @@ class TransactionalSink(Sink):
         with self._changed:
             return self._changed.wait_for(lambda: self._run != run, seconds)
 
-    def _written(self, rows: DataFrame, run: int, batch: BatchId) -> tuple[Staged, ...]:
+    def _written(self, rows: DataFrame, writing: Writing, run: int, batch: BatchId) -> tuple[Staged, ...]:
         """Have the tasks write a batch. If it fails, forget what those have written that have ended well.
 
         Raises:
@@ -241,7 +255,7 @@ class TransactionalSink(Sink):
         attempt = self._finished.attempt()
         try:
             return staging.write_batch(
-                rows, self._writing, self._fence.store, staged_folder(self._fence.query), batch, attempt
+                rows, writing, self._fence.store, staged_folder(self._fence.query), batch, attempt
             )
         except BaseException:
             self._forget(attempt.results())

@@ -1,7 +1,8 @@
 """Has Spark's tasks write the rows of a batch, and keeps on the driver's disk what they have written.
 
 The record of a batch is written before Spark's own that the batch has committed. So a query that resumes behind its
-checkpoint, on the same machine, finds a record for every batch since then.
+checkpoint, on the same machine, finds a record for every batch since then. The same goes for the digests of batches,
+which are kept longer: as long as somebody may ask for them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ....state.operators.dataframe import Mapped
+from ....storage.checkpoints.batch_record import Digest
 from ....storage.codec import from_json, to_json
 from ....storage.errors import CodecError
 from ....storage.ids import BatchId
@@ -27,6 +29,12 @@ from .writing import Writing
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+_DIGESTS: Final = "digests"
+"""The folder in a query's working directory that has the digests of its batches."""
+_KEPT: Final = 1000
+"""How many batches have their digests there: more than Spark keeps the entries of, without which they are no use."""
 
 
 @attrs.frozen
@@ -84,11 +92,7 @@ def _write_partition(
 
 def write_record(directory: Path, batch: BatchId, staged: Sequence[Staged]) -> None:
     """Keep what was written of a batch in the query's working directory, instead of what was kept before."""
-    path = _path(directory, batch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".tmp")
-    new.write_bytes(to_json(_Record(tuple(staged))))
-    new.replace(path)
+    _put(_path(directory, batch), _Record(tuple(staged)))
 
 
 def read_records(directory: Path, after: BatchId, last: BatchId) -> dict[BatchId, tuple[Staged, ...]] | None:
@@ -110,5 +114,30 @@ def drop_records(directory: Path, up_to: BatchId) -> None:
             path.unlink(missing_ok=True)
 
 
+def write_digest(directory: Path, batch: BatchId, digest: Digest) -> None:
+    """Keep the digest of a batch in the query's working directory, and forget that of an old one."""
+    _put(_digest_path(directory, batch), digest)
+    _digest_path(directory, BatchId(batch - _KEPT)).unlink(missing_ok=True)
+
+
+def read_digest(directory: Path, batch: BatchId) -> Digest | None:
+    """Return the digest of a batch; None if none was taken, or it is forgotten or damaged."""
+    try:
+        return from_json(Digest, _digest_path(directory, batch).read_bytes())
+    except (FileNotFoundError, CodecError):
+        return None
+
+
 def _path(directory: Path, batch: BatchId) -> Path:
     return directory / RECORDS / f"{batch}.json"
+
+
+def _digest_path(directory: Path, batch: BatchId) -> Path:
+    return directory / _DIGESTS / f"{batch}.json"
+
+
+def _put(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".tmp")
+    new.write_bytes(to_json(value))
+    new.replace(path)

@@ -27,6 +27,8 @@ class Writing:
     sinks: tuple[TwoPhaseSink, ...]
     limits: Mapping[str, Limits] = attrs.field(factory=dict)
     """What the targets do not take, by the uid of their sink."""
+    takes_digests: bool = False
+    """Whether what is staged says the digest of its rows."""
 
     def for_rows(self, rows: DataFrame) -> Writing:
         """Return the sinks as they take certain rows. See ``TwoPhaseSink.for_rows``."""
@@ -39,7 +41,15 @@ class Writing:
             OutputError: a sink could never publish it.
         """
         checks = [*self._checks()]
-        return self.sinks[0].write(_checked(batches, checks, context.batch) if checks else batches, context)
+        rows = _checked(batches, checks, context.batch) if checks else batches
+        if not self.takes_digests:
+            return self.sinks[0].write(rows, context)
+        # Tasks that take none do not wait for its import.
+        from .digest import Digester
+
+        digester = Digester()
+        staged = self.sinks[0].write(digester.over(rows), context)
+        return attrs.evolve(staged, digest=digester.digest)
 
     def _checks(self) -> Iterator[tuple[TwoPhaseSink, _Check]]:
         """Yield what is asked of rows, besides what the first sink asks of those that it writes."""

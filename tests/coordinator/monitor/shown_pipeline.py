@@ -37,11 +37,11 @@ BUSY: Final = attrs.evolve(
     generation=4,
     now=NOW,
     began=NOW - 86_500,
-    completed_at=NOW - 4,
+    last_completed_at=NOW - 4,
     size=482_000_000,
     restored=1,
-    in_progress=0,
-    queued=0,
+    checkpoints_in_progress=0,
+    checkpoints_queued=0,
     operators={
         "by-customer": OperatorSize("totals", 431_000_000, 31_000_000, 1_290_000),
         "sessions": OperatorSize("sessions", 51_000_000, 4_100_000),
@@ -89,9 +89,9 @@ BUSY: Final = attrs.evolve(
     hosts={"node-1": 2, "node-2": 2, "node-3": 2},
     disks={"node-1": DiskSpace(81 << 30, 100 << 30), "node-2": DiskSpace(7 << 30, 100 << 30)},
     shards={"node-1": 11, "node-2": 11, "node-3": 10},
-    unassigned=0,
-    moving=0,
-    standbys=32,
+    shards_unassigned=0,
+    shards_moving=0,
+    shards_with_standby=32,
     unpublished={},
     home=Home(
         storage="s3://warehouse/chandy/orders",
@@ -258,7 +258,7 @@ def _failed() -> ShownPipeline:
         for name, query in BUSY.queries.items()
     }
     facts = attrs.evolve(
-        BUSY, life=LifePhase.FAILED, because=trouble, queries=queries, completed_at=NOW - 310
+        BUSY, life=LifePhase.FAILED, because=trouble, queries=queries, last_completed_at=NOW - 310
     )
     goes_back = [
         RecoveryMetrics(f"query totals: {REFUSED}", 8_609, False, NOW - 30 * at, 8.0, 0.5, 0.3, 0.4, None)
@@ -324,7 +324,7 @@ def _behind() -> ShownPipeline:
 def _large() -> ShownPipeline:
     names = [f"node-{at}" for at in range(1, 21)]
     facts = attrs.evolve(
-        BUSY, shards=dict.fromkeys(names, 1000), hosts=dict.fromkeys(names, 4), standbys=20_000
+        BUSY, shards=dict.fromkeys(names, 1000), hosts=dict.fromkeys(names, 4), shards_with_standby=20_000
     )
     return ShownPipeline(read=lambda: facts, owned=shards(10_000))
 

@@ -19,6 +19,7 @@ from chandy.coordinator.recovery.pipeline_events import (
     PipelineEvent,
     Recovered,
     Recovering,
+    StartRefused,
 )
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.journal import Journal, JournalEntry, read_journal
@@ -39,6 +40,7 @@ DONE = Checkpoint(3, CheckpointKind.MANUAL, "file:///s/p", 10.0, 12.5, 1000, 10,
         ),
         # A request that was refused: there may be one every second.
         (CheckpointFailed(at=1.0, id=None, reason=Reason.EXPIRED, detail="slow"), None),
+        (StartRefused(at=1.0, why="no such state"), ("start refused", "no such state", None)),
         (Recovering(at=1.0, cause="boom", in_place=True), ("restarts in place", "boom", None)),
         (Recovering(at=1.0, cause="boom", in_place=False), ("goes back", "boom", None)),
         (

@@ -96,7 +96,9 @@ def test_the_figures_are_those_of_the_facts() -> None:
 
 def test_what_is_not_known_is_left_out_and_a_driver_that_waits_says_so() -> None:
     idle = {"totals": QueryFacts(QueryPhase.RUNNING, -1)}
-    none = attrs.evolve(FACTS, completed_at=None, size=None, recovery_seconds=None, queries=idle, store=None)
+    none = attrs.evolve(
+        FACTS, last_completed_at=None, size=None, recovery_seconds=None, queries=idle, store=None
+    )
     names = {name for name, *_ in read(none)}
     assert "chandy_checkpoint_size_bytes" not in names
     assert "chandy_recovery_last_duration_seconds" not in names
@@ -168,16 +170,19 @@ def test_names_are_only_names(name: str) -> None:
         ({"life": LifePhase.STOPPING}, ["the pipeline is being stopped"]),
         ({"queries": {}}, ["no query has been started"]),
         ({"queries": {"q": QueryFacts(life=QueryPhase.ENDED, committed=3)}}, ["query 'q' has ended"]),
-        ({"completed_at": 901.0}, []),
-        ({"completed_at": 899.0}, ["no checkpoint has completed for 101 s, more than 100 s"]),
-        ({"completed_at": None, "began": 950.0}, []),
-        ({"completed_at": None, "began": 890.0}, ["no checkpoint has completed for 110 s, more than 100 s"]),
-        ({"completed_at": 945.0, "longest_interval": 1.0}, []),
+        ({"last_completed_at": 901.0}, []),
+        ({"last_completed_at": 899.0}, ["no checkpoint has completed for 101 s, more than 100 s"]),
+        ({"last_completed_at": None, "began": 950.0}, []),
         (
-            {"completed_at": 939.0, "longest_interval": 1.0},
+            {"last_completed_at": None, "began": 890.0},
+            ["no checkpoint has completed for 110 s, more than 100 s"],
+        ),
+        ({"last_completed_at": 945.0, "longest_interval": 1.0}, []),
+        (
+            {"last_completed_at": 939.0, "longest_interval": 1.0},
             ["no checkpoint has completed for 61 s, more than 60 s"],
         ),
-        ({"completed_at": None, "longest_interval": None, "began": 0.0}, []),
+        ({"last_completed_at": None, "longest_interval": None, "began": 0.0}, []),
     ],
 )
 def test_a_pipeline_is_ready_unless_something_keeps_it(change: dict[str, object], words: list[str]) -> None:

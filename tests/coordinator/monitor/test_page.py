@@ -50,7 +50,7 @@ def page_of(facts: Facts = FACTS, pipeline: str = "flights", **more: object) -> 
 
 def test_it_says_in_a_sentence_whether_all_is_well() -> None:
     assert "✓ Well: the query runs; the latest checkpoint completed 10 s ago" in page_of().text
-    fresh = attrs.evolve(FACTS, completed_at=None, began=995.0)
+    fresh = attrs.evolve(FACTS, last_completed_at=None, began=995.0)
     assert "✓ Well: the query runs; no checkpoint has completed yet" in page_of(fresh).text
     failed = attrs.evolve(
         FACTS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import http.client
 import socket
 import ssl
@@ -131,6 +132,19 @@ def test_people_get_pages(begin: Callable[..., Monitor]) -> None:
     assert "Checkpoint 1" in ask(monitor, "/checkpoints/1")[1]
     for unknown in ("4", "x", "-1", "1/2"):
         assert ask(monitor, f"/checkpoints/{unknown}")[0] == 404
+
+
+def test_a_client_that_takes_compressed_answers_gets_them(begin: Callable[..., Monitor]) -> None:
+    monitor = begin()
+    monitor.routes.tell(KnownPipeline())
+    with contextlib.closing(http.client.HTTPConnection(urlsplit(monitor.url).netloc)) as connection:
+        connection.request("GET", "/", headers={"Accept-Encoding": "gzip"})
+        answer = connection.getresponse()
+        packed = answer.read()
+    assert answer.headers["Content-Encoding"] == "gzip"
+    page = gzip.decompress(packed)
+    assert b"</html>" in page
+    assert len(packed) < len(page) / 2
 
 
 def test_without_a_token_a_page_of_elsewhere_does_not_reach_it_by_a_name(

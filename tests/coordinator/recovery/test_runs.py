@@ -17,12 +17,18 @@ from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.sinks.file_sink_log import LOG
 from chandy.coordinator.spark import progress
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
+from chandy.storage.checkpoints.batch_record import RECORDS_FILE, BatchRecord, BatchRecords, decode
+from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
+
+from ...builders import make_manifest
 
 
 class Query:
     """A query with Spark's file sink, as its files show it."""
 
-    def __init__(self, folder: Path, real_time_seconds: float | None = None) -> None:
+    def __init__(
+        self, folder: Path, real_time_seconds: float | None = None, *, record_batches: bool = False
+    ) -> None:
         self.directory, self.output = folder / "work" / "run", folder / "out"
         (self.output / LOG).mkdir(parents=True)
         for log in ("offsets", "commits"):
@@ -32,8 +38,16 @@ class Query:
             SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
         )
         definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
-        self.runs = Runs()
+        self.runs = Runs(record_batches=record_batches)
         self.runs.put(Run(1, definition, self.directory, "x"))
+
+    def records(self, cut: int) -> BatchRecords:
+        """The records of a checkpoint at a cut."""
+        with self.runs.hold("q", cut) as files:
+            return decode(files[RECORDS_FILE].read_bytes())
+
+    def complete(self, id: int, cut: int, kind: CheckpointKind = CheckpointKind.PERIODIC) -> None:
+        self.runs.completed(make_manifest(id, kind=kind, queries=(QueryRecord("q", cut, Handle()),)))
 
     def plan(self, batch: int) -> None:
         (self.directory / "offsets" / str(batch)).write_text(
@@ -140,3 +154,60 @@ def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(
     monkeypatch.setattr(module.progress, "newest_planned", slowly)
     with query.runs.hold("q", 1) as files:
         assert "sink/1" in files
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Query:
+    made = Query(tmp_path, record_batches=True)
+    for batch in range(3):
+        made.commit(batch)
+    return made
+
+
+def numbers(records: BatchRecords) -> tuple[int, list[int]]:
+    return records.after, [record.batch for record in records.batches]
+
+
+def test_a_checkpoint_records_the_batches_since_the_one_before(recording: Query) -> None:
+    recording.plan(3)
+    records = recording.records(2)
+    assert numbers(records) == (-1, [0, 1, 2])
+    assert records.batches[1] == BatchRecord(1, (recording.directory / "offsets" / "1").read_text())
+    # Until it is known to have completed, the next one has them, too; and a savepoint may be moved away.
+    recording.complete(2, 2, CheckpointKind.SAVEPOINT)
+    assert numbers(recording.records(2)) == (-1, [0, 1, 2])
+    recording.complete(3, 2)
+    recording.commit(3)
+    # The last one of the checkpoint before is among them: it tells which checkpoint that was.
+    assert numbers(recording.records(3)) == (1, [2, 3])
+    assert numbers(recording.records(2)) == (1, [2])
+
+
+def test_a_checkpoint_of_another_run_moves_nothing(recording: Query) -> None:
+    assert numbers(recording.records(2)) == (-1, [0, 1, 2])
+    (run,) = recording.runs.all()
+    recording.runs.put(attrs.evolve(run, number=2, recorded=1, cuts=set()))
+    # It has completed while the pipeline went back behind it.
+    recording.complete(1, 2)
+    recording.commit(3)
+    assert numbers(recording.records(3)) == (0, [1, 2, 3])
+
+
+def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: Query) -> None:
+    (recording.directory / "offsets" / "0").unlink()
+    records = recording.records(2)
+    # Without the entry before, nobody knows where batch 1 began.
+    assert numbers(records) == (-1, [2])
+    assert records.missing(2) == (0, 1)
+
+
+def test_the_batches_of_a_running_query_are_there_as_soon_as_they_have_committed(recording: Query) -> None:
+    recording.plan(3)
+    assert numbers(recording.runs.records("q", 0)) == (0, [1, 2])
+    recording.commit(3)
+    assert numbers(recording.runs.records("q", 2)) == (2, [3])
+
+
+def test_without_the_setting_there_are_no_records(query: Query) -> None:
+    with query.runs.hold("q", 1) as files:
+        assert RECORDS_FILE not in files

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner, Result
 
+from chandy.coordinator.cli import main
 from chandy.coordinator.upgrade.ignoring import Ignored
 from chandy.coordinator.upgrade.kept import Kept, kept_rows
 from chandy.coordinator.upgrade.outputs import differing_outputs
 from chandy.coordinator.verdict import KEPT_FINDINGS, Finding, Kind, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore, read_verdicts
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.batch_record import Digest
+from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.ids import BatchId, CheckpointId
 
 from ...builders import MemoryStore
@@ -145,8 +151,36 @@ def test_a_verdict_outlives_its_shadow_and_one_that_is_damaged_is_no_obstacle() 
     verdict = NEW.ran([finding()], 0.5, recorded=True)
     keeps.write(verdict)
     assert keeps.read() == verdict
-    store.write("shadows/broken/verdict.json", b"{")
+    store.write("verdicts/broken.json", b"{")
     store.write("shadows/0123/checkpoints/1/manifest.json", b"of a life of its own")
     assert read_verdicts(store) == [verdict]
     assert ShadowStore(store, "broken").read() is None
     assert ShadowStore(store, "never").read() is None
+
+
+def test_the_command_says_whether_shadows_are_equal_and_ends_so(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "orders"))
+    Catalog(store).claim("a driver", 0.0)
+
+    def run(*options: str) -> Result:
+        return CliRunner().invoke(main, ["shadow", str(tmp_path), *options])
+
+    assert "no shadow of" in run().output and run().exit_code == 1
+    verdict = attrs.evolve(NEW.ran([], 2.0, recorded=True), leader_seconds_per_batch=1.0, ignored=("out.at",))
+    ShadowStore(store, "next").write(verdict)
+    told = run()
+    assert told.exit_code == 0
+    assert "equal so far" in told.output
+    assert "it needs a faster machine, or a leader with larger batches" in told.output
+    differs = attrs.evolve(
+        finding(53), example="k=1: leader has n=1, shadow has n=2", kept="shadows/last/x.parquet"
+    )
+    ShadowStore(store, "last").write(attrs.evolve(NEW, shadow="last").ran([differs], 0.5, recorded=True))
+    told = run()
+    assert told.exit_code == 1
+    for text in ("since batch 53 of query 'totals': sink 'out': other rows", differs.example, "x.parquet"):
+        assert text in told.output
+    assert run("--name", "next").exit_code == 0
+    found = {one["shadow"]: one["is_equal"] for one in json.loads(run("--json").output)["shadows"]}
+    assert found == {"last": False, "next": True}
+    assert "expected one that has run, found last, next" in run("--name", "other").output

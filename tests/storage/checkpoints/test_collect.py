@@ -10,10 +10,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from chandy.storage import DamagedError, FencedError, SchemaTooNewError
+from chandy.storage import DamagedError, FencedError, NothingHereError, SchemaTooNewError
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.collect import GRACE_SECONDS, collect_garbage, discard, discard_aborted, ended
+from chandy.storage.checkpoints.locate import find
 from chandy.storage.checkpoints.manifest import EpochRecord, Handle, Manifest, OutputRecord, QueryRecord
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.restore import restore_files
@@ -21,6 +22,7 @@ from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoi
 from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import NotDeletedError, StoreFailedError
+from chandy.storage.ids import CheckpointId
 from chandy.storage.store import ObjectStat
 
 from ...builders import PROBE, AskingProof, make_manifest, pack, shared, staged
@@ -51,12 +53,34 @@ class _DiesAfter(LocalStore):
 def test_discarding_deletes_the_manifest_and_what_nobody_else_needs(
     catalog: Catalog, store: LocalStore
 ) -> None:
-    one = make_manifest(1, shards=[files(store, shared("a"), shared("b"), pack(1))])
-    two = make_manifest(2, shards=[files(store, shared("b"), pack(2))])
+    one = make_manifest(1, 0, [files(store, shared("a"), shared("b"), pack(1))])
+    two = make_manifest(2, 0, [files(store, shared("b"), pack(2))])
     catalog.commit(one)
     catalog.commit(two)
     assert ended(discard(store, [one], lambda: [two], Unshared())).keys == {shared("a"), pack(1)}
     assert store.list() == [pack(2), "checkpoints/2/manifest.json", shared("b")]
+
+
+@pytest.mark.parametrize("repeated", [(1,), ()], ids=["asked twice", "of an earlier generation"])
+def test_a_manifest_that_a_store_creates_after_its_deletion_does_not_count(
+    catalog: Catalog, store: LocalStore, repeated: tuple[CheckpointId, ...]
+) -> None:
+    generation = catalog.take_over("driver", 1.0).generation
+    one, two = (make_manifest(id, generation, [files(store, shared(str(id)))]) for id in (1, 2))
+    catalog.commit(one)
+    catalog.commit(two)
+    if not repeated:
+        generation = catalog.take_over("successor", 2.0).generation
+    ended(discard(store, [one], lambda: [two], AskingProof(store, generation), repeated))
+    catalog.commit(one)
+    assert catalog.list_ids() == [2]
+    assert catalog.completed() == [two]
+    with pytest.raises(NothingHereError, match="there is no checkpoint 1"):
+        find(catalog, 1)
+    # The record goes when a start record makes void what comes back.
+    assert catalog.take_over("next", 3.0).counted == (2,)
+    assert store.list("checkpoints/1/") == ["checkpoints/1/manifest.json"]
+    assert catalog.completed() == [two]
 
 
 @pytest.mark.parametrize("deletions", range(4))

@@ -190,7 +190,7 @@ def test_what_fails_in_passing_is_tried_again_and_nothing_else() -> None:
 def test_discarding_goes_on_after_what_cannot_be_deleted() -> None:
     store = Stubborn(shared("a"))
     catalog = Catalog(store)
-    one = make_manifest(1, shards=[fill(store, shared("a"), shared("b"), pack(1))])
+    one = make_manifest(1, 0, [fill(store, shared("a"), shared("b"), pack(1))])
     catalog.commit(one)
     assert ended(discard(store, [one], lambda: [], Unshared())).failed.keys() == {shared("a")}
     assert store.list() == [shared("a")]
@@ -200,8 +200,8 @@ def test_what_a_manifest_references_that_cannot_be_deleted_stays() -> None:
     store = Stubborn("checkpoints/1/manifest.json")
     catalog = Catalog(store)
     manifests = [
-        make_manifest(1, shards=[fill(store, shared("a"), shared("b"))]),
-        make_manifest(2, shards=[fill(store, shared("b"), shared("c"))]),
+        make_manifest(1, 0, [fill(store, shared("a"), shared("b"))]),
+        make_manifest(2, 0, [fill(store, shared("b"), shared("c"))]),
     ]
     for manifest in manifests:
         catalog.commit(manifest)

@@ -21,7 +21,7 @@ from .stored_files import files
 def checkpoints(store: MemoryStore, *ids: int) -> list[Manifest]:
     """Commit checkpoints that each share a file with the next one."""
     made = [
-        make_manifest(id, shards=[files(store, shared(str(id)), shared(str(id + 1)), pack(id))]) for id in ids
+        make_manifest(id, 0, [files(store, shared(str(id)), shared(str(id + 1)), pack(id))]) for id in ids
     ]
     for manifest in made:
         Catalog(store).commit(manifest)

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 
 from chandy.coordinator.sinks.two_phase import publisher, staging
 from chandy.coordinator.sinks.two_phase.contract import Publish, Staged
+from chandy.coordinator.sinks.two_phase.digest import digest
 from chandy.coordinator.sinks.two_phase.errors import (
     BatchInterruptedError,
     OutputAheadError,
     OutputError,
     OutputLostError,
 )
+from chandy.storage.checkpoints.batch_record import NOTHING
 from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
 from chandy.storage.errors import FencedError
 from tests.waiting import DEADLINE, eventually
@@ -108,6 +111,29 @@ def test_sinks_of_both_kinds_get_the_same_rows_each_at_its_time(
     assert of_target.epochs == (EpochRecord(1, rows=0),)
     assert of_later.epochs[0].rows == len(of_later.epochs[0].staged.files) == 2
     assert rows(later) == rows(target)
+
+
+@pytest.mark.parametrize("publish", ["batch", "checkpoint"])
+def test_the_digest_of_a_batch_is_kept_before_it_commits(
+    lives: Lives, target: SqliteSink, tmp_path: Path, publish: Publish
+) -> None:
+    later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
+    life = lives(attrs.evolve(target, publish=publish), later)
+    directory = life.begin()
+    life.take(0, (1, "a"))
+    life.sink.take_digests()
+    life.take(1, (1, "a"), (2, "b"))
+    life.take(2)
+    whole = digest([pa.record_batch({"k": [2, 1], "v": ["b", "a"]})])
+    assert [life.sink.digests(batch) for batch in range(4)] == [
+        {},
+        {"sqlite": whole, "later": whole},
+        {"sqlite": NOTHING, "later": NOTHING},
+        {},
+    ]
+    life.checkpoint(1, cut=2)
+    # It is still asked for when a checkpoint has it, and by who resumes the run.
+    assert staging.read_digest(directory, 1) == life.sink.digests(1)["later"] == whole
 
 
 # --- a target that is away, and a run that ends -------------------------------------------------------------

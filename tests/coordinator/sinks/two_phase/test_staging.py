@@ -10,9 +10,12 @@ from chandy.coordinator.sinks.two_phase.contract import Staged
 from chandy.coordinator.sinks.two_phase.staging import (
     RECORDS,
     drop_records,
+    read_digest,
     read_records,
+    write_digest,
     write_record,
 )
+from chandy.storage.checkpoints.batch_record import Digest
 from chandy.storage.checkpoints.manifest import FileRef
 
 ONE = Staged(3, (FileRef("0.parquet", "staged/q/0.parquet", 10, "ab"),), "note")
@@ -71,3 +74,15 @@ def test_without_every_record_there_is_nothing_to_go_on_with(tmp_path: Path, con
 def test_a_directory_without_records_has_only_what_no_batch_needs(tmp_path: Path) -> None:
     assert read_records(tmp_path, 3, 3) == {}
     assert read_records(tmp_path, 3, 4) is None
+
+
+def test_the_digests_of_the_latest_batches_are_kept(tmp_path: Path) -> None:
+    write_digest(tmp_path, 4, Digest.of(1, 1))
+    write_digest(tmp_path, 4, Digest.of(2, 2))
+    write_digest(tmp_path, 5, Digest.of(3, 3))
+    assert read_digest(tmp_path, 4) == Digest.of(2, 2)
+    write_digest(tmp_path, 1004, Digest.of(4, 4))
+    assert [read_digest(tmp_path, batch) for batch in (4, 5, 6)] == [None, Digest.of(3, 3), None]
+    for path in (tmp_path / "digests").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert read_digest(tmp_path, 5) is None

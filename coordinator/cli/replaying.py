@@ -1,0 +1,126 @@
+"""`chandy replay`: runs recorded batches again with a program, and says where they give something else."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from ...storage.ids import CheckpointId
+from .group import absolute, check_java, json_option, main, pipeline_option, storage_uri
+from .printing import print_json, say
+
+if TYPE_CHECKING:
+    from ..upgrade.replay import ReplayResult, ReplayStep
+
+
+def _place(context: click.Context, parameter: click.Parameter, place: str) -> CheckpointId | str:
+    """Return an id as a number, the folder of a savepoint as a URI, and all else as it is."""
+    if place.isdecimal():
+        return CheckpointId(int(place))
+    is_word = place in ("oldest", "latest") or place.startswith("batch=")
+    return place if is_word else absolute(context, parameter, place)
+
+
+@main.command()
+@storage_uri
+@click.option(
+    "--program",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="The program that starts the pipeline's queries. It is run unchanged.",
+)
+@click.option(
+    "--from",
+    "begin",
+    default="oldest",
+    show_default=True,
+    callback=_place,
+    metavar="PLACE",
+    help="A checkpoint by its id, the folder of a savepoint, or batch=N (batch=QUERY:N).",
+)
+@click.option(
+    "--to", "end", default="latest", show_default=True, callback=_place, metavar="PLACE", help="As --from."
+)
+@pipeline_option
+@click.option(
+    "--keep", type=click.Path(file_okay=False), metavar="FOLDER", help="Keep there what differs, as Parquet."
+)
+@click.option(
+    "--until-different",
+    is_flag=True,
+    help="Try halves of the stretch, the later one first, each on the recorded state where it begins.",
+)
+@click.option(
+    "--may-write", is_flag=True, help="Call functions of foreachBatch and foreach, which write by themselves."
+)
+@json_option
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+def replay(
+    uri: str,
+    program: str,
+    begin: CheckpointId | str,
+    end: CheckpointId | str,
+    pipeline: str | None,
+    keep: str | None,
+    until_different: bool,
+    may_write: bool,
+    as_json: bool,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run recorded batches again with a program, and say where their output or the state is not what it was.
+
+    The pipeline must have been run with CheckpointConfig(record_batches=True). It is not touched: its checkpoints are
+    read, and its targets are not even asked. Sources are read again, and must still have the data. The exit code is 1
+    if something differs or fails.
+    """
+    check_java()
+    # It loads PySpark, which the other commands need not wait for.
+    from ..upgrade.replay import Replay
+
+    found = Replay.of(
+        uri,
+        begin,
+        end,
+        name=pipeline,
+        until_different=until_different,
+        keep=None if keep is None else Path(keep),
+        tell=(lambda step: None) if as_json else _say_step,
+    )
+
+    def run() -> None:
+        sys.argv = [program, *arguments]
+        sys.path.insert(0, str(Path(program).resolve().parent))
+        runpy.run_path(program, run_name="__main__")
+
+    result = found.by(run, may_write=may_write)
+    if as_json:
+        print_json(attrs.asdict(result))
+    else:
+        _say_result(result)
+    if result.differences:
+        raise click.exceptions.Exit(1)
+
+
+def _say_step(step: ReplayStep) -> None:
+    what = (
+        f"batch {step.number} of query {step.query}" if step.query else f"state at checkpoint {step.number}"
+    )
+    says = "differs" if step.differences else "equal" if step.compared else "ran; no digest was recorded"
+    say(f"{what}: {says}")
+
+
+def _say_result(result: ReplayResult) -> None:
+    for one in result.differences:
+        say(str(one))
+        if one.kept:
+            say(f"  kept in {one.kept}")
+    if not result.differences:
+        say(
+            f"{result.batches:,} batches and the state at {len(result.checkpoints):,} checkpoints are as recorded"
+            + ("" if result.compared == result.batches else f"; {result.compared:,} batches had a digest")
+        )
