@@ -476,7 +476,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
         Raises:
             ArgumentError: no query has been started, or it is not the main thread.
         """
-        return run(self, timeout, hand_over=hand_over)
+        ended = run(self, timeout, hand_over=hand_over)
+        return Exit.FAILED if self._rerun is not None and self._rerun.error is not None else ended
 
     def stop(
         self,

@@ -92,6 +92,8 @@ class ShadowVerdict:
     """What a batch takes the shadow, on average of late; None: not known yet."""
     leader_seconds_per_batch: float | None = None
     """The time from one batch of the leader to the next, on average of late."""
+    lives: tuple[str, ...] = ()
+    """The folders of its lives that are not known to be deleted."""
     updated_at: float = 0.0
     """Seconds since 1970, by the shadow's clock."""
 

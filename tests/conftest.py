@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 from collections.abc import Iterator
 
@@ -54,9 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item, (marker, places) in itertools.product(items, PLACES.items()):
-        if item.get_closest_marker(marker) and not item.nodeid.startswith(places):
-            raise pytest.UsageError(f"no target runs {item.nodeid}: `{marker}` is for {', '.join(places)}")
+    for item in items:
+        for marker in item.iter_markers():
+            places = PLACES.get(marker.name)
+            if places and not item.nodeid.startswith(places):
+                raise pytest.UsageError(
+                    f"no target runs {item.nodeid}: `{marker.name}` is for {', '.join(places)}"
+                )
     leave_out(items)
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.

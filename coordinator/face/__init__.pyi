@@ -41,6 +41,7 @@ from .coordinator.connectors.tables.delta import DeltaSink as DeltaSink
 from .coordinator.connectors.tables.iceberg import IcebergSink as IcebergSink
 from .coordinator.errors import AdoptionError as AdoptionError
 from .coordinator.errors import CheckpointError as CheckpointError
+from .coordinator.errors import GivenBatchError as GivenBatchError
 from .coordinator.errors import PipelineFailedError as PipelineFailedError
 from .coordinator.errors import ProcessorFailedError as ProcessorFailedError
 from .coordinator.errors import QueryFailedError as QueryFailedError

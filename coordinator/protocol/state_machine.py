@@ -365,9 +365,14 @@ class CheckpointStateMachine:
         if is_new:
             self.placement.host_joined()
         if replaced is not None:
+            # What an earlier host has said may come in after the later host: that one lives, and must not go on.
+            self._out.append(Send(replaced.host, StopHost(is_replaced=True)))
             self._host_lost(replaced, f"a new state host took the place of one on {hello.machine}", now)
 
     def _host_left(self, hello: HostHello, now: float, *, is_silent: bool) -> None:
+        if hello.host not in self.members.hosts:
+            # Another one has taken its place: what it had is lost already.
+            return
         self.members.leave(hello)
         why = f"state host {hello.host} on {hello.machine} is gone"
         self._host_lost(hello, why, now, is_silent=is_silent)

@@ -47,7 +47,9 @@ _HURRY_SECONDS: Final = 0.05
 _AGAIN_SECONDS: Final = 5.0
 """How long to wait for a storage that is away."""
 _TELL_SECONDS: Final = 1.0
-"""The verdict is written no more often than that, unless something differs."""
+"""The verdict is written no more often than that, unless something differs or the phase changes."""
+_STILL_SECONDS: Final = 15.0
+"""How often it is written while nothing changes."""
 _PROOF: Final = Unshared()
 """A shadow's pins are its own, and keep checkpoints from nobody else."""
 
@@ -116,6 +118,8 @@ class Follower:
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
     _newest: Passed | None = attrs.field(default=None, init=False)
     """Where state was compared last; None: the engine has gone elsewhere since."""
+    _told: ShadowVerdict | None = attrs.field(default=None, init=False)
+    """What was written last, without times."""
     _told_at: float = attrs.field(default=float("-inf"), init=False)
     _passes_over: str = attrs.field(default="", init=False)
     """Why batches are about to be passed over."""
@@ -129,17 +133,32 @@ class Follower:
         pipeline: str,
         leader: FollowedPipeline,
         rows: Callable[[str], Iterator[pa.Table]],
+        life: str,
     ) -> Follower:
-        """Return a shadow that goes on with what it has found in its lives before."""
+        """Return a shadow that goes on with what it has found in its lives before.
+
+        Args:
+            shadow, leader, rows: as the fields say.
+            pipeline: the leader's.
+            life: the folder of this life.
+        """
         keeps = ShadowStore(leader.catalog.store, shadow.name)
         known = keeps.read() or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
-        verdict = attrs.evolve(known, phase=Phase.STARTS, because="", ignored=shadow.ignore)
+        verdict = attrs.evolve(
+            known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
+        )
         return cls(shadow, leader, keeps, rows, verdict)
 
     @property
     def pins(self) -> Pins:
         """The leader's checkpoints that it keeps."""
         return Pins(self.leader.catalog.store, reader_of(self.shadow.name))
+
+    def forget(self, lives: Sequence[str]) -> None:
+        """Take in that the folders of lives are somebody else's, or gone."""
+        left = tuple(life for life in self.verdict.lives if life not in lives)
+        self.verdict = attrs.evolve(self.verdict, lives=left)
+        self.keeps.write(self.verdict)
 
     def conduct(self, engine: Engine) -> None:
         """Follow until the program ends, or it can not go on."""
@@ -166,7 +185,7 @@ class Follower:
                 # Whatever ran was cut off.
                 self._tell(Phase.ENDED)
                 return
-            self._tell(Phase.FAILED, str(error))
+            self._tell(Phase.FAILED, f"{type(error).__name__}: {error}")
             raise
         finally:
             self._over.set()
@@ -348,7 +367,13 @@ class Follower:
         differing = differing_outputs(step.record.outputs, outcome.outputs, ignored)
         kept = self._kept_rows(step, outcome, differing, ignored)
         return [
-            self._finding(Kind.OUTPUT, step, f"sink {uid!r}", kept[uid].says or says, kept[uid])
+            self._finding(
+                Kind.OUTPUT,
+                step,
+                f"sink {uid!r}",
+                "; ".join(filter(None, (says, kept[uid].says))),
+                kept[uid],
+            )
             for uid, says in differing.items()
         ]
 
@@ -370,14 +395,13 @@ class Follower:
         """Return the leader's rows of a batch, from the checkpoint that has them; None: they cannot be read."""
         import pyarrow.parquet as pq
 
-        located = self.leader.located(step.stage.id)
-        files = list(staged_files(located.manifest, step.query, sink, step.record.batch))
-        if not files:
-            return None
         try:
-            return [pq.read_table(io.BytesIO(read_file(located.store, file))) for file in files]
+            located = self.leader.located(step.stage.id)
+            files = staged_files(located.manifest, step.query, sink, step.record.batch)
+            found = [pq.read_table(io.BytesIO(read_file(located.store, file))) for file in files]
         except ObjectMissingError:
             return None
+        return found or None
 
     def _differing_state(self, stage: Stage, own: Located) -> Iterator[Finding]:
         """Yield how the state of each operator differs at the cut of a checkpoint, and keep some of it."""
@@ -455,10 +479,12 @@ class Follower:
         is_new = (verdict.phase, verdict.because) != (self.verdict.phase, self.verdict.because)
         self.verdict = verdict
         now = runtime.monotonic()
-        if force or is_new or now - self._told_at >= _TELL_SECONDS:
+        is_same = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None) == self._told
+        if force or is_new or now - self._told_at >= (_STILL_SECONDS if is_same else _TELL_SECONDS):
             self._told_at = now
             try:
                 self.keeps.write(verdict)
+                self._told = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None)
             except (StorageError, OSError) as error:
                 log.warning("cannot write what the shadow has found; it tries again", error=str(error))
 

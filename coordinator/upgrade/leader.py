@@ -50,8 +50,13 @@ class FollowedPipeline:
         ]
 
     def located(self, checkpoint: CheckpointId) -> Located:
-        """Return a checkpoint that ``stages`` has returned."""
-        return Located(self._known[checkpoint][0], self.catalog.store)
+        """Return a checkpoint that ``stages`` has returned.
+
+        Raises:
+            ObjectMissingError: retention has dropped it since.
+        """
+        known = self._known.get(checkpoint)
+        return Located(known[0] if known else self.catalog.read(checkpoint), self.catalog.store)
 
     def seconds_per_batch(self) -> float | None:
         """Return the time from one batch to the next, between the checkpoints that are there; None: not known."""

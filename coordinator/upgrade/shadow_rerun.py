@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -17,7 +17,6 @@ from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.pins import Pins
 from ...storage.errors import ChandyError, NothingHereError, ObjectMissingError
 from ...storage.logs import logger
-from ...storage.store import Store
 from ...storage.uri import join_uri
 from ...storage.verified import read_verified
 from ..errors import ReplicaError
@@ -63,7 +62,7 @@ class ShadowRerun(Rerun):
         rows = join_uri(root, SHADOWS.rstrip("/"), self._life, "rows")
         self._rows_store = open_store(rows)
         catalog = Catalog(self.leader)
-        self.follower = Follower.of(shadow, pipeline, FollowedPipeline(catalog), self._taken_rows)
+        self.follower = Follower.of(shadow, pipeline, FollowedPipeline(catalog), self._taken_rows, self._life)
         switching = Switching(
             catalog,
             shadow.name,
@@ -78,7 +77,7 @@ class ShadowRerun(Rerun):
         super().__init__(
             _start(catalog, self.follower.verdict.passed),
             join_uri(root, SHADOWS.rstrip("/")),
-            lambda _: self.follower.conduct(self),
+            self._follow,
             pipeline=self._life,
             rows=rows,
             may_write=shadow.may_write,
@@ -118,14 +117,32 @@ class ShadowRerun(Rerun):
     @override
     def release(self) -> None:
         super().release()
-        if self.inherited is None:
-            # Else checkpoints of the pipeline name what is there.
-            _delete(self.leader, f"{SHADOWS}{self._life}/")
+        if self.inherited is not None:
+            # Checkpoints of the pipeline name what is there.
+            self.follower.forget(self.verdict.lives)
+            return
+        self._clean(self.verdict.lives)
 
     def rest(self, seconds: float) -> bool:
         """Wait, and return whether the program stops its coordinator."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_complete, seconds)
+
+    def _follow(self, _: Rerun) -> None:
+        self._clean(self.verdict.lives[:-1])
+        self.follower.conduct(self)
+
+    def _clean(self, lives: Sequence[str]) -> None:
+        """Delete the folders of lives that are over, unless the pipeline's checkpoints name what is there."""
+        try:
+            needed = frozenset[str]().union(*(one.keys() for one in Catalog(self.leader).readable()))
+            for life in lives:
+                folder = f"{SHADOWS}{life}/"
+                if not any(key.startswith(folder) for key in needed):
+                    self.leader.delete_all(self.leader.list(folder))
+                    self.follower.forget([life])
+        except (ChandyError, OSError) as error:
+            log.warning("cannot delete what a shadow has left; the next life tries again", error=str(error))
 
     def _inherit(self, inherited: Inheritance) -> None:
         self.inherited = inherited
@@ -146,10 +163,3 @@ def _start(catalog: Catalog, passed: int | None) -> Located:
         except (NothingHereError, ObjectMissingError):
             pass
     return locate.find(catalog, locate.LATEST)
-
-
-def _delete(store: Store, folder: str) -> None:
-    try:
-        store.delete_all(store.list(folder))
-    except (ChandyError, OSError) as error:
-        log.warning("cannot delete what a shadow has left", store=store.uri, folder=folder, error=str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from chandy.coordinator import Checkpoint, CheckpointCoordinator, FixedDelay
-from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.local.changelog import FOLDER
@@ -170,27 +167,6 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
 @pytest.mark.full(
     "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
 )
-def test_after_a_stop_whose_last_checkpoint_failed_no_batch_runs_again(
-    make: Make, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = make()
-    taken = pipeline.live(first)
-    failed: Future[Checkpoint] = Future()
-    failed.set_exception(CheckpointError(taken.id + 1, Reason.IO_EXCEPTION, "the store is full"))
-    monkeypatch.setattr(insides.executor(first), "request", lambda kind, is_final: failed)
-    assert first.stop() is None
-
-    second = make()
-    queries = pipeline.start(second)
-    assert in_place(second) == [True, True]
-    pipeline.run(queries, 1)
-    assert pipeline.given == [0, 1, 2, 3, 4]
-    pipeline.check()
-
-
-@pytest.mark.full(
-    "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
-)
 def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: Pipeline) -> None:
     """Killed again and again, and never a checkpoint."""
     coordinator = make()
@@ -242,24 +218,6 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
         query.processAllAvailable()
     assert pipeline.given[:4] == [0, 1, 2, 3]
     assert pipeline.given[-3:] == [2, 3, 4]
-    pipeline.check()
-
-
-@pytest.mark.full(
-    "integration/test_going_on.py::test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoint"
-)
-def test_a_changelog_that_is_missing_is_found_before_its_query_starts(make: Make, pipeline: Pipeline) -> None:
-    first = make()
-    pipeline.live(first)
-    run = insides.run(first, "sums")
-    next(path for path in changelogs(first) if run.query_id in path.parts).unlink()
-    insides.crash(first)
-
-    second = make()
-    queries = pipeline.start(second)
-    # The first query had gone on by then.
-    assert in_place(second) == [True, False, False]
-    pipeline.run(queries, 1)
     pipeline.check()
 
 
@@ -336,18 +294,4 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
     assert in_place(second) == [True, False, False]
     pipeline.run((upstream, downstream), 1)
     assert pipeline.given == [0, 1, 2, 3, 2, 3, 4]
-    pipeline.check()
-
-
-@pytest.mark.full("integration/test_pipeline.py::test_a_checkpoint_is_restored_by_its_id")
-def test_whoever_wants_the_checkpoint_gets_it(make: Make, pipeline: Pipeline) -> None:
-    first = make()
-    pipeline.live(first, 1)
-    insides.crash(first)
-
-    second = make(restore=1)
-    queries = pipeline.start(second)
-    assert in_place(second) == [False, False]
-    pipeline.run(queries, 1)
-    assert pipeline.given == [0, 1, 1, 2]
     pipeline.check()

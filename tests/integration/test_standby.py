@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +11,11 @@ from pyspark.sql import SparkSession
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
-from ..effort import sampled
-from ..waiting import eventually, freeze_group
-from . import driver_process
+from ..waiting import eventually
 from .driver_runs import Driver, Feed, rows
 from .driver_runs import runtime as runtime
-from .drivers import HAND_OVER, add_file, answer_of_batches, batches_in
-from .support import GOES_BACK, RESUMES
-from .whole_output import check_rows, check_whole, wait_for_all_rows
+from .drivers import HAND_OVER, answer_of_batches, batches_in
+from .whole_output import check_whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
@@ -143,42 +138,3 @@ def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
     standby.wait_for_files(feed.files)
     assert generation() == 3
     check_whole(spark, tmp_path / "out", feed.files)
-
-
-@pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
-@pytest.mark.full(
-    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
-)
-def test_a_leader_that_was_frozen_beyond_its_lease_is_fenced_and_publishes_nothing(
-    tmp_path: Path, runtime: Path, changelog: bool
-) -> None:
-    (tmp_path / "in").mkdir()
-    options = {
-        "folder": tmp_path,
-        "interval": "300 ms",
-        "changelog": changelog,
-        "takeover_timeout": "4 s",
-        "standby": True,
-    }
-    files = 12
-    for file in range(files):
-        add_file(tmp_path / "in", file)
-    with driver_process.driver("outputs_driver", tmp_path, runtime, options) as leader:
-        eventually(lambda: leader.told("event checkpoint 2"), "the leader has checkpoints")
-        with driver_process.driver("outputs_driver", tmp_path, runtime, options) as standby:
-            eventually(lambda: standby.told("warm"), "the standby is there")
-            freeze_group(leader.process.pid)
-            eventually(lambda: standby.told("event checkpoint 1"), "the standby leads")
-            for _ in range(4):
-                add_file(tmp_path / "in", files)
-                files += 1
-            os.killpg(leader.process.pid, signal.SIGCONT)
-            eventually(lambda: leader.told("failed chained"), "the leader notices")
-            # It sees its successor, or that this has ended its JVM.
-            assert any("was fenced" in event or "JVM" in event for event in leader.events)
-            check_rows(tmp_path, files)
-            wait_for_all_rows(tmp_path, files, lambda: None)
-            assert standby.process.stdin is not None
-            standby.process.stdin.close()
-            eventually(lambda: standby.told("stopped"), "the standby ends")
-    check_rows(tmp_path, files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,7 @@ from chandy.coordinator.sinks.file_sink_log import LOG
 from chandy.storage.errors import FencedError
 
 from ..effort import chance, rounds
-from ..waiting import DEADLINE, eventually, freeze_group
+from ..waiting import DEADLINE, eventually
 from .driver_runs import Driver, Feed, parquet
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
@@ -104,46 +103,6 @@ def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
 
 def listing(out: Path) -> Counter[str]:
     return Counter(str(path.relative_to(out)) for path in out.rglob("*") if not path.name.startswith("."))
-
-
-@pytest.mark.kills
-@pytest.mark.full(
-    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
-)
-def test_a_frozen_driver_keeps_its_sink_and_ends_when_it_wakes(
-    spark: SparkSession, tmp_path: Path, runtime: Path
-) -> None:
-    feed = Feed(tmp_path / "in")
-    out = tmp_path / "out"
-    frozen = Driver(tmp_path, runtime)
-    hasty = Driver(tmp_path, runtime, takeover_timeout="2 s")
-    patient = Driver(tmp_path, runtime)
-    try:
-        for driver in (frozen, hasty, patient):
-            driver.wait("warm")
-        frozen.tell()
-        frozen.wait("sank", 3, feed.taken)
-        freeze_group(frozen.pid)
-        before = listing(out)
-        hasty.tell()
-        hasty.wait("ended")
-        assert f"process {frozen.pid} on" in hasty.log
-        assert f"kill -CONT {frozen.pid}" in hasty.log
-        patient.tell()
-        eventually(
-            lambda: "waiting for the driver before" in patient.log, "the successor says what it waits for"
-        )
-        assert listing(out) == before
-        frozen.signal(signal.SIGCONT)
-        patient.wait("started")
-        assert "was fenced" in " ".join(frozen.wait_for_end())
-        patient.wait_for_files(feed.files)
-        check_whole(spark, out, feed.files)
-        patient.tell()
-        patient.wait("stopped")
-    finally:
-        for driver in (frozen, hasty, patient):
-            driver.kill()
 
 
 # --- what others wrote --------------------------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 
-from chandy.coordinator import CheckpointedQuery
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from tests.coordinator.sinks.two_phase import sqlite_sink
@@ -19,11 +16,9 @@ from tests.effort import chance, rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
 from .driver_process import Driver, driver
-from .driver_runs import coordinate, hosts
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
-from .drivers import INPUT, ROWS, add_file, chained
-from .outputs_driver import sinks
+from .drivers import add_file
 from .support import GOES_BACK, RESUMES
 from .whole_output import check_rows, wait_for_all_rows
 
@@ -79,53 +74,6 @@ def test_every_row_is_published_once_whenever_the_driver_is_killed(
         assert last.process.stdin is not None
         last.process.stdin.close()
         eventually(lambda: last.told("stopped"), "the last driver to stop")
-    check_rows(tmp_path, files)
-
-
-@pytest.mark.parametrize("changelog", sampled([GOES_BACK, RESUMES], 1))
-@pytest.mark.full(
-    "integration/test_exactly_once.py::test_state_hosts_killed_at_random_batches_take_nothing_with_them"
-)
-def test_every_row_is_published_once_whenever_a_state_host_is_killed(
-    spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
-) -> None:
-    (tmp_path / "in").mkdir()
-    numbers = chance("hosts", changelog)
-    chain, ids = sinks(tmp_path)
-    files = 0
-    queries: list[CheckpointedQuery] = []
-
-    def check() -> None:
-        for query in queries:
-            assert query.exception() is None, query.exception()
-
-    def is_there(rows: int) -> bool:
-        check()
-        return ids.count() >= rows and bool(hosts(local))
-
-    with coordinate(
-        spark, tmp_path, interval="300 ms", attempts=9 * KILLS, changelog=changelog
-    ) as coordinator:
-        rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-        state = chained(coordinator, spark, tmp_path / "in")
-        queries.append(coordinator.start(state.writeStream, sink=chain, name="chained"))
-        queries.append(coordinator.start(rows.writeStream, sink=ids, name="ids"))
-        # A host that is killed before it has state is missed by nobody: then it takes one more.
-        for kill in range(3 * KILLS):
-            if kill >= KILLS and len(coordinator.recoveries) > KILLS // 2:
-                break
-            for _ in range(FILES // 3):
-                add_file(tmp_path / "in", files)
-                files += 1
-            wanted = numbers.randrange((files - FILES // 3) * ROWS, files * ROWS)
-            eventually(lambda wanted=wanted: is_there(wanted), f"{wanted} rows and a host")  # type: ignore[misc]
-            # Not at the moment of an epoch alone.
-            time.sleep(numbers.uniform(0, 0.3))
-            for host in hosts(local):
-                os.kill(host, signal.SIGKILL)
-            check_rows(tmp_path, files)
-        wait_for_all_rows(tmp_path, files, check)
-        assert len(coordinator.recoveries) > KILLS // 2
     check_rows(tmp_path, files)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -16,15 +15,13 @@ import attrs
 import pytest
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
-from pyspark.sql.types import StructType
 
 from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.batch_aggregate import BatchAggregate
 from chandy.coordinator.errors import RestoreError
-from chandy.coordinator.testing import PipelineTester
 from chandy.state import SavepointWriter, read_state
 from chandy.state.errors import DefinitionError
-from chandy.state.testing import OperatorTester, SessionWindow, TimeWindow
+from chandy.state.testing import TimeWindow
 
 from ..effort import chance, rounds, sampled
 from ..waiting import DEADLINE
@@ -44,12 +41,6 @@ GAP = "case when k = 'a' then '2 seconds' when k = 'b' then '0 seconds' else '9 
 SESSIONS = {
     "sessions": lambda: F.session_window("t", "3 seconds"),
     "sessions with gaps of their own": lambda: F.session_window("t", F.expr(GAP)),
-}
-
-UNDISTURBED = {
-    "sliding": TimeWindow("t", 10_000, 4_000),
-    "shifted": TimeWindow("t", 10_000, 10_000, 3_000),
-    "sessions": SessionWindow("t", 3_000),
 }
 
 
@@ -180,42 +171,6 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     newest = spark.read.schema(SCHEMA).json(str(twins.rows.folder)).agg(F.max("t")).collect()[0][0]
     # Where all gaps are shorter than the delay, nothing may be open.
     assert all(end > newest - timedelta(seconds=7) for row in stored for end in row.window_end)
-
-
-@pytest.mark.kills
-@pytest.mark.parametrize("kind", sampled([*UNDISTURBED], 1))
-@pytest.mark.full(
-    "integration/test_exactly_once.py::test_state_hosts_killed_at_random_batches_take_nothing_with_them"
-)
-def test_killed_hosts_and_restarts_change_no_window(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    moments = chance("windows under kills", kind)
-    aggregates: dict[str, Any] = {"n": ("*", "count"), "total": ("v", "sum")}
-    schema = StructType().add("t", "timestamp").add("k", "string").add("v", "long")
-    model = OperatorTester.of_aggregate(
-        by=["k"], input=schema, window=UNDISTURBED[kind], output_mode="append", **aggregates
-    )
-
-    def build(coordinator: CheckpointCoordinator, rows: DataFrame) -> DataFrame:
-        return windows(
-            coordinator, rows.withWatermark("t", "0 seconds"), (KINDS | SESSIONS)[kind](), "append"
-        )
-
-    newest, expected = 86_400, list[Row]()
-    with PipelineTester(spark, tmp_path / "tested", schema, build) as pipeline:
-        for size in (20, *moments.choices([0, 1, 20], k=rounds(7, full=40))):
-            for act in (pipeline.kill_hosts, pipeline.restart, pipeline.checkpoint):
-                if moments.random() < 0.35:
-                    act()
-            # None is late, also where batches without rows come in other places when batches run again.
-            times = [newest + moments.randrange(60) // moments.choice([1, 5]) for _ in range(size)]
-            rows = [
-                (datetime.fromtimestamp(at, UTC), moments.choice("ab"), moments.randrange(9)) for at in times
-            ]
-            newest = max([newest, *times])
-            expected += model.batch(rows, watermark=newest * 1000)
-            pipeline.batch(rows)
-            assert Counter(map(plain, pipeline.output())) == Counter(map(plain, expected))
-        assert expected
 
 
 def plain(row: Row) -> tuple[Any, ...]:

@@ -133,7 +133,7 @@ class Driver:
             base=point.manifest.id if point and not point.is_savepoint else None,
         )
         self.state = self.new_machine()
-        self.found = {manifest.id for manifest in self.catalog.completed()}
+        world.promises.counted.update(manifest.id for manifest in self.catalog.completed())
         self.state.driver = self
         self.watch = SuccessorWatch(
             self.catalog, started.generation, trusts_look=15.0, hold_lease=lambda: 0.0, within=None

@@ -128,7 +128,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "a driver steps down before its queries have ended",
-        75,
+        206,
         Leadership,
         "step_down_after",
         "if ended(_END_SECONDS):",

@@ -262,12 +262,15 @@ class World:
             lambda: len(asked) == 2 and all(one.done() for one in asked), steps=10**9, seconds=BOUND
         )
         checkpoint, savepoint = (future.exception() for future in asked)
-        # A stop may come before the batch of a cut has committed.
+        # A table in memory with the records of an earlier one has its bytes, too, and that one may be deleted just now.
+        if any("there is no object" in str(error) for error in (checkpoint, savepoint)):
+            return
+        # A stop may come before the batch of a cut has committed, and a newer checkpoint may complete first.
         if savepoint is not None or (
             checkpoint is not None
             and not (
                 isinstance(checkpoint, CheckpointError)
-                and checkpoint.reason is Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+                and checkpoint.reason in (Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, Reason.SUBSUMED)
             )
         ):
             raise AssertionError(f"nothing was in the way: {checkpoint}, {savepoint}")

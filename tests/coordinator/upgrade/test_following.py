@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from chandy.coordinator.upgrade.following import (
     NO_CHECKPOINT,
@@ -122,59 +122,55 @@ class AnyHistory(RuleBasedStateMachine):
         self.most_behind = most_behind
         self.is_undisturbed = True
 
-    @rule(query=st.sampled_from(QUERIES), times=st.integers(1, 4))
-    def the_leader_runs_batches(self, query: str, times: int) -> None:
-        self.leader.run(query, times)
-
-    @rule(more=st.sampled_from([1, 1, 2, 4]))
-    def it_completes_a_checkpoint(self, more: int) -> None:
+    @rule(
+        back=st.none() | st.integers(0, 2),
+        counts=st.integers(0, 3),
+        totals=st.integers(0, 4),
+        more=st.sampled_from([1, 1, 2, 4]),
+        kept=st.integers(1, 4),
+    )
+    def the_leader_goes_on(self, back: int | None, counts: int, totals: int, more: int, kept: int) -> None:
+        """It may go back before, to one of its checkpoints or to the beginning, and drops old ones afterwards."""
+        if back is not None:
+            places = [0, *sorted(self.leader.stages)]
+            self.leader.go_back(places[-1 - back] if back < len(places) else 0)
+            self.is_undisturbed = False
+        self.leader.run("counts", counts)
+        self.leader.run("totals", totals)
         self.leader.checkpoint(more)
-
-    @precondition(lambda self: self.leader.stages)
-    @rule(data=st.data())
-    def it_goes_back(self, data: st.DataObject) -> None:
-        self.leader.go_back(data.draw(st.sampled_from([0, *sorted(self.leader.stages)])))
-        self.is_undisturbed = False
-
-    @precondition(lambda self: len(self.leader.stages) > 1)
-    @rule(kept=st.integers(1, 3))
-    def it_drops_its_oldest_checkpoints(self, kept: int) -> None:
         for id in sorted(self.leader.stages)[:-kept]:
             del self.leader.stages[id]
             self.is_undisturbed = self.is_undisturbed and id <= self.follower.newest
 
-    @rule()
-    def the_shadow_looks(self) -> None:
-        self.follower.look()
-
-    @rule(looks_before=st.booleans())
-    def it_does_the_next_step(self, looks_before: bool) -> None:
-        step = self.follower.following.next()
-        if isinstance(step, Wait):
-            return
-        if isinstance(step, Restore | CompareState) and step.stage.id not in self.leader.stages:
-            self.follower.following.lost(step.stage)
-            self.is_undisturbed = False
-            return
-        if isinstance(step, RunBatch):
-            history = self.leader.histories[self.follower.newest]
-            assert history[step.query][step.record.batch] == step.record.offsets, (
-                "of a branch that was given up"
-            )
-        if looks_before:
-            # While the step is under way, its leader is looked at.
+    @rule(looks=st.booleans(), steps=st.integers(0, 6), looks_before=st.integers(0, 6))
+    def the_shadow_works(self, looks: bool, steps: int, looks_before: int) -> None:
+        """It may look at its leader while one of the steps is under way."""
+        if looks:
             self.follower.look()
-        self.follower.carry_out(step)
+        for number in range(steps):
+            step = self.follower.following.next()
+            if isinstance(step, Wait):
+                return
+            if isinstance(step, Restore | CompareState) and step.stage.id not in self.leader.stages:
+                self.follower.following.lost(step.stage)
+                self.is_undisturbed = False
+                continue
+            if isinstance(step, RunBatch):
+                history = self.leader.histories[self.follower.newest]
+                assert history[step.query][step.record.batch] == step.record.offsets, (
+                    "of a branch that was given up"
+                )
+            if number == looks_before:
+                self.follower.look()
+            self.follower.carry_out(step)
 
-    @rule()
-    def a_batch_fails(self) -> None:
-        if isinstance(step := self.follower.following.next(), RunBatch):
+    @rule(fails=st.booleans())
+    def a_batch_fails_or_the_session_is_lost(self, fails: bool) -> None:
+        step = self.follower.following.next()
+        if not fails:
+            self.follower.following.interrupted()
+        elif isinstance(step, RunBatch):
             self.follower.following.failed(step)
-            self.is_undisturbed = False
-
-    @rule()
-    def its_session_is_lost(self) -> None:
-        self.follower.following.interrupted()
         self.is_undisturbed = False
 
     @rule()
@@ -203,7 +199,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.follower.following.behind == 0
 
 
-AnyHistory.TestCase.settings = always_kept(60, steps=40)
+AnyHistory.TestCase.settings = always_kept(100, steps=20)
 test_whatever_the_leader_does_each_batch_runs_on_the_state_of_the_batch_before = AnyHistory.TestCase
 
 
@@ -288,3 +284,32 @@ def test_it_is_said_what_a_shadow_waits_for() -> None:
     following = Following(("totals",), most_behind=10)
     following.see([attrs.evolve(stage, records={})])
     assert following.next() == Wait(NO_RECORDS)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_leader_that_goes_back_takes_its_shadow_back_wherever_that_is(steps: int, in_flight: bool) -> None:
+    leader = Leader(("totals",))
+    leader.run("totals", 2)
+    leader.checkpoint()
+    shadow = followed(leader)
+    shadow.catch_up()
+    leader.run("totals", 3)
+    leader.checkpoint()
+    shadow.look()
+    for _ in range(steps):
+        step = shadow.following.next()
+        assert isinstance(step, RunBatch | CompareState)
+        shadow.carry_out(step)
+    under_way = shadow.following.next()
+    leader.go_back(1)
+    leader.run("totals", 5)
+    leader.checkpoint()
+    shadow.look()
+    if in_flight and isinstance(under_way, RunBatch):
+        shadow.carry_out(under_way)
+    shadow.catch_up()
+    assert shadow.has == leader.history
+    assert shadow.ran[-5:] == leader.history["totals"][2:]
+    assert len(shadow.ran) == min(steps, 3) + 5
+    assert shadow.following.skipped == 0
