@@ -129,7 +129,7 @@ def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_wh
 
     # The pipeline goes back, and runs others under the numbers of the batches that it has given up.
     coordinator.stop(checkpoint=False)
-    os.utime(pipeline.events.folder / "00012.json", (1_700_000_000, 1_700_000_000))
+    os.utime(pipeline.events.folder / "00012.json", (1_600_000_013.5, 1_600_000_013.5))
     again = make(record_batches=True, restore=first.id)
     pipeline.live(again, 1)
     third = again.checkpoint().result(DEADLINE)
