@@ -138,13 +138,13 @@ def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_wh
     assert new[:11] == records[:11]
     assert new[12] != records[12]
     pipeline.check_output()
-    again.stop()
+    again.stop(savepoint=str(tmp_path / "last"))
 
     storage = str(tmp_path / "store")
     for arguments in (["verify", storage], ["diff", storage, str(first.id), str(third.id)], ["gc", storage]):
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0, done.output
-    export(storage, str(tmp_path / "exported"))
+    export(str(tmp_path / "last"), str(tmp_path / "exported"))
     assert not [*(tmp_path / "exported").rglob("records.json")]
 
 
