@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from ..storage import html, runtime
+from ..storage.backends.open import open_store, pipeline_uri
+from ..storage.checkpoints.collect import discard_shadow
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.checkpoints.proof import FenceProof
@@ -47,6 +49,7 @@ from .spark.environment import check_pyspark, check_session
 from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
+from .switch_orders import await_switch, order_switch
 from .upgrade.requested import requested
 from .wiring.assembly import Assembly, assemble, assemble_again
 from .wiring.warm_up import warm_up
@@ -183,7 +186,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             may_begin=lambda: self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        if rerun is None and self._within is None:
+        # A shadow cannot follow a leader that records no batches.
+        if rerun is None and self._within is None and self._config.record_batches:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt
@@ -222,6 +226,10 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
                 for query in known.values():
                     query.fail(error)
                 raise
+        try:
+            discard_shadow(self._taken.catalog, inherited.shadow, self._taken.watch.proof)
+        except (OSError, ChandyError) as error:
+            log.warning("what the shadow no longer needs is left in the storage", error=str(error))
 
     def _watch(self, config: CheckpointConfig, closing: ExitStack) -> Monitoring:
         return Monitoring.begin(
@@ -368,6 +376,26 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             return self.checkpoint()
         self._check_running()
         return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoints.uri(target))
+
+    def switch(
+        self, shadow: str | None = None, timeout: Duration = "3 min", *, although_different: bool = False
+    ) -> None:
+        """Have a shadow of this pipeline take it over, and return once it has: see ``Shadow``.
+
+        The running batches end and a last checkpoint has them; the shadow runs and compares them, too, and goes on. If
+        it does not come, the batches go on here.
+
+        Args:
+            shadow: its name; None: the only one.
+            timeout: how long to wait for it.
+            although_different: whether it is to lead although something differs.
+
+        Raises:
+            NotSwitchedError: there is no such shadow, something differs, or it has not come. The pipeline is as it was.
+        """
+        store = open_store(pipeline_uri(self._storage, self._pipeline))
+        name, nonce = order_switch(store, shadow, although_different=although_different)
+        await_switch(store, name, nonce, seconds(timeout))
 
     def statistics(self) -> Statistics:
         """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""

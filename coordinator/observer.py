@@ -53,6 +53,10 @@ class Orders(Protocol):
         """Have another number of tasks run an operator."""
         ...
 
+    def switch(self, shadow: str | None, timeout: Duration, *, although_different: bool) -> None:
+        """Have a shadow take the pipeline over."""
+        ...
+
     def stop(self, savepoint: str | None, *, hand_over: bool) -> object:
         """Stop the pipeline, and with it the server."""
         ...

@@ -21,7 +21,7 @@ from ...storage.errors import ChandyError, CodecError, RefusedError
 from ...storage.logs import carried
 from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
-from ..errors import NotRescaledError, PipelineNameError
+from ..errors import NotRescaledError, NotSwitchedError, PipelineNameError
 from ..observer import Orders
 from ..protocol.errors import CheckpointError, DrainError
 from .documents import (
@@ -94,6 +94,18 @@ class RescaleOrder:
     """Null: Spark's default parallelism."""
     timeout: str = "1 min"
     """For how long to wait for the running batch."""
+
+
+@attrs.frozen(kw_only=True)
+class HandOverOrder:
+    """A shadow that is to take the pipeline over, see ``coordinator.switch``."""
+
+    shadow: str | None = None
+    """Its name; null: the only one."""
+    timeout: str = "3 min"
+    """For how long to wait for it; the answer may come earlier."""
+    although_different: bool = False
+    """Whether it is to lead although something differs."""
 
 
 @attrs.frozen(kw_only=True)
@@ -196,6 +208,13 @@ class Api:
                 _rescale,
                 done="the operator is rescaled",
             ),
+            order(
+                "/switch",
+                "Have a shadow take the pipeline over.",
+                HandOverOrder,
+                _switch,
+                done="the shadow leads",
+            ),
             order("/stop", "Stop the pipeline.", StopOrder, _stop, _STOP_SECONDS, "the pipeline is stopped"),
         ]
 
@@ -232,7 +251,7 @@ class Api:
                 found = await asyncio.wait_for(waiting, seconds)
             except TimeoutError:
                 return _json(202, Done(says=f"it is not complete after {seconds:g} s, and goes on"))
-            except (CheckpointError, DrainError, NotRescaledError) as error:
+            except (CheckpointError, DrainError, NotRescaledError, NotSwitchedError) as error:
                 raise _Refused(409, str(error)) from None
             except ChandyError as error:
                 raise _Refused(400, str(error)) from None
@@ -303,6 +322,13 @@ def _drain(orders: Orders, order: DrainOrder) -> Future[None]:
 def _rescale(orders: Orders, order: RescaleOrder) -> Future[None]:
     return _in_a_thread(
         "chandy-rescale", lambda: orders.rescale(order.operator, order.parallelism, order.timeout)
+    )
+
+
+def _switch(orders: Orders, order: HandOverOrder) -> Future[None]:
+    return _in_a_thread(
+        "chandy-switch",
+        lambda: orders.switch(order.shadow, order.timeout, although_different=order.although_different),
     )
 
 

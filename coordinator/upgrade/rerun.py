@@ -366,6 +366,7 @@ class Rerun:
     def _lead_on(self, inherited: Inheritance) -> None:
         try:
             self._lead(inherited)
+            self.release()
         except Exception as error:
             self.error = error
             log.exception("the shadow has claimed the pipeline, and cannot lead it; start the program again")

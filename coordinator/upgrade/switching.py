@@ -54,9 +54,12 @@ def decide(
         equal_batches: after how many equal batches in a row it takes over by itself; None: it does not.
     """
     if order is not None:
-        if order.although_different or verdict.is_equal:
+        if order.although_different:
             return Ask(order.although_different)
-        return Refuse(differs(verdict))
+        if not verdict.is_equal:
+            return Refuse(differs(verdict))
+        has_compared = verdict.states > 0 or verdict.batches > verdict.unrecorded
+        return Ask() if has_compared else Refuse("nothing was compared yet")
     if equal_batches is None or verdict.equal < equal_batches or not verdict.state_is_equal:
         return None
     return Ask()

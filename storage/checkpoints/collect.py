@@ -46,6 +46,7 @@ from .layout import (
     is_probe,
     is_shared,
     manifest_key,
+    shadow_folder,
     trigger_key,
 )
 from .manifest import Manifest
@@ -199,6 +200,24 @@ def discard_aborted(store: Store, checkpoint: CheckpointId, proof: FenceProof) -
     proof.check()
     store.delete_all(sorted(keys - {own}))
     return keys
+
+
+def discard_shadow(catalog: Catalog, life: str, proof: FenceProof) -> None:
+    """Delete what a shadow has kept that leads the pipeline now, but for the state that checkpoints name.
+
+    Args:
+        catalog: the pipeline's catalog.
+        life: the life of the shadow. Nothing is written into its folder any more.
+        proof: of the generation that leads.
+
+    Raises:
+        FencedError: there is a successor. Nothing was deleted.
+        StorageError: it is unknown what checkpoints name, or something could not be deleted.
+    """
+    found = catalog.store.list(shadow_folder(life))
+    proof.check_now()
+    named = frozenset[str]().union(*(manifest.keys() for manifest in catalog.completed()))
+    catalog.store.delete_all([key for key in found if key not in named])
 
 
 def collect_garbage(

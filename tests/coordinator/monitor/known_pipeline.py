@@ -81,6 +81,10 @@ class KnownPipeline:
         self.told.append((operator, parallelism, timeout))
         self.act()
 
+    def switch(self, shadow: str | None, timeout: str, *, although_different: bool) -> None:
+        self.told.append((shadow, timeout, although_different))
+        self.act()
+
     def stop(self, savepoint: str | None, *, hand_over: bool) -> None:
         self.told.append((savepoint, hand_over))
         self.act()

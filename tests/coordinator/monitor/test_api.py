@@ -16,7 +16,13 @@ import pytest
 from pyspark.sql import Row
 
 from chandy.coordinator.checkpoint import Checkpoint
-from chandy.coordinator.errors import ArgumentError, NotRescaledError, PipelineNameError, QueryNotRunningError
+from chandy.coordinator.errors import (
+    ArgumentError,
+    NotRescaledError,
+    NotSwitchedError,
+    PipelineNameError,
+    QueryNotRunningError,
+)
 from chandy.coordinator.monitor import api
 from chandy.coordinator.monitor.server import Monitor
 from chandy.coordinator.protocol.errors import CheckpointError, DrainError
@@ -111,7 +117,7 @@ def test_all_of_it_asks_for_the_token(begin: Begin) -> None:
     monitor = told(begin, token="secret")
     paths = described(monitor, **TOKEN)["paths"]
     requests = [(path, method) for path, methods in paths.items() for method in methods]
-    assert len(requests) == 12
+    assert len(requests) == 13
     for path, method in [*requests, ("/api/v1/openapi.json", "get")]:
         assert ask(monitor, path.replace("{id}", "1"), method.upper())[0] == 401
 
@@ -202,6 +208,8 @@ def test_many_who_wait_for_a_checkpoint_keep_nobody_from_reading(
         ("drain", b'{"machine": "near", "timeout": "5 s"}', ("near", "5 s")),
         ("rescale", b'{"operator": "totals", "parallelism": 8}', ("totals", 8, "1 min")),
         ("rescale", b'{"operator": "totals", "timeout": "5 s"}', ("totals", None, "5 s")),
+        ("switch", b"{}", (None, "3 min", False)),
+        ("switch", b'{"shadow": "new", "although_different": true}', ("new", "3 min", True)),
         ("stop", b"", (None, False)),
         ("stop", b'{"savepoint": "last", "hand_over": true}', ("last", True)),
     ],
@@ -224,6 +232,7 @@ def test_what_is_ordered_is_carried_out(
         ("rescale", b'{"parallelism": 8}', None, (400, "operator")),
         ("rescale", b'{"operator": "x"}', PipelineNameError("no operator", "a uid", "'x'"), (400, "a uid")),
         ("rescale", b'{"operator": "x"}', NotRescaledError("x", "8 tasks", "a stop"), (409, "a stop")),
+        ("switch", b"{}", NotSwitchedError("x", "a shadow", "none"), (409, "a shadow")),
         ("stop", b'{"hand_over": "yes"}', None, (400, "hand_over")),
         ("stop", b'{"savepoint": "?"}', ArgumentError("no savepoint", "a place", "none"), (400, "a place")),
         ("stop", b"{}", CheckpointError(3, Reason.EXPIRED, "slow"), (409, "slow")),

@@ -73,7 +73,7 @@ def test_a_token_for_reading_reads_and_gives_no_orders(begin: Callable[..., Moni
         for token in ("secret", "look"):
             assert ask(monitor, path, Authorization=f"Bearer {token}")[0] == 200
         assert ask(monitor, path, Authorization="Bearer loo")[0] == 401
-    for order in ("checkpoints", "savepoints", "drain", "rescale", "stop"):
+    for order in ("checkpoints", "savepoints", "drain", "rescale", "switch", "stop"):
         answer = ask(monitor, f"/api/v1/{order}", "POST", b"{}", Authorization="Bearer look")
         assert answer == (403, "this token may only read\n")
     assert pipeline.told == pipeline.targets == []

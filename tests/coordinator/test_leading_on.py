@@ -1,0 +1,113 @@
+"""A coordinator hands its pipeline over, or leads on what it has run as a shadow: its queries stay what they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from chandy.coordinator.coordinator import CheckpointCoordinator
+from chandy.coordinator.leadership.heir import Heir, Inheritance
+from chandy.coordinator.protocol.life import LifePhase
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import shadow_folder
+from chandy.storage.checkpoints.offers import asked
+from chandy.storage.errors import FencedError
+
+from ..waiting import DEADLINE, eventually
+from .stand_in_pipeline import Other, Pipeline
+from .stand_in_pipeline import pipeline as pipeline
+
+
+def catalog_of(coordinator: CheckpointCoordinator) -> Catalog:
+    return coordinator._taken.catalog
+
+
+def inherited(pipeline: Pipeline) -> Inheritance:
+    """What a coordinator leads on with that has run its own pipeline until now, as if it had been the shadow of it."""
+    catalog = catalog_of(pipeline.coordinator)
+    taken = catalog.read(pipeline.coordinator.checkpoint().result(DEADLINE).id)
+    for key in sorted(taken.keys()):
+        catalog.store.write(shadow_folder("life") + key, catalog.store.read(key))
+    catalog.store.write(shadow_folder("life") + "left", b"")
+    claim = catalog.claim_after(catalog.newest_generation(), "shadow", 0.0)
+    assert claim is not None
+    return Inheritance(claim, None, "life", taken)
+
+
+def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    waits = Other(query.awaitTermination)
+    given = inherited(pipeline)
+    pipeline.coordinator._lead(given)
+    (run, again) = pipeline.runs
+    assert run.stopped.is_set() and not again.stopped.is_set()
+    assert pipeline.coordinator.queries == (query,) and query.isActive and not waits.ended
+    assert pipeline.coordinator.life.phase is LifePhase.RUNNING
+    restored = pipeline.coordinator.restored
+    assert restored is not None and restored.id == given.state.id + 1, "the graft"
+    assert pipeline.coordinator.checkpoint().result(DEADLINE).id == restored.id + 1
+    left = catalog_of(pipeline.coordinator).store.list(shadow_folder("life"))
+    assert shadow_folder("life") + "left" not in left
+    query.stop()
+    assert waits.end().error is None
+
+
+def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = pipeline.start("q")
+    waits = Other(query.awaitTermination)
+    given = inherited(pipeline)
+    # Another one was faster, by what it has heard of the claim.
+    catalog_of(pipeline.coordinator).claim("a standby", 0.0)
+    with pytest.raises(FencedError):
+        pipeline.coordinator._lead(given)
+    assert isinstance(waits.end().error, FencedError)
+    assert not query.isActive
+
+
+def handed_over(pipeline: Pipeline, seconds: float) -> Heir:
+    """Ask the leader, and let it look."""
+    catalog = catalog_of(pipeline.coordinator)
+    heir = Heir(catalog, "life", seconds)
+    heir.ask(catalog.newest_generation())
+    return heir
+
+
+def test_a_leader_stands_still_until_it_sees_the_claim(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    heir = handed_over(pipeline, DEADLINE)
+    looks = Other(pipeline.coordinator._offering.look)
+    eventually(lambda: heir.offered() or looks.ended, "an offer")
+    assert pipeline.runs[0].stopped.is_set() and query.isActive
+    offer = heir.offered()
+    assert offer is not None and catalog_of(pipeline.coordinator).latest() is not None
+    assert heir.claim(catalog_of(pipeline.coordinator).read(offer.checkpoint), 0.0) is not None
+    assert looks.end().error is None
+    eventually(lambda: not query.isActive, "its end")
+    assert isinstance(query.exception(), FencedError) and len(pipeline.runs) == 1
+
+
+def test_a_leader_goes_on_if_the_shadow_does_not_come_or_gives_up(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    for seconds in (0.0, DEADLINE):
+        runs = len(pipeline.runs)
+        heir = handed_over(pipeline, seconds)
+        looks = Other(pipeline.coordinator._offering.look)
+        if seconds:
+            eventually(lambda heir=heir, looks=looks: heir.offered() or looks.ended, "an offer")  # type: ignore[misc]
+            heir.give_up()
+        assert looks.end().error is None
+        assert len(pipeline.runs) == runs + 1 and not pipeline.runs[-1].stopped.is_set()
+        assert query.isActive and pipeline.coordinator.life.phase is LifePhase.RUNNING
+        assert heir.offered() is None
+        assert asked(catalog_of(pipeline.coordinator).store, 1) is None
+
+
+def test_a_stop_ends_the_wait_for_a_shadow(pipeline: Pipeline) -> None:
+    query = pipeline.start("q")
+    heir = handed_over(pipeline, DEADLINE)
+    looks = Other(pipeline.coordinator._offering.look)
+    eventually(lambda: heir.offered() or looks.ended, "an offer")
+    pipeline.coordinator.stop()
+    assert looks.end().error is None
+    assert not query.isActive and pipeline.coordinator.life.phase is LifePhase.STOPPED
