@@ -16,8 +16,8 @@ UNWARNED := PYTHONWARNINGS='ignore:Editable installation.'
 # Some images set it, and then each of the hundreds of processes that tests and demos start compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka demo-cluster test test-today test-spark test-kills test-migration test-examples test-servers test-cluster simulate \
-  test-yarn test-compat test-browser test-all $(OLDER:%=compat-%) unit lint types docs site bench clean
+.PHONY: demo demo-kafka demo-cluster demo-upgrade test test-today test-spark test-kills test-migration test-examples \
+  test-servers test-cluster simulate test-yarn test-compat test-browser test-all $(OLDER:%=compat-%) unit lint types docs site bench clean
 
 demo: $(STAMP) java
 	$(RUN) benchmarks.demo
@@ -29,6 +29,10 @@ demo-kafka: $(STAMP) java
 # The same on three machines made on this one: a fourth joins, and one loses its power.
 demo-cluster: $(STAMP) java
 	$(RUN) benchmarks.cluster_demo
+
+# A new version runs beside the old one: a wrong one is found, and a right one takes over.
+demo-upgrade: $(STAMP) java
+	$(RUN) benchmarks.upgrade_demo
 
 # Spark wants the machine for itself; what needs neither Spark nor other processes runs on all cores.
 test: unit test-spark

@@ -101,21 +101,22 @@ class Day:
     flights: int
 
 
-def _by_day(flights: pa.Table) -> Iterator[pa.Table]:
-    """Split the flights into one table for each day."""
+def by_day(flights: pa.Table) -> Iterator[tuple[Day, pa.Table]]:
+    """Yield the flights of each day, in the order of the days."""
     dates = pc.add(pc.multiply(flights.column("month"), 100), flights.column("day")).to_numpy()
     for start, stop in pairwise([0, *(np.flatnonzero(np.diff(dates)) + 1).tolist(), len(dates)]):
-        yield flights.slice(start, stop - start)
+        flown = flights.slice(start, stop - start)
+        date = f"2013-{flown.column('month')[0].as_py():02}-{flown.column('day')[0].as_py():02}"
+        yield Day(date, len(flown)), flown.drop_columns(["month", "day"])
 
 
 def write_days(flights: pa.Table, folder: Path) -> list[Day]:
     """Write one file for each day, in the order of the days."""
     folder.mkdir(parents=True)
     days = []
-    for number, flown in enumerate(_by_day(flights)):
-        date = f"2013-{flown.column('month')[0].as_py():02}-{flown.column('day')[0].as_py():02}"
-        write_file(flown.drop_columns(["month", "day"]), folder / f"{date}.parquet", number)
-        days.append(Day(date, len(flown)))
+    for number, (day, flown) in enumerate(by_day(flights)):
+        write_file(flown, folder / f"{day.date}.parquet", number)
+        days.append(day)
     return days
 
 

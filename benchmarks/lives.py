@@ -126,6 +126,10 @@ class Life:
         self._process.wait()
         return killed_at
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the driver, which may stop as it likes."""
+        os.kill(self.pid, signal.SIGTERM)
+
     def wait(self) -> int:
         """Wait until the driver and its JVM have ended, and return the driver's exit code."""
         # Driver and JVM both hold the pipe, so it ends with the last of them.

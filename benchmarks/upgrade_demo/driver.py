@@ -1,0 +1,103 @@
+"""A driver of the demo of an upgrade, in a process of its own: ``python -m benchmarks.upgrade_demo.driver``.
+
+The program is the same for each version and for a shadow: two arguments make the difference.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, Shadow
+from chandy.coordinator import CheckpointedQuery
+
+from .. import driver
+from ..file_source import reported_entry
+from ..lives import say
+from ..watching import FAILED
+from .flow import OUTPUT, PIPELINE, QUERY, VERSIONS, stream
+
+_POLL_SECONDS: Final = 0.1
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.option("--storage", required=True, help="URI where checkpoints go.")
+@click.option(
+    "--version", type=click.Choice(sorted(VERSIONS)), required=True, help="What the program counts with."
+)
+@click.option("--shadow", is_flag=True, help="Run beside the driver that leads.")
+def main(folder: Path, storage: str, version: str, shadow: bool) -> None:
+    """Run the pipeline until a signal ends it."""
+    say("process")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    try:
+        code = _run(driver.Work(folder, storage), version, shadow=shadow)
+    except Exception as error:
+        say(FAILED, why=driver.first_line(error))
+        raise
+    say("stopped", code=code)
+    sys.exit(code)
+
+
+def _run(work: driver.Work, version: str, *, shadow: bool) -> int:
+    spark = driver.session(work)
+    spark.sparkContext.setLogLevel("ERROR")
+    say("session")
+    # Where shadows are slow, as with three drivers on two cores, what they have not read yet must not be dropped.
+    config = CheckpointConfig(
+        interval="2 s", retained=100, record_batches=True, cache_dir=str(work.root / "cache")
+    )
+    with CheckpointCoordinator(
+        spark,
+        pipeline=PIPELINE,
+        storage=work.storage,
+        config=config,
+        shadow=Shadow(name=version) if shadow else None,
+    ) as coordinator:
+        say("coordinator")
+        totals = coordinator.transform_with_state(
+            stream(spark, work.root / "input"),
+            key=["carrier", "aircraft"],
+            processor=VERSIONS[version](),
+            output=OUTPUT,
+            uid="totals",
+        )
+        writer = totals.writeStream.trigger(processingTime="500 milliseconds")
+        query = coordinator.start(writer, sink=FilesSink(str(work.root / "totals")), name=QUERY)
+        say("query")
+        with _told(query):
+            return coordinator.run()
+
+
+@contextmanager
+def _told(query: CheckpointedQuery) -> Iterator[None]:
+    """Tell of each batch that has committed."""
+    over = threading.Event()
+
+    def tell() -> None:
+        newest = -1
+        while not over.wait(_POLL_SECONDS):
+            for report in query.recentProgress:
+                if report["batchId"] > newest and report["numInputRows"]:
+                    newest = report["batchId"]
+                    say("batch", batch=newest, entry=reported_entry(report))
+
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        over.set()
+        telling.join()
+
+
+if __name__ == "__main__":
+    main()
