@@ -116,7 +116,7 @@ class Replay:
     """Whether halves of the stretch are tried, the later one first, instead of one batch after the other."""
     keep: Path | None = None
     """Folder for what differs."""
-    ignored: Ignored = Ignored()
+    ignored: Ignored = attrs.field(factory=Ignored)
     """Fields and columns that may differ."""
     tell: Callable[[ReplayStep], object] = lambda step: None
     """Called with each step."""
