@@ -5,8 +5,9 @@ Nothing of the pipeline is touched: its checkpoints and records are read, and it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -186,9 +187,13 @@ class Replay:
         """
         with scratch_directory("replay") as scratch:
             self._rows = open_store(str(scratch / "rows"))
-            start = self.located[self.stretch.start.id]
+            parts = list(_latest_first(self.stretch)) if self.until_different else [self.stretch]
             rerun = Rerun(
-                start, str(scratch / "state"), self._conduct, rows=self._rows.uri, may_write=may_write
+                self.located[parts[0].start.id],
+                str(scratch / "state"),
+                partial(self._conduct, parts),
+                rows=self._rows.uri,
+                may_write=may_write,
             )
             with instead_of(self.pipeline, rerun) as requested:
                 try:
@@ -216,12 +221,11 @@ class Replay:
 
     # --- beside the program ---------------------------------------------------------------------------------
 
-    def _conduct(self, rerun: Rerun) -> None:
-        parts = _latest_first(self.stretch) if self.until_different else iter([self.stretch])
+    def _conduct(self, parts: Sequence[Stretch], rerun: Rerun) -> None:
         for number, part in enumerate(parts):
             self.result.start = part.start.id
             rerun.await_queries(sorted({query for leg in part.legs for query, _ in leg.batches}))
-            if part.start is not self.stretch.start or number:
+            if number:
                 rerun.restore(self.located[part.start.id])
             for leg in part.legs:
                 if self._differs(rerun, leg):
