@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +203,7 @@ class PipelineTester:
         keep: str | Path | None = None,
         may_write: bool = False,
         until_different: bool = False,
+        ignore: Sequence[str] = (),
     ) -> list[ReplayDifference]:
         """Run the recorded batches of a pipeline again, and return where they give something else.
 
@@ -223,10 +224,12 @@ class PipelineTester:
             spark: the session; None: the active one.
             keep: folder for the first rows and keys that differ, as Parquet.
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
+            ignore: names of fields that may differ, such as "totals.updated", as for ``Shadow``.
             until_different: whether halves of the stretch are tried, the later one first, each on the recorded state.
 
         Raises:
-            GivenBatchError: there is no such checkpoint or batch, or a batch in between was not recorded.
+            GivenBatchError: there is no such checkpoint or batch, a batch in between was not recorded, or there is
+                nothing to compare.
             WriterError: a query writes by itself, or reads what cannot be read again.
             SourceLostError: a source no longer has the data.
         """
@@ -236,6 +239,7 @@ class PipelineTester:
             to if isinstance(to, str) else CheckpointId(to),
             name=pipeline,
             until_different=until_different,
+            ignore=ignore,
             keep=None if keep is None else Path(keep),
         )
 

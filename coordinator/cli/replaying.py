@@ -58,6 +58,12 @@ def _place(context: click.Context, parameter: click.Parameter, place: str) -> Ch
 @click.option(
     "--may-write", is_flag=True, help="Call functions of foreachBatch and foreach, which write by themselves."
 )
+@click.option(
+    "--ignore",
+    multiple=True,
+    metavar="FIELD",
+    help="A field that may differ, as totals.updated; may be repeated.",
+)
 @json_option
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
 def replay(
@@ -69,6 +75,7 @@ def replay(
     keep: str | None,
     until_different: bool,
     may_write: bool,
+    ignore: tuple[str, ...],
     as_json: bool,
     arguments: tuple[str, ...],
 ) -> None:
@@ -89,6 +96,7 @@ def replay(
         name=pipeline,
         until_different=until_different,
         keep=None if keep is None else Path(keep),
+        ignore=ignore,
         tell=(lambda step: None) if as_json else _say_step,
     )
 

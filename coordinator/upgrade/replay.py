@@ -5,8 +5,9 @@ Nothing of the pipeline is touched: its checkpoints and records are read, and it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +100,8 @@ class ReplayResult:
     """Those whose output could be compared."""
     checkpoints: list[CheckpointId] = attrs.field(factory=list)
     """The checkpoints at which states were compared."""
+    operators: int = 0
+    """Operators whose states were compared, at all checkpoints together."""
     differences: list[ReplayDifference] = attrs.field(factory=list)
     """What differs, where it does first; empty if nothing does."""
 
@@ -114,6 +117,8 @@ class Replay:
     """Whether halves of the stretch are tried, the later one first, instead of one batch after the other."""
     keep: Path | None = None
     """Folder for what differs."""
+    ignored: Ignored = attrs.field(factory=Ignored)
+    """Fields and columns that may differ."""
     tell: Callable[[ReplayStep], object] = lambda step: None
     """Called with each step."""
     result: ReplayResult = attrs.field(init=False)
@@ -132,6 +137,7 @@ class Replay:
         name: str | None = None,
         until_different: bool = False,
         keep: Path | None = None,
+        ignore: Iterable[str] = (),
         tell: Callable[[ReplayStep], object] = lambda step: None,
     ) -> Replay:
         """Find what is to be run.
@@ -142,10 +148,12 @@ class Replay:
             end: with which checkpoint, savepoint or batch it ends; "latest".
             name: of the pipeline; None: there is only one.
             until_different, keep, tell: as the attributes.
+            ignore: names of fields that may differ, as for ``Shadow``.
 
         Raises:
             NothingHereError: there is no such pipeline or savepoint.
             GivenBatchError: there is no such checkpoint or batch, or a batch in between has no record.
+            ConfigError: what is to be ignored is no name of a field.
         """
         name, store = locate.only_pipeline(storage, name)
         pipeline = FollowedPipeline(Catalog(store))
@@ -161,7 +169,7 @@ class Replay:
             stages[id], located[id] = stage_of(found.store, found.manifest), found
             places.append(id)
         ordered = [stages[id] for id in sorted(stages)]
-        return cls(name, stretch(ordered, *places), located, until_different, keep, tell)
+        return cls(name, stretch(ordered, *places), located, until_different, keep, Ignored.of(ignore), tell)
 
     def by(self, program: Callable[[], object], *, may_write: bool = False) -> ReplayResult:
         """Run the batches with the queries that a program starts.
@@ -172,15 +180,20 @@ class Replay:
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
 
         Raises:
-            GivenBatchError: it does not make the coordinator, or not all queries that have batches.
+            GivenBatchError: it does not make the coordinator, or not all queries that have batches; or the batches
+                have neither digests nor state that could be compared.
             ChandyError: a checkpoint cannot be restored, or something else that is no fault of a batch.
             Exception: what the program raises, if nothing differed before.
         """
         with scratch_directory("replay") as scratch:
             self._rows = open_store(str(scratch / "rows"))
-            start = self.located[self.stretch.start.id]
+            parts = list(_latest_first(self.stretch)) if self.until_different else [self.stretch]
             rerun = Rerun(
-                start, str(scratch / "state"), self._conduct, rows=self._rows.uri, may_write=may_write
+                self.located[parts[0].start.id],
+                str(scratch / "state"),
+                partial(self._conduct, parts),
+                rows=self._rows.uri,
+                may_write=may_write,
             )
             with instead_of(self.pipeline, rerun) as requested:
                 try:
@@ -197,16 +210,22 @@ class Replay:
             raise GivenBatchError(
                 "no batch was run", f"a program with a coordinator of pipeline {self.pipeline!r}", "none"
             )
+        if not (self.result.differences or self.result.compared or self.result.operators):
+            raise GivenBatchError(
+                "nothing could be compared",
+                "digests of the output, which transactional sinks take, or state of Chandy's operators",
+                f"neither, in {self.result.batches} batches that ran without an error",
+                "write by a transactional sink (sink=) from now on",
+            )
         return self.result
 
     # --- beside the program ---------------------------------------------------------------------------------
 
-    def _conduct(self, rerun: Rerun) -> None:
-        parts = _latest_first(self.stretch) if self.until_different else iter([self.stretch])
+    def _conduct(self, parts: Sequence[Stretch], rerun: Rerun) -> None:
         for number, part in enumerate(parts):
             self.result.start = part.start.id
             rerun.await_queries(sorted({query for leg in part.legs for query, _ in leg.batches}))
-            if part.start is not self.stretch.start or number:
+            if number:
                 rerun.restore(self.located[part.start.id])
             for leg in part.legs:
                 if self._differs(rerun, leg):
@@ -240,7 +259,9 @@ class Replay:
         except (ProcessorFailedError, QueryFailedError) as error:
             return [ReplayDifference("failure", query, record.batch, str(error))], True
         compared = bool(record.outputs and outcome.outputs)
-        differing = differing_outputs(record.outputs, outcome.outputs, Ignored(), _SIDES) if compared else {}
+        differing = (
+            differing_outputs(record.outputs, outcome.outputs, self.ignored, _SIDES) if compared else {}
+        )
         found = [
             self._output(leg, query, record.batch, uid, says, outcome) for uid, says in differing.items()
         ]
@@ -251,7 +272,9 @@ class Replay:
         self, leg: Leg, query: str, batch: BatchId, uid: str, says: str, outcome: BatchOutcome
     ) -> ReplayDifference:
         ours = [_table(self._rows.read(key)) for key in outcome.rows]
-        kept = kept_rows(self._recorded(leg, query, uid, batch), ours, frozenset(), _ROWS, _SIDES)
+        kept = kept_rows(
+            self._recorded(leg, query, uid, batch), ours, self.ignored.columns(uid), _ROWS, _SIDES
+        )
         path = self._keep(f"batch-{batch}-{query}-{uid}", kept.parquet)
         says = "; ".join(filter(None, (says, kept.says)))
         return ReplayDifference("output", query, batch, says, uid, None, kept.example, path)
@@ -266,7 +289,8 @@ class Replay:
 
     def _state(self, leg: Leg, own: Located) -> Iterator[ReplayDifference]:
         """Yield the operators whose state is not what it was at a checkpoint."""
-        for found in compare(self.located[leg.stage.id], own, limit=_ITEMS):
+        for found in compare(self.located[leg.stage.id], own, limit=_ITEMS, ignored=self.ignored.fields):
+            self.result.operators += 1
             if found.change is not None or differing_states(found):
                 yield self._operator(leg, found)
 

@@ -159,6 +159,12 @@ def test_a_wrong_total_of_one_key_is_found_in_its_batch_with_an_example(
         ("record", "k3", first["total"]),
         ("replay", "k3", first["total"] + 1),
     }
+    assert not PipelineTester.replay(
+        recorded.storage,
+        lambda coordinator: recorded.build(coordinator, WrongForOneKey()),
+        spark=spark,
+        ignore=["files.total", "totals.total"],
+    )
 
 
 def test_state_is_compared_at_checkpoints_where_no_output_tells(

@@ -5,7 +5,7 @@ import pytest
 from chandy.coordinator.errors import GivenBatchError
 from chandy.coordinator.upgrade.following import Stage
 from chandy.coordinator.upgrade.stretch import Stretch, stretch
-from chandy.storage.checkpoints.batch_record import BatchRecord, BatchRecords
+from chandy.storage.checkpoints.batch_record import BatchRecord, BatchRecords, Digest
 from chandy.storage.ids import BatchId, CheckpointId
 
 
@@ -94,3 +94,15 @@ def test_halves_are_cut_at_checkpoints() -> None:
     assert (earlier.start.id, batches(earlier)) == (1, [[2, 3]])
     assert (later.start.id, batches(later)) == (2, [[4, 5], [6, 7, 8]])
     assert earlier.halves() is None
+
+
+def test_the_record_of_a_batch_is_that_of_the_checkpoint_which_has_the_batch() -> None:
+    """The next one repeats it, perhaps without what went out."""
+    digest = {"files": Digest.of(3, 5)}
+    second = Stage(
+        CheckpointId(2),
+        {"q": BatchId(2)},
+        {"q": BatchRecords(BatchId(1), (BatchRecord(BatchId(2), "2", {}, digest),))},
+    )
+    found = stretch([stage(1, 0, 1), second, stage(3, 2, 3)], "oldest", "latest")
+    assert [record.outputs for leg in found.legs for _, record in leg.batches] == [digest, {}]
