@@ -31,6 +31,7 @@ def _savepoints(given: Savepoints | str | None) -> Savepoints:
     return Savepoints(given) if given is None or isinstance(given, str) else given
 
 
+@fields.known
 @attrs.frozen(kw_only=True)
 class CheckpointConfig:
     """How a pipeline is checkpointed, restored and restarted.

@@ -186,7 +186,8 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             may_begin=lambda: self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        if rerun is None and self._within is None:
+        # A shadow cannot follow a leader that records no batches.
+        if rerun is None and self._within is None and self._config.record_batches:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt

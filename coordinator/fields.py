@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 
@@ -14,6 +16,26 @@ from .errors import ConfigError
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 """How attrs calls a validator: with the instance, the field and the value."""
+
+
+C = TypeVar("C")
+
+
+def known(owner: type[C]) -> type[C]:
+    """Have a class of attrs' name the field that is like one which it does not have."""
+    right = owner.__init__
+    names = [field.name for field in attrs.fields(owner)]  # type: ignore[arg-type]
+
+    @functools.wraps(right)
+    def told(made: C, *positional: Any, **given: Any) -> None:
+        if unknown := [name for name in given if name not in names]:
+            like = difflib.get_close_matches(unknown[0], names, 1) or names
+            what = f"{owner.__name__} has no field {unknown[0]!r}"
+            raise ConfigError(what, " or ".join(like), unknown[0])
+        right(made, *positional, **given)
+
+    owner.__init__ = told  # type: ignore[assignment]
+    return owner
 
 
 def refuse(owner: object, field: str, found: object, expected: str) -> NoReturn:

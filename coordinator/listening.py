@@ -23,6 +23,7 @@ def _listens(owner: Page, field: attrs.Attribute[str], value: object) -> None:
         fields.refuse(owner, field.name, value, expected)
 
 
+@fields.known
 @attrs.frozen
 class Page:
     """Where the driver tells how the pipeline does, by HTTP, and who may ask. It needs ``chandy[monitor]``.

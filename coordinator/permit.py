@@ -57,6 +57,7 @@ _by_span: Final = _mapping('checkpoints, such as "4-7"', _is_spans)
 _by_id: Final = _mapping("the id of the restored checkpoint", _is_id)
 
 
+@fields.known
 @attrs.frozen(kw_only=True, repr=False)
 class Permit:
     """What one start may give up: ``CheckpointCoordinator(..., permit=Permit(...))``.

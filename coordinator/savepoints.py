@@ -8,6 +8,7 @@ from . import fields
 from .durations import Duration
 
 
+@fields.known
 @attrs.frozen
 class Savepoints:
     """Where a pipeline's savepoints go, and the schedule of those that nobody asks for.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from ...state.reader.differences import OperatorDifferences, StateDifferences
-from .outputs import LEADER_AND_SHADOW, Sides
+from .outputs import LEADER_AND_SHADOW, Sides, counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,8 +52,8 @@ def says_of(state: StateDifferences, sides: Sides = LEADER_AND_SHADOW) -> str:
         f"that only the {sides.new} has": state.added,
         "with other values": state.changed,
     }
-    what = "items" if state.kind in ("list", "map") else "timers" if state.kind == "timers" else "keys"
-    return ", ".join(f"{count:,} {what} {how}" for how, count in counts.items() if count)
+    what = "item" if state.kind in ("list", "map") else "timer" if state.kind == "timers" else "key"
+    return ", ".join(f"{counted(count, what)} {how}" for how, count in counts.items() if count)
 
 
 def kept_state(operator: str, states: Sequence[StateDifferences], sides: Sides = LEADER_AND_SHADOW) -> Kept:
@@ -116,7 +116,9 @@ def kept_rows(
     keys.subtract(_key(row, ignored) for row in now)
     only = {sides.old: _surplus(was, keys, ignored, limit), sides.new: _surplus(now, -keys, ignored, limit)}
     counts = {sides.old: sum((+keys).values()), sides.new: sum((-keys).values())}
-    says = ", ".join(f"{count:,} rows that only the {side} has" for side, count in counts.items() if count)
+    says = ", ".join(
+        f"{counted(count, 'row')} that only the {side} has" for side, count in counts.items() if count
+    )
     return Kept(_example_of_rows(only, ignored), _parquet(_beside(only)), says)
 
 

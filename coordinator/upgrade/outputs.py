@@ -21,6 +21,11 @@ class Sides:
 LEADER_AND_SHADOW = Sides("leader", "shadow")
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words: ``1 row``, ``2,000 rows``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def differing_outputs(
     old: Mapping[str, Digest],
     new: Mapping[str, Digest],
@@ -52,7 +57,7 @@ def _differs(old: Digest, new: Digest, ignored: frozenset[str], sides: Sides) ->
     was, now = old.columns, new.columns
     says = []
     if old.rows != new.rows:
-        says.append(f"{old.rows:,} rows of the {sides.old}, {new.rows:,} of the {sides.new}")
+        says.append(f"{counted(old.rows, 'row')} of the {sides.old}, {new.rows:,} of the {sides.new}")
     elif ignored and not (was and now):
         # There is nothing to tell the ignored columns from the others by.
         return ""

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from chandy import Page, Permit, Savepoints
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ChandyError, ConfigError
 from chandy.coordinator.recovery.restart import ExponentialBackoff, NoRestart
@@ -92,6 +93,20 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_field(field: str, wrong: 
     assert isinstance(error, ChandyError)
     assert (error.what, error.found) == (f"invalid CheckpointConfig.{field}", repr(wrong))
     assert all(part in str(error) for part in (error.what, error.found, error.expected))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "like"),
+    [
+        (CheckpointConfig, "intervall", "interval"),
+        (Page, "tokens", "token"),
+        (Permit, "lost_outputs", "lost_output"),
+        (Savepoints, "nothing_like_it", "every"),
+    ],
+)
+def test_a_field_that_is_not_there_is_told_with_one_that_is(kind: Any, wrong: str, like: str) -> None:
+    with pytest.raises(ConfigError, match=f"no field '{wrong}': expected .*{like}"):
+        kind(**{wrong: "10 s"})
 
 
 def test_every_field_is_checked() -> None:

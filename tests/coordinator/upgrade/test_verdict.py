@@ -109,7 +109,7 @@ def test_rows_that_only_one_side_has_are_kept_beside_each_other() -> None:
         {"side": "leader", "carrier": "UA", "total": 3},
     ]
     assert kept.example == 'carrier="AA": leader has total=5, shadow has total=6'
-    assert kept.says == "2 rows that only the leader has, 1 rows that only the shadow has"
+    assert kept.says == "2 rows that only the leader has, 1 row that only the shadow has"
     assert len(rows_of(kept_rows(leader, shadow, frozenset(), limit=1))) == 2
     assert rows_of(kept_rows(leader, [pa.concat_tables(leader)], frozenset(), limit=10)) == []
 
