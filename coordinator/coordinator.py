@@ -430,7 +430,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
         """The pipeline's queries, in the order in which they were started."""
-        return self._supervisor.queries
+        return self._starter.queries
 
     # --- machines -------------------------------------------------------------------------------------------
 

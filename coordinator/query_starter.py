@@ -142,6 +142,13 @@ class QueryStarter:
         """What a user has said of the queries that were started, in their order."""
         return tuple(one.request for one in self._started.values())
 
+    @property
+    def queries(self) -> tuple[CheckpointedQuery, ...]:
+        """The queries that run, and those that are about to: nobody is to take the time between for their end."""
+        started = self.supervisor.queries
+        names = {query.name for query in started}
+        return (*started, *(query for name, query in self.known.items() if name not in names))
+
     def start(self, request: QueryRequest) -> CheckpointedQuery:
         """Start a query for the first time.
 

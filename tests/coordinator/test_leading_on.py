@@ -37,7 +37,11 @@ def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: 
     query = pipeline.start("q")
     waits = Other(query.awaitTermination)
     given = inherited(pipeline)
+    seen: list[object] = []
+    pipeline.on_start = lambda: seen.append((pipeline.coordinator.queries, query.isActive))
     pipeline.coordinator._lead(given)
+    # Whoever looks meanwhile, as `run` does, does not see that all queries have ended.
+    assert seen == [((query,), True)]
     (run, again) = pipeline.runs
     assert run.stopped.is_set() and not again.stopped.is_set()
     assert pipeline.coordinator.queries == (query,) and query.isActive and not waits.ended
