@@ -53,6 +53,7 @@ docs/kafka
 :caption: Run
 docs/guarantees-and-recovery
 docs/operations
+docs/upgrade
 docs/monitoring
 docs/deploy
 docs/cluster

@@ -129,7 +129,7 @@ def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_wh
 
     # The pipeline goes back, and runs others under the numbers of the batches that it has given up.
     coordinator.stop(checkpoint=False)
-    os.utime(pipeline.events.folder / "00012.json", (1_700_000_000, 1_700_000_000))
+    os.utime(pipeline.events.folder / "00012.json", (1_600_000_013.5, 1_600_000_013.5))
     again = make(record_batches=True, restore=first.id)
     pipeline.live(again, 1)
     third = again.checkpoint().result(DEADLINE)
@@ -138,13 +138,13 @@ def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_wh
     assert new[:11] == records[:11]
     assert new[12] != records[12]
     pipeline.check_output()
-    again.stop()
+    again.stop(savepoint=str(tmp_path / "last"))
 
     storage = str(tmp_path / "store")
     for arguments in (["verify", storage], ["diff", storage, str(first.id), str(third.id)], ["gc", storage]):
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0, done.output
-    export(storage, str(tmp_path / "exported"))
+    export(str(tmp_path / "last"), str(tmp_path / "exported"))
     assert not [*(tmp_path / "exported").rglob("records.json")]
 
 

@@ -193,7 +193,7 @@ def _lists(values: pa.Array, seed: int, *, ordered: bool) -> _Cells:
         at = (np.arange(len(first)) - np.repeat(ends - lengths, lengths)).view(np.uint64) * _STEP
         first, second = _mixed(first + at), _mixed(second + at)
     sums, others = (_sums(words, ends - lengths, ends) for words in (first, second))
-    return _hashed(sums + lengths.view(np.uint64) * _STEP + _U64(seed), others)
+    return _hashed(sums + _U64(seed), others)
 
 
 def _bytes(values: pa.Array, seed: int) -> _Cells:

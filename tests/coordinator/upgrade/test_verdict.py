@@ -21,9 +21,11 @@ from chandy.coordinator.verdicts import ShadowStore, read_verdicts
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.batch_record import Digest
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.collect import collect_garbage
+from chandy.storage.checkpoints.locate import pipelines
 from chandy.storage.ids import BatchId, CheckpointId
 
-from ...builders import MemoryStore
+from ...builders import MemoryStore, pack, shared
 
 NOTHING = Ignored()
 NEW = ShadowVerdict(shadow="next", pipeline="orders")
@@ -156,6 +158,23 @@ def test_a_verdict_outlives_its_shadow_and_one_that_is_damaged_is_no_obstacle() 
     assert read_verdicts(store) == [verdict]
     assert ShadowStore(store, "broken").read() is None
     assert ShadowStore(store, "never").read() is None
+
+
+def test_a_pipeline_neither_lists_nor_deletes_what_its_shadows_write(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "orders"))
+    catalog = Catalog(store)
+    catalog.claim("a driver", 0.0)
+    ShadowStore(store, "next").write(NEW)
+    ShadowStore(store, "next").keep("totals-1-out", b"rows")
+    own = open_store(str(tmp_path / "orders" / "shadows" / "0123456789ab"))
+    Catalog(own).claim("its shadow", 0.0)
+    for key in (shared("a"), pack(1), "checkpoints/1/manifest.json"):
+        own.write(key, b"of a life of its own")
+    before = store.list()
+    assert list(pipelines(str(tmp_path))) == ["orders"]
+    assert (catalog.list_ids(), catalog.newest_generation()) == ([], 1)
+    assert collect_garbage(catalog, now=1e12, older_than=0).keys == ()
+    assert store.list() == before
 
 
 def test_the_command_says_whether_shadows_are_equal_and_ends_so(tmp_path: Path) -> None:

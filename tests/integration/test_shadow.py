@@ -1,0 +1,154 @@
+"""A shadow runs the batches of the driver that leads, and says whether it is equal, or since which batch not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from chandy import Checkpoint, CheckpointCoordinator, ShadowDiffers, ShadowVerdict
+from chandy.coordinator.cli import main
+from chandy.coordinator.verdict import Finding, Kind, Phase
+from chandy.storage.errors import NothingHereError
+
+from ..waiting import eventually
+from .shadow_driver import RARE, Failing, Pipeline, Refactored, WrongForOneKey
+from .support import Events
+
+pytestmark = pytest.mark.spark
+
+
+def batches(leader: CheckpointCoordinator, events: Events, checkpoints: int, each: int = 2) -> Checkpoint:
+    """Run batches, with a checkpoint behind every so many, and return the last one."""
+    (query,) = leader.queries
+    for _ in range(checkpoints):
+        events.add(each)
+        query.processAllAvailable()
+        taken = leader.checkpoint().result(60)
+    return taken
+
+
+def caught_up(shadow: CheckpointCoordinator, passed: int) -> ShadowVerdict:
+    """Wait until a shadow has compared a checkpoint, and return what it has found."""
+
+    def has_passed() -> bool:
+        assert shadow.verdict is not None
+        assert shadow.verdict.phase is not Phase.FAILED, shadow.verdict.because
+        return (shadow.verdict.passed or 0) >= passed and shadow.verdict.behind == 0
+
+    eventually(has_passed, f"checkpoint {passed} passed")
+    assert shadow.verdict is not None
+    return shadow.verdict
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
+    return Pipeline(tmp_path, spark)
+
+
+def test_a_shadow_that_computes_the_same_is_equal_and_its_leader_does_not_notice(pipeline: Pipeline) -> None:
+    events = pipeline.events
+    with pytest.raises(NothingHereError, match="has no checkpoint"):
+        pipeline.shadow()
+    with pipeline.lead() as leader:
+        pipeline.build(leader)
+        batches(leader, events, 2)
+        with pipeline.shadow() as shadow:
+            pipeline.build(shadow, Refactored())
+            batches(leader, events, 2)
+            before = pipeline.files()
+            found = caught_up(shadow, 4)
+        assert pipeline.files() == before
+        assert (found.batches, found.equal, found.states, found.skipped, found.unrecorded) == (4, 4, 2, 0, 0)
+        assert found.is_equal and found.findings == ()
+
+
+@attrs.frozen
+class Found:
+    """What a shadow has found."""
+
+    verdict: ShadowVerdict
+    told: list[ShadowDiffers]
+    rare: int
+    """The batch with the rare value."""
+
+    def first(self, kind: Kind) -> Finding:
+        """The first finding of a kind."""
+        return next(one for one in self.verdict.findings if one.kind is kind)
+
+
+def kept(pipeline: Pipeline, finding: Finding) -> list[dict[str, Any]]:
+    """The rows of the file that is kept of a finding."""
+    return pq.read_table(Path(pipeline.storage, "p", finding.kept)).to_pylist()  # type: ignore[no-any-return]
+
+
+def found_by(pipeline: Pipeline, leader: CheckpointCoordinator, name: str, **build: Any) -> Found:
+    """Have a shadow compare two batches, one with the rare value, and two more."""
+    told: list[ShadowDiffers] = []
+    with pipeline.shadow(told, name=name) as shadow:
+        pipeline.build(shadow, **build)
+        batches(leader, pipeline.events, 1)
+        pipeline.events.add(rows=RARE + 1)
+        rare = batches(leader, pipeline.events, 1, each=1).batches["totals"] - 1
+        return Found(caught_up(shadow, batches(leader, pipeline.events, 1).id), told, rare)
+
+
+def test_a_difference_is_found_in_the_right_batch_with_an_example(pipeline: Pipeline) -> None:
+    with pipeline.lead() as leader:
+        pipeline.build(leader)
+        batches(leader, pipeline.events, 1)
+        wrong = found_by(pipeline, leader, "wrong", processor=WrongForOneKey())
+        dropped = found_by(pipeline, leader, "dropped", up_to=39)
+        renamed = found_by(pipeline, leader, "renamed", sums="sum")
+        failing = found_by(pipeline, leader, "failing", processor=Failing())
+
+    output, state = wrong.verdict.findings[0], wrong.first(Kind.STATE)
+    key = f"k{((wrong.rare * 3) + RARE) % 7}"
+    assert (output.kind, output.batch, output.what) == (Kind.OUTPUT, wrong.rare, "sink 'files'")
+    assert output.says == (
+        "columns with other values: total; 1 row that only the leader has, 1 row that only the shadow has"
+    )
+    leaders, shadows = kept(pipeline, output)
+    assert (leaders["side"], leaders["k"], shadows["side"], shadows["k"]) == ("leader", key, "shadow", key)
+    assert leaders["total"] + 1 == shadows["total"]
+    n, theirs, ours = leaders["n"], leaders["total"], shadows["total"]
+    assert output.example == f'k="{key}" n={n}: leader has total={theirs}, shadow has total={ours}'
+    assert (state.kind, state.batch, state.what) == (
+        Kind.STATE,
+        wrong.rare + 1,
+        "state 'totals' of operator 'totals'",
+    )
+    assert state.says == "1 key with other values"
+    (item,) = kept(pipeline, state)
+    assert json.loads(item["key"]) == {"k": key}
+    assert json.loads(item["leader"])["total"] + 1 == json.loads(item["shadow"])["total"]
+    assert wrong.told[0].finding == output
+    assert (wrong.verdict.batches, wrong.verdict.skipped) == (6, 0)
+
+    assert (dropped.verdict.findings[0].batch, dropped.verdict.findings[0].kind) == (
+        dropped.rare,
+        Kind.OUTPUT,
+    )
+    assert "7 rows that only the leader has" in dropped.verdict.findings[0].says
+
+    first = renamed.verdict.findings[0]
+    assert (first.batch, renamed.verdict.state_is_equal) == (renamed.rare - 2, True)
+    assert "columns that only the leader has: total; columns that only the shadow has: sum" in first.says
+    assert "leader has total=" in first.example and "shadow has sum=" in first.example
+
+    first = failing.verdict.findings[0]
+    assert (first.kind, first.batch) == (Kind.FAILURE, failing.rare)
+    assert "49 is too much" in first.says
+    # It has gone on behind the checkpoint that has the batch.
+    assert (failing.verdict.batches, failing.verdict.skipped, failing.verdict.differing) == (4, 2, 1)
+    assert failing.verdict.state_is_equal
+
+    told = CliRunner().invoke(main, ["shadow", pipeline.storage])
+    assert told.exit_code == 1
+    assert f"differs since batch {wrong.rare} of query 'totals': sink 'files'" in told.output
