@@ -72,7 +72,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "a leader that is silent is waited for, for ever",
-        24,
+        16,
         Election,
         "_may_take_over",
         "return lease is not None and silent >= lease.seconds",
@@ -104,7 +104,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "the JVM of a frozen driver goes on",
-        36,
+        112,
         leadership,
         "_end_java",
         "if not java.kill():",
@@ -112,7 +112,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "a driver is dead although its JVM lives",
-        3,
+        4,
         leadership,
         "_sign",
         "python.lives or java.lives",
@@ -120,7 +120,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "a look from before a gap in the lease counts",
-        22,
+        55,
         SuccessorWatch,
         "check",
         "self._looked_at < held_since or ",
@@ -136,7 +136,7 @@ BUGS: Final = [
     ),
     SeededBug(
         "a standby claims whatever has been claimed since",
-        3,
+        10,
         Catalog,
         "claim_after",
         "return None",
