@@ -16,6 +16,7 @@ from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
 from ..storage.verified import read_record
 from .errors import NotSwitchedError
+from .verdict import Phase
 from .verdicts import read_verdicts
 
 _LOOK_SECONDS = 0.2
@@ -58,15 +59,17 @@ def order_switch(store: Store, shadow: str | None, *, although_different: bool =
         although_different: whether it is to lead although something differs.
 
     Raises:
-        NotSwitchedError: there is no such shadow.
+        NotSwitchedError: no such shadow runs.
     """
-    there = [verdict.shadow for verdict in read_verdicts(store)]
-    found = [name for name in there if shadow in (None, name)]
+    verdicts = read_verdicts(store)
+    over = (Phase.ENDED, Phase.FAILED)
+    there = [one.shadow if one.phase not in over else f"{one.shadow}, which has ended" for one in verdicts]
+    found = [one.shadow for one in verdicts if shadow in (None, one.shadow) and one.phase not in over]
     if len(found) != 1:
         raise NotSwitchedError(
             f"no shadow of {store.uri} can take the pipeline over",
-            f"a shadow {shadow!r}" if shadow else "one shadow",
-            ", ".join(there) or "none",
+            f"a shadow {shadow!r} that runs" if shadow else "one shadow that runs",
+            "; ".join(there) or "none",
             "name one that runs; `chandy shadow` lists them",
         )
     order = SwitchOrder(runtime.token(), although_different)

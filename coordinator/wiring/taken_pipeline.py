@@ -24,6 +24,7 @@ from ...storage.errors import ChandyError, FencedError, StoreFailedError
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ..config import CheckpointConfig
+from ..errors import PredecessorRunsError
 from ..execution.successor_watch import SuccessorWatch
 from ..leadership.election import Silence
 from ..leadership.heir import Inheritance
@@ -234,7 +235,7 @@ class PipelineTakeover:
         closing.push(partial(self._write_down, claim))
         leadership = Leadership.take(catalog, claim, self.java, lease)
         closing.callback(leadership.step_down_after, self.runs.await_ends)
-        await_predecessors(catalog, claim, patience, silence)
+        self._await_predecessors(claim, silence, gives_up=inherited is None)
         # A savepoint's id may be above all of this pipeline's.
         chosen = found.point if is_chosen(self.restore) else None
         generation = catalog.start(claim, first_id=CheckpointId(chosen.manifest.id + 1 if chosen else 1))
@@ -276,6 +277,18 @@ class PipelineTakeover:
         )
         taken.drop_claimed(generation.generation - 1)
         return taken
+
+    def _await_predecessors(self, claim: Claim, silence: Silence | None, *, gives_up: bool) -> None:
+        while True:
+            try:
+                await_predecessors(self.catalog, claim, self.config.takeover_timeout_seconds, silence)
+            except PredecessorRunsError as error:
+                # The leader has offered the pipeline and is fenced by now, so that nobody else would lead it.
+                if gives_up:
+                    raise
+                log.warning("the driver before has not ended yet; waiting on", because=str(error))
+            else:
+                return
 
     def _graft(self, inherited: Inheritance, generation: Generation) -> Generation:
         """Commit a shadow's state as the pipeline's next checkpoint; return what is left of the generation."""

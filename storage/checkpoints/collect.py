@@ -41,10 +41,12 @@ from .layout import (
     STAGED,
     checkpoint_of,
     dropped_key,
+    generation_key,
     gone_key,
     is_file,
     is_probe,
     is_shared,
+    life_of_shadow,
     manifest_key,
     shadow_folder,
     trigger_key,
@@ -266,6 +268,8 @@ def collect_garbage(
     old = _old(
         store, [key for key in candidates if not _is_young(objects[key], now, older_than)], now, older_than
     )
+    if not damaged:
+        old |= _left_by_shadows(store, objects, needed, now, older_than)
     unfinished = unfinished_savepoints(objects)
     abandoned: Mapping[str, Mapping[str, int]] = {
         folder: sizes
@@ -294,7 +298,7 @@ def collect_garbage(
     return Garbage(
         keys=tuple(garbage),
         bytes=sum(garbage.values()),
-        young=len(candidates) - len(old) + young,
+        young=len([key for key in candidates if key not in old]) + young,
         damaged=tuple(map(manifest_key, damaged)),
         spared=len(unneeded) - len(candidates),
         failed={key: error.reason for key, error in failed.items()},
@@ -366,6 +370,24 @@ def _all_old(
     if any(_is_young(objects[key], now, older_than) for key in keys):
         return {}
     return _old(store, keys, now, older_than)
+
+
+def _left_by_shadows(
+    store: Store, objects: Mapping[str, ObjectStat], needed: Collection[str], now: float, older_than: float
+) -> dict[str, int]:
+    """Return what shadows have left that were killed, with sizes: a life that is not over has written lately."""
+    lives: dict[str, list[str]] = {}
+    for key in objects:
+        if (life := life_of_shadow(key)) is not None:
+            lives.setdefault(life, []).append(key)
+    found = dict[str, int]()
+    for life, keys in lives.items():
+        # Without one it leads, or has led: nothing but what checkpoints name was left there.
+        if f"{shadow_folder(life)}{generation_key(1)}" in keys:
+            sizes = _all_old(store, keys, objects, now, older_than)
+            if len(sizes) == len(keys):
+                found |= {key: size for key, size in sizes.items() if key not in needed}
+    return found
 
 
 def _is_young(listed: ObjectStat, now: float, older_than: float) -> bool:

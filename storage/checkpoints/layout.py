@@ -113,6 +113,13 @@ def shadow_folder(life: str) -> str:
     return f"{SHADOWS}{life}/"
 
 
+def life_of_shadow(key: str) -> str | None:
+    """Return the life of a shadow, or the name of one, in whose folder an object is; None if it is in none."""
+    place, _, rest = key.partition("/")
+    life, found, _ = rest.partition("/")
+    return life if found and f"{place}/" == SHADOWS else None
+
+
 def journal_key(generation: int) -> str:
     """Key of what a generation has written down of its failures, for people to read."""
     return f"{JOURNAL}{generation}.jsonl"

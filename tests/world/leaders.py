@@ -567,7 +567,7 @@ def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, s
         goes_on(100.0)
         if standby:
             comes(0.9, True)
-        shadow = comes(0.9, False, 0.0)
+        shadow = comes(0.0 if call % 2 else 0.9, False, 0.0)
         if victim != "nobody":
             one = leader if victim == "leader" else shadow
             one.harmed_at = one.calls + call

@@ -372,9 +372,8 @@ def test_a_leader_whose_lease_has_run_out_is_not_waited_for_again(
     def sleep(seconds: float) -> None:
         raise AssertionError("it waits")
 
-    monkeypatch.setattr(
-        leadership, "runtime", SimpleNamespace(monotonic=runtime.monotonic, sleep=sleep, own=runtime.own)
-    )
+    asked = SimpleNamespace(monotonic=runtime.monotonic, sleep=sleep, own=runtime.own, lock=runtime.lock)
+    monkeypatch.setattr(leadership, "runtime", asked)
     await_predecessors(catalog, won.claim, SHORT, won.silence)
     assert catalog.leader(1) is None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from chandy.coordinator.errors import NotSwitchedError
 from chandy.coordinator.leadership.heir import Inheritance
 from chandy.coordinator.switch_orders import SwitchOutcome, order_switch, read_answer
 from chandy.coordinator.upgrade.follower import Passed
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
-from chandy.coordinator.verdict import Finding, Kind, ShadowVerdict
+from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord
@@ -119,3 +120,11 @@ def test_a_claim_that_somebody_else_has_made_ends_the_switch() -> None:
     world.catalog.claim("a standby", 0.0)
     assert not world.passed(2)
     assert not world.inherited and world.outcome is SwitchOutcome.REFUSED
+
+
+def test_a_shadow_that_has_ended_is_not_waited_for() -> None:
+    world = World()
+    ShadowStore(world.store, "shadow").write(attrs.evolve(EQUAL, phase=Phase.FAILED))
+    for name in (None, "shadow", "another"):
+        with pytest.raises(NotSwitchedError, match="shadow, which has ended"):
+            order_switch(world.store, name)

@@ -159,6 +159,12 @@ def test_state_of_a_shadow_goes_with_the_last_checkpoint_that_names_it() -> None
     catalog.commit(second)
     collect.ended(collect.discard(store, [first], lambda: [second], AskingProof(store, generation)))
     assert store.list(FOLDER) == [FOLDER + shared_key("b" * 64)]
-    # Whoever looks for garbage leaves it, too: it is named.
-    collect.collect_garbage(catalog, now=1e12, older_than=0)
-    assert store.list(FOLDER) == [FOLDER + shared_key("b" * 64)]
+    # Whoever looks for garbage leaves it, too: it is named. All else goes that a killed shadow has left.
+    left = [FOLDER + key for key in ("generations/1.json", "rows/0.parquet", shared_key("c" * 64))]
+    theirs = "shadows/shadow/differences/7.parquet"
+    for key in (*left, theirs):
+        store.write(key, b"left")
+    written = max(store.written.values())
+    assert not collect.collect_garbage(catalog, now=written + 1, older_than=60).keys
+    assert set(collect.collect_garbage(catalog, now=written + 100, older_than=60).keys) == set(left)
+    assert store.list("shadows/") == [FOLDER + shared_key("b" * 64), theirs]
