@@ -15,6 +15,7 @@ from chandy.storage.checkpoints import catalog, pins
 
 from .host_bugs import HOST_BUGS
 from .protocol_bugs import PROTOCOL_BUGS
+from .recovery_bugs import RECOVERY_BUGS
 from .seeded import SeededBug
 
 BUGS: Final = (
@@ -304,7 +305,7 @@ BUGS: Final = (
 
 def put_in(name: str, patch: pytest.MonkeyPatch) -> None:
     """Put a bug into the product, by its name or the name of its function."""
-    found = {bug.name: bug.put_in for bug in (*BUGS, *HOST_BUGS)} | {
+    found = {bug.name: bug.put_in for bug in (*BUGS, *HOST_BUGS, *RECOVERY_BUGS)} | {
         one.__name__: one for one in PROTOCOL_BUGS
     }
     found[name](patch)

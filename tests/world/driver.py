@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from chandy.coordinator.checkpoint import Checkpoint
-from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
-from chandy.coordinator.recovery import decisions, rollback
-from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
-from chandy.coordinator.restore.restore_point import RestorePoint, base_point, choose, known
+from chandy.coordinator.restore.restore_point import RestorePoint, choose, known
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.state.rpc.messages import AskBatch
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord
+from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import read_savepoint
-from chandy.storage.errors import ChandyError, FailureCode, FencedError, StoreFailedError
+from chandy.storage.errors import FencedError, StoreFailedError
 
 from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
@@ -39,6 +33,7 @@ from .queries import Queries, Run
 from .records import READS, SHARDS, operators_of
 from .scheduler import SimulatedProcess
 from .state_hosts import WorldHost
+from .supervising import TOKEN, NothingResumed, SparkError, WatchedSupervisor, WorldDefinition, WorldLauncher
 from .targets import QUERY, begin_sink
 
 if TYPE_CHECKING:
@@ -102,8 +97,10 @@ class Driver:
             self.failed = error
         else:
             self.has_begun, self.begun_at = True, self.world.scheduler.now
-            self._supervise()
-            return
+            self.over.wait()
+            self.supervisor.close()
+            self.executor.close()
+            self.watch.close()
         self.world.scheduler.kill(self.process)
 
     def _start(self) -> None:
@@ -118,7 +115,6 @@ class Driver:
         started = self.catalog.start(claim, first)
         self.generation = started.generation
         point = self._chosen()
-        self.initial = self.point = point
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
         limits = limits_of(**world.config)
@@ -138,9 +134,21 @@ class Driver:
         self.watch = SuccessorWatch(
             self.catalog, started.generation, trusts_look=15.0, hold_lease=lambda: 0.0, within=None
         )
-        self.events: runtime.Queue[Any] = runtime.simple_queue()
-        self.news = Announcements(tell_nobody, self.clock)
-        self.recovery = RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random)
+        self.over = runtime.flag()
+        launcher = WorldLauncher(self)
+        self.supervisor = WatchedSupervisor(
+            self,
+            state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
+            launcher=launcher,
+            runs=launcher,
+            local_recovery=NothingResumed(),
+            find_damage=lambda point: None,
+            ending=runtime.flag(),
+            clock=self.clock,
+            restored=point,
+            token=TOKEN,
+            on_failed=self.over.set,
+        )
         self.queries = Queries(
             world.scheduler, self.folder, self.usable_hosts, self._run_ended, world.promises
         )
@@ -153,7 +161,7 @@ class Driver:
             progress=self.queries,
             clock=self.clock,
             host_timeout=10.0,
-            reports=self,
+            reports=self.supervisor,
         )
         self.hosts = self.executor.hosts
         ask = self.hosts.handlers[AskBatch]
@@ -168,10 +176,9 @@ class Driver:
         self.watch.listen(self.fenced)
         self.watch.begin()
         self.runs = 0
+        self.supervisor.begin(self.executor)
         for query in SHARDS:
-            self.add(query, point)
-        for run in self.queries.runs.values():
-            self._started(run)
+            self.supervisor.start(WorldDefinition(self, query, operators_of(query)))
         self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
 
     def _chosen(self) -> RestorePoint | None:
@@ -181,12 +188,18 @@ class Driver:
 
     # --- queries --------------------------------------------------------------------------------------------
 
-    def add(self, query: str, point: RestorePoint | None) -> None:
-        """Have a query stand where it stood at a checkpoint."""
+    def next_number(self) -> int:
+        """Return the number of another run."""
+        self.runs += 1
+        return self.runs
+
+    def add(self, definition: WorldDefinition, point: RestorePoint | None) -> Run:
+        """Have a query stand where it stood at a checkpoint, and return its run."""
+        query = definition.name
         batch, end = -1, 0
         sources: dict[ShardId, RestoreSource] = {}
         restored: tuple[OperatorRecord, ...] = ()
-        operators = operators_of(query)
+        operators = definition.operators
         if point is not None:
             record = next(one for one in point.manifest.queries if one.name == query)
             into = self.folder / f"restored-{runtime.token()[:8]}"
@@ -195,8 +208,8 @@ class Driver:
             restored, sources = point.operators(query, operators), point.sources(query)
         if query == QUERY and self.world.targets:
             begin_sink(self, query, point)
-        self.runs += 1
-        query_id = f"{query}-{self.number}-{self.runs}"
+        number = self.next_number()
+        query_id = f"{query}-{self.number}-{number}"
         added = on.QueryAdded(
             query,
             query_id,
@@ -206,116 +219,22 @@ class Driver:
             sources=sources,
             reads=READS[query],
         )
-        self.queries.runs[query] = Run(query, query_id, self.runs, {batch: end}, batch, batch)
+        run = Run(query, query_id, number, {batch: end}, batch, batch, definition)
+        self.queries.runs[query] = run
         self.executor.protocol.handle(added)
-
-    def _started(self, run: Run) -> None:
-        self.decide(decisions.RunStarted(run.query, run.number, run.query_id))
-        self.queries.start(run)
+        return run
 
     def usable_hosts(self) -> list[WorldHost]:
         """Return the hosts that tasks find."""
         return [host for host in self.connected.values() if host.is_serving]
 
     def _run_ended(self, run: Run, error: Exception) -> None:
-        codes: frozenset[FailureCode] = frozenset()
-        if isinstance(error, ChandyError) and error.code is not None:
-            codes = frozenset({error.code})
-        failure = decisions.Failure(QueryFailedError(run.query, str(error)), codes)
-        self.report(decisions.RunEnded(run.query, run.number, failure, self.clock()))
-
-    # --- Reports --------------------------------------------------------------------------------------------
-
-    def report(self, event: decisions.Event) -> None:
-        self.events.put(event)
-
-    def state_lost(self, why: str) -> None:
-        self.report(decisions.HostLost(why, self.clock()))
-
-    def must_fail(self, error: ChandyError) -> None:
-        self.report(decisions.CheckpointsFailed(error, self.clock()))
-
-    def processor_failed(self, failure: object) -> None:
-        raise AssertionError("there are no processors")
-
-    def shards_restored(self, restored: object) -> None:
-        """Nobody counts them."""
-
-    def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
-        self.report(decisions.ShardsNotOpened(query_id, why, self.clock()))
-
-    def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
-        self.world.promises.completed(self, manifest, root)
+        self.supervisor.run_ended(run, SparkError.of(error))
 
     def fenced(self, error: FencedError) -> None:
+        """Take in that there is a successor."""
         self.fenced_by = error
-        self.events.put(error)
-
-    # --- recovery -------------------------------------------------------------------------------------------
-
-    def _supervise(self) -> None:
-        """As ``Supervisor``: one event after the other, and what is decided once its delay is over."""
-        waits_until: float | None = None
-        while self.fenced_by is None:
-            decision: decisions.Decision = decisions.DoNothing()
-            try:
-                pause = None if waits_until is None else max(0.0, waits_until - self.clock())
-                event = self.events.get(timeout=pause)
-                if isinstance(event, FencedError):
-                    break
-                decision = self.decide(event)
-            except runtime.Empty:
-                waits_until = None
-                decision = self.decide(decisions.DelayOver())
-            match decision:
-                case decisions.WaitToRestart(until):
-                    waits_until = until
-                case decisions.RestartInPlace(queries):
-                    for query in queries:
-                        self._restart_in_place(query)
-                case decisions.RollBack():
-                    waits_until = self._go_back()
-                case decisions.FailForGood(error):
-                    self.failed = error
-                    break
-        for run in self.queries.runs.values():
-            self.queries.stop(run)
-        for sink in self.queries.sinks.values():
-            sink.close()
-        self.executor.close()
-        self.watch.close()
-        self.world.scheduler.kill(self.process)
-
-    def decide(self, event: decisions.Event) -> decisions.Decision:
-        """Decide about an event, and tell the protocol of what it changes, as ``Supervisor`` does."""
-        before, decision = self.recovery.life, self.recovery.handle(event, self.clock())
-        if self.recovery.life is not before:
-            self.executor.protocol.handle(on.LifeChanged(self.recovery.life))
-        return decision
-
-    def _restart_in_place(self, query: str) -> None:
-        before = self.queries.runs[query]
-        self.queries.stop(before)
-        self.runs += 1
-        self.queries.runs[query] = run = attrs.evolve(
-            before, number=self.runs, is_stopped=False, has_ended=False
-        )
-        self._started(run)
-        self.decide(decisions.RestartedInPlace(query))
-
-    def _go_back(self) -> float | None:
-        try:
-            rollback.go_back(WorldRollback(self), resume=False)
-        except FencedError as error:
-            self.fenced_by = error
-        except (ChandyError, OSError) as error:
-            decision = self.decide(decisions.RestartFailed(error, final=False))
-            if isinstance(decision, decisions.WaitToRestart):
-                return decision.until
-            return self.clock() + 1.0
-        else:
-            self.decide(decisions.WentBack())
-        return None
+        self.supervisor.fenced(error)
 
     # --- what users ask -------------------------------------------------------------------------------------
 
@@ -336,58 +255,3 @@ class Driver:
         future = self.executor.request(CheckpointKind.SAVEPOINT, target=target, is_final=True)
         self.requests.append(future)
         return future
-
-
-@attrs.define
-class WorldRollback:
-    """The steps back of one driver, as ``PipelineRollback`` takes them."""
-
-    driver: Driver
-    superseded: list[Run] = attrs.field(factory=list)
-
-    def check_not_fenced(self) -> None:
-        self.driver.watch.check_now()
-
-    def stop_runs(self) -> None:
-        for run in self.driver.queries.runs.values():
-            self.driver.queries.stop(run)
-            self.superseded.append(run)
-
-    def suspend_checkpoints(self) -> None:
-        self.driver.decide(decisions.GoingBack("state lost", self.driver.clock()))
-
-    def settle_manifests(self) -> None:
-        if not self.driver.executor.settle():
-            raise StoreFailedError(self.driver.world.root, "", "settle", "it does not answer", transient=True)
-
-    def choose_restore_point(self) -> RestorePoint | None:
-        driver = self.driver
-        driver.point = driver.executor.protocol.read(base_point) or driver.initial
-        driver.decide(decisions.StateGivenUp())
-        return driver.point
-
-    def find_resumable(self, point: RestorePoint | None) -> Mapping[str, Any]:
-        return {}
-
-    def forget_resumable(self) -> None:
-        """There are no records."""
-
-    def queries(self) -> tuple[str, ...]:
-        return tuple(SHARDS)
-
-    def restore(self, query: str, point: RestorePoint | None, resumed: object) -> None:
-        self.driver.add(query, point)
-
-    def release_runs(self) -> None:
-        ids = tuple(run.query_id for run in self.superseded)
-        self.driver.executor.protocol.handle(on.Released(ids))
-
-    def resume_checkpoints(self, point: RestorePoint | None) -> None:
-        self.driver.executor.protocol.handle(on.PipelineRestored(point.manifest.id if point else None))
-
-    def start_runs(self) -> None:
-        for run in self.driver.queries.runs.values():
-            self.driver._started(run)
-
-    def clean_up(self) -> None:
-        """Nothing is left."""

@@ -32,6 +32,7 @@ from .store import Bucket, StoreAct
 
 if TYPE_CHECKING:
     from chandy.coordinator.checkpoint import Checkpoint
+    from chandy.coordinator.restore.restore_point import RestorePoint
 
     from .driver import Driver
     from .world import World
@@ -82,6 +83,8 @@ class Promises:
         """By run, shard and term its one owner."""
         self.pinned: dict[str, Manifest] = {}
         """By reader the checkpoint that it keeps."""
+        self.given_up: set[int] = set()
+        """Checkpoints whose cut was chosen before their driver went back, and that had not completed then."""
         self.counted: set[int] = set()
         """Checkpoints that a driver's start has found to count."""
         self.restored: set[tuple[str, int, int]] = set()
@@ -126,9 +129,21 @@ class Promises:
                             owners[shard].host == host, "a checkpoint does not take a shard where it is"
                         )
 
+    def restoring(self, driver: Driver, point: RestorePoint | None) -> None:
+        """Look at where a query of a driver is about to begin or to go back to."""
+        own = [id for id, generation in self.announced.items() if generation == driver.generation]
+        found = point.manifest.id if point else 0
+        newest = max(own, default=0)
+        self.check(found >= newest, f"a query goes back to {found}, and checkpoint {newest} has completed")
+        cut = {id for id, generation in self.cut_by.items() if generation == driver.generation}
+        self.given_up |= cut.difference(self.announced)
+
     def completed(self, driver: Driver, manifest: Manifest, root: str) -> None:
         """Look at a checkpoint that a driver is about to announce."""
         world = self.world
+        self.check(
+            manifest.id not in self.given_up, f"checkpoint {manifest.id} is of state that was given up"
+        )
         if manifest.kind is CheckpointKind.SAVEPOINT:
             self.check(
                 read_savepoint(seen(world.buckets[root])) == manifest, "announced before it was durable"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -29,6 +29,9 @@ from .records import READS, SHARDS, added_to, uid_of
 from .scheduler import Scheduler
 from .state_hosts import WorldHost
 from .tasks import run_task, task_client
+
+if TYPE_CHECKING:
+    from .supervising import WorldDefinition
 
 ATTEMPTS: Final = 4
 """How often Spark tries a task."""
@@ -57,13 +60,24 @@ class Run:
     committed: int
     sunk: int
     """The newest batch whose output can be read; it is readable before the batch has committed."""
+    definition: WorldDefinition
+    is_started: bool = False
     is_stopped: bool = False
     """Whether nothing of it goes on."""
     has_ended: bool = False
+    ended: bool = False
+    """Whether the driver has ended it."""
+    resumed: None = None
 
     @property
     def planned(self) -> int:
         return max(self.ends)
+
+    def logs_as_known(self) -> Path:
+        """Return a directory without logs."""
+        return Path("nowhere")
+
+    planned_logs = logs_as_known
 
 
 def _killed(shard: int, key: bytes, value: Value) -> bytes:
@@ -91,6 +105,8 @@ class Queries:
     """The epochs that are closed, by query and checkpoint."""
     sinks: dict[str, TransactionalSink] = attrs.field(factory=dict)
     """By query whose rows are published."""
+    _newest: dict[str, Run] = attrs.field(factory=dict, init=False)
+    """By query the run that was started last."""
     pause: float = 1.0
     """Seconds between two batches at most."""
 
@@ -98,6 +114,10 @@ class Queries:
 
     def start(self, run: Run) -> None:
         """Run batch after batch, on a thread of its own."""
+        before = self._newest.get(run.query)
+        self.promises.check(before is None or before.has_ended, f"two runs of {run.query} go on at once")
+        self._newest[run.query] = run
+        run.is_started = True
         runtime.thread(lambda: self._run(run), f"stream {run.query}").start()
 
     def stop(self, run: Run) -> None:
@@ -105,7 +125,7 @@ class Queries:
         run.is_stopped = True
         if run.query in self.sinks:
             self.sinks[run.query].interrupt()
-        while not run.has_ended:
+        while run.is_started and not run.has_ended:
             runtime.sleep(0.1)
 
     def _run(self, run: Run) -> None:

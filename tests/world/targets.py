@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from chandy.coordinator.connectors.files.rewinds import Rewinds
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.recovery.decisions import FatalError
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.sinks.sink import StartPoint
@@ -300,7 +299,7 @@ def begin_sink(driver: Driver, query: str, point: RestorePoint | None) -> None:
             max_unpublished=driver.state.limits.max_unpublished,
             first_epoch=driver.state.checkpoints.next_id,
             on_published=lambda checkpoint: driver.executor.protocol.handle(on.Published(checkpoint, query)),
-            on_failure=lambda error: driver.report(FatalError(error)),
+            on_failure=lambda error: driver.supervisor.output_failed(error),
         )
     directory = driver.folder / f"work-{runtime.token()[:8]}"
     directory.mkdir()

@@ -39,6 +39,16 @@ FOUND_EARLY = [
     "a host writes a layer after readers have lost it",
     "a shard is handed over without the batch that is staged",
     "a snapshot is not acknowledged",
+    "a manifest that a store creates late counts although its checkpoint is deleted",
+    "runs go on while a pipeline goes back",
+    "a way back leads to where this life began",
+    "a way back does not wait for manifests that are being written",
+    "hosts do not hear that runs are over",
+    "hosts do not hear of the runs of an attempt that has failed",
+    "the last query is not started after a way back",
+    "nobody says that a pipeline has gone back",
+    "a restart that has failed is forgotten",
+    "a delay before a restart never ends",
 ]
 """What the first runs find. The ordinary run tries some of these. What they do not find, the tests of the module that
 has the bug do."""

@@ -217,6 +217,7 @@ class World:
             raise AssertionError(
                 f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
             )
+        self._all_go_on()
         newest = self.promises.epoch_ends.get(max(self.promises.announced), 0)
         scheduler.run(
             lambda: all(len(target.rows) >= newest for target in self.targets.values()),
@@ -226,6 +227,21 @@ class World:
         self.promises.whole()
         self._tidies_up()
         self._stops()
+
+    def _all_go_on(self) -> None:
+        """Each query commits further batches. An input is never at its end."""
+
+        def committed() -> dict[str, tuple[str, int]]:
+            leader = self.newest_begun()
+            runs = {} if leader is None else leader.queries.runs
+            return {name: (run.query_id, run.committed) for name, run in runs.items()}
+
+        before = committed()
+        self.scheduler.run(
+            lambda: all(committed().get(name) != was for name, was in before.items()),
+            steps=10**9,
+            seconds=BOUND,
+        )
 
     def _tidies_up(self) -> None:
         """Nothing is left at hosts that nobody needs, and nobody is left without a driver."""
