@@ -193,6 +193,7 @@ class Replay:
                 str(scratch / "state"),
                 partial(self._conduct, parts),
                 rows=self._rows.uri,
+                needed=[self.located[stage] for stage in self.stretch.checkpoints()],
                 may_write=may_write,
             )
             with instead_of(self.pipeline, rerun) as requested:

@@ -18,7 +18,7 @@ from ...state.reader.names import FORMAT as CHANGES
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord, Digest
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.manifest import CheckpointKind
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest
 from ...storage.checkpoints.pins import Pins
 from ...storage.checkpoints.proof import Unshared
 from ...storage.errors import ChandyError, StoreFailedError
@@ -97,6 +97,7 @@ class Rerun:
         *,
         pipeline: str | None = None,
         rows: str | None = None,
+        needed: Sequence[Located] = (),
         may_write: bool = False,
         tells: bool = False,
         is_awaited: bool = True,
@@ -110,6 +111,7 @@ class Rerun:
                 fails, the queries end.
             pipeline: name of the coordinator's own pipeline in ``storage``; None: that of the checkpoint.
             rows: URI of a store for the rows of batches, as Parquet; None: rows are not kept.
+            needed: other checkpoints that whoever gives batches reads until the end.
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
             tells: whether the page, the events and the traces of the program's configuration are its own.
             is_awaited: whether a program that stops its coordinator waits until all batches have been given.
@@ -123,6 +125,7 @@ class Rerun:
         """Set by ``conduct`` if the coordinator is to lead the pipeline once it returns: the claim has been made."""
         self._conduct = conduct
         self._rows = rows
+        self._needed = needed
         self._may_write = may_write
         self._tells = tells
         self._is_awaited = is_awaited
@@ -159,7 +162,9 @@ class Rerun:
         return attrs.evolve(given or Permit(), claim=None)
 
     def point(self) -> RestorePoint:
-        """Pin the checkpoint, and return it as the coordinator restores it."""
+        """Pin the checkpoint, and all else that is needed, and return it as the coordinator restores it."""
+        for located in self._needed:
+            self._pinned(located)
         return self._point(self.start)
 
     def prepared(self, request: QueryRequest) -> QueryRequest:
@@ -310,7 +315,7 @@ class Rerun:
         point = self._point(located)
         self._supervisor.go_to(point)
         self.start = located
-        if before.store.uri == located.store.uri:
+        if before.store.uri == located.store.uri and not self._needed:
             self._pins.release_before(located.manifest.id, _PROOF)
 
     def run(self, query: str, record: BatchRecord, timeout: float = _BATCH_SECONDS) -> BatchOutcome:
@@ -376,18 +381,22 @@ class Rerun:
 
     def _point(self, located: Located) -> RestorePoint:
         """Pin a checkpoint, and return it as one of another storage: none of its output is published."""
-        manifest = located.manifest
-        if manifest.kind is not CheckpointKind.SAVEPOINT:
-            try:
-                manifest = self._pins.hold(manifest.id, runtime.time())
-            except (StoreFailedError, PermissionError) as error:
-                log.info(
-                    "the checkpoint is not pinned, because nothing can be written beside it", error=str(error)
-                )
+        manifest = self._pinned(located)
         queries = tuple(attrs.evolve(query, outputs=()) for query in manifest.queries)
         # It stands apart from the chain of checkpoints of its own, as savepoints do.
         apart = attrs.evolve(manifest, kind=CheckpointKind.SAVEPOINT, queries=queries)
         return RestorePoint(apart, located.store.uri)
+
+    def _pinned(self, located: Located) -> Manifest:
+        """Pin a checkpoint, and return its manifest; nobody deletes savepoints, or what cannot be written to."""
+        if located.manifest.kind is not CheckpointKind.SAVEPOINT:
+            try:
+                return self._pins.hold(located.manifest.id, runtime.time())
+            except (StoreFailedError, PermissionError) as error:
+                log.info(
+                    "a checkpoint is not pinned, because nothing can be written beside it", error=str(error)
+                )
+        return located.manifest
 
 
 def _writes_by_itself(writer: DataStreamWriter) -> bool:

@@ -67,6 +67,10 @@ class Stretch:
     """The checkpoint behind which it begins."""
     legs: tuple[Leg, ...]
 
+    def checkpoints(self) -> tuple[CheckpointId, ...]:
+        """Return the checkpoints that are read: where it begins, and where states are compared."""
+        return (self.start.id, *(leg.stage.id for leg in self.legs))
+
     def halves(self) -> tuple[Stretch, Stretch] | None:
         """Return both halves, by checkpoints; None if it has no checkpoint in between."""
         at = len(self.legs) // 2

@@ -19,7 +19,9 @@ from chandy.coordinator.upgrade.requested import instead_of, requested
 from chandy.coordinator.upgrade.rerun import ReadSources, Rerun
 from chandy.coordinator.upgrade.unreplicated import Unreplicated
 from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.locate import Located
+from chandy.storage.checkpoints.pins import pinned
 from chandy.storage.ids import BatchId
 
 from ...builders import make_manifest
@@ -42,6 +44,19 @@ def test_one_coordinator_of_the_pipeline_runs_batches_and_no_other_one_is_made_m
         with pytest.raises(ArgumentError, match="a second one"):
             requested("p")
     assert requested("p") is None
+
+
+def test_all_that_is_needed_is_pinned_until_the_end(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    for id in (1, 2, 3):
+        Catalog(store).commit(make_manifest(id))
+    first, second, third = (Located(make_manifest(id), store) for id in (1, 2, 3))
+    wanted = Rerun(first, str(tmp_path / "own"), lambda _: None, needed=[second, third])
+    point = wanted.point()
+    assert (point.manifest.id, point.is_savepoint, point.root) == (1, True, store.uri)
+    assert pinned(store) == {1, 2, 3}
+    wanted.release()
+    assert not pinned(store)
 
 
 def test_what_the_program_tells_others_it_does_not_tell(tmp_path: Path) -> None:
