@@ -129,7 +129,8 @@ class Rerun:
         self._may_write = may_write
         self._tells = tells
         self._is_awaited = is_awaited
-        self._pins = Pins(start.store, f"rerun-{runtime.token()[:12]}")
+        own = next((one for one in (start, *needed) if not _is_savepoint(one)), start)
+        self._pins = Pins(own.store, f"rerun-{runtime.token()[:12]}")
         self._changed = runtime.condition()
         self._names: set[str] = set()
         self._is_complete = False
@@ -389,7 +390,7 @@ class Rerun:
 
     def _pinned(self, located: Located) -> Manifest:
         """Pin a checkpoint, and return its manifest; nobody deletes savepoints, or what cannot be written to."""
-        if located.manifest.kind is not CheckpointKind.SAVEPOINT:
+        if not _is_savepoint(located):
             try:
                 return self._pins.hold(located.manifest.id, runtime.time())
             except (StoreFailedError, PermissionError) as error:
@@ -397,6 +398,10 @@ class Rerun:
                     "a checkpoint is not pinned, because nothing can be written beside it", error=str(error)
                 )
         return located.manifest
+
+
+def _is_savepoint(located: Located) -> bool:
+    return located.manifest.kind is CheckpointKind.SAVEPOINT
 
 
 def _writes_by_itself(writer: DataStreamWriter) -> bool:

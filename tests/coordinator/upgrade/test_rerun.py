@@ -21,6 +21,7 @@ from chandy.coordinator.upgrade.unreplicated import Unreplicated
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.locate import Located
+from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.pins import pinned
 from chandy.storage.ids import BatchId
 
@@ -57,6 +58,12 @@ def test_all_that_is_needed_is_pinned_until_the_end(tmp_path: Path) -> None:
     assert pinned(store) == {1, 2, 3}
     wanted.release()
     assert not pinned(store)
+    half = Located(
+        make_manifest(4, kind=CheckpointKind.SAVEPOINT), open_store(str(tmp_path / "store/savepoints/half"))
+    )
+    wanted = Rerun(half, str(tmp_path / "own"), lambda _: None, needed=[half, third])
+    assert wanted.point().root == half.store.uri
+    assert pinned(store) == {3}
 
 
 def test_what_the_program_tells_others_it_does_not_tell(tmp_path: Path) -> None:
