@@ -95,7 +95,7 @@ class Pipeline:
         )
 
     def lead(self, **options: Any) -> CheckpointCoordinator:
-        config = CheckpointConfig(interval=None, retained=3, record_batches=True)
+        config = CheckpointConfig(interval=None, retained=10, record_batches=True)
         return CheckpointCoordinator(
             self.spark, pipeline="p", storage=self.storage, **{"config": config} | options
         )

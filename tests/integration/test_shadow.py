@@ -15,9 +15,13 @@ from pyspark.sql import SparkSession
 from chandy import Checkpoint, CheckpointCoordinator, ShadowDiffers, ShadowVerdict
 from chandy.coordinator.cli import main
 from chandy.coordinator.verdict import Finding, Kind, Phase
+from chandy.coordinator.verdicts import read_verdict
+from chandy.storage.backends.open import open_store
 from chandy.storage.errors import NothingHereError
 
 from ..waiting import eventually
+from .driver_process import driver
+from .driver_runs import runtime as runtime
 from .shadow_driver import RARE, Failing, Pipeline, Refactored, WrongForOneKey
 from .support import Events
 
@@ -152,3 +156,38 @@ def test_a_difference_is_found_in_the_right_batch_with_an_example(pipeline: Pipe
     told = CliRunner().invoke(main, ["shadow", pipeline.storage])
     assert told.exit_code == 1
     assert f"differs since batch {wrong.rare} of query 'totals': sink 'files'" in told.output
+
+
+@pytest.mark.processes
+def test_a_shadow_in_an_application_of_its_own_that_is_killed_goes_on(
+    spark: SparkSession, tmp_path: Path, runtime: Path
+) -> None:
+    pipeline, store = Pipeline(tmp_path, spark), open_store(str(tmp_path / "store" / "p"))
+
+    def passed(checkpoint: int) -> bool:
+        found = read_verdict(store, "own")
+        return found is not None and (found.passed or 0) >= checkpoint
+
+    options = {"folder": tmp_path, "compare_state_every": "0 s"}
+    with pipeline.lead() as leader:
+        pipeline.build(leader)
+        batches(leader, pipeline.events, 1)
+        with driver("shadow_driver", tmp_path, runtime, options) as first:
+            eventually(lambda: first.told("follows"), "the start")
+            batches(leader, pipeline.events, 2)
+            eventually(lambda: passed(2), "a checkpoint compared")
+        # It was killed. What its leader completes meanwhile is compared, as far as retention has left it.
+        batches(leader, pipeline.events, 1)
+        with driver("shadow_driver", tmp_path, runtime, options) as second:
+            eventually(lambda: second.told("follows"), "the start")
+            batches(leader, pipeline.events, 1)
+            eventually(lambda: passed(5), "all compared")
+            assert second.process.stdin is not None
+            second.process.stdin.close()
+            eventually(lambda: second.told("stopped"), "its end")
+    found = read_verdict(store, "own")
+    assert found is not None
+    assert (found.is_equal, found.skipped, found.behind, found.phase) == (True, 0, 0, Phase.ENDED)
+    assert found.batches >= 8
+    assert found.stood == {"totals": 9}
+    assert store.list("pins/") == []
