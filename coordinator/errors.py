@@ -102,6 +102,10 @@ class GivenBatchError(RefusedError):
     """A query cannot take a batch as another pipeline's query has taken it."""
 
 
+class ShadowReplacedError(RefusedError):
+    """Another shadow with the name of this one was started, and goes on with what both have found."""
+
+
 class RestoreError(RefusedError):
     """The checkpoint to restore is not there, or does not fit the pipeline."""
 

@@ -74,7 +74,7 @@ class ShadowVerdict:
     skipped_because: str = ""
     """Why the latest of them were."""
     states: int = 0
-    """Checkpoints at which state was compared."""
+    """Checkpoints at which state of operators was compared."""
     state_is_equal: bool = True
     """Whether it was the same at the newest of them."""
     differing: int = 0
@@ -108,7 +108,12 @@ class ShadowVerdict:
         first = self.first
         if first is not None:
             return f"differs since batch {first.batch} of query {first.query!r}: {first.what}: {first.says}"
-        return "equal so far" if self.batches or self.states else "nothing compared yet"
+        return "equal so far" if self.has_compared else "nothing compared yet"
+
+    @property
+    def has_compared(self) -> bool:
+        """Whether there was anything to compare: output with a digest, or state of operators."""
+        return self.states > 0 or self.batches > self.unrecorded
 
     @property
     def first(self) -> Finding | None:

@@ -6,11 +6,12 @@ from contextlib import suppress
 
 import attrs
 
-from ..storage.checkpoints.layout import VERDICTS, difference_key, verdict_key, verdict_of
+from ..storage.checkpoints.layout import SHADOWS, VERDICTS, difference_key, verdict_key, verdict_of
 from ..storage.codec import to_json
 from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
 from ..storage.verified import read_record
+from .errors import ShadowReplacedError
 from .verdict import ShadowVerdict
 
 
@@ -44,6 +45,8 @@ class ShadowStore:
     store: Store
     """The pipeline's own."""
     shadow: str
+    life: str = ""
+    """The folder of the life that writes; empty: it has none."""
 
     def read(self) -> ShadowVerdict | None:
         """Return what it has found in its lives so far. What cannot be read is lost, and is found anew."""
@@ -52,7 +55,20 @@ class ShadowStore:
         return None
 
     def write(self, verdict: ShadowVerdict) -> None:
-        """Keep what it has found."""
+        """Keep what it has found.
+
+        Raises:
+            ShadowReplacedError: a later life has begun, which goes on with what this one had found by then.
+        """
+        known = self.read()
+        newest = known.lives[-1] if known is not None and known.lives else self.life
+        if newest not in (self.life, *verdict.lives):
+            raise ShadowReplacedError(
+                f"shadow {self.shadow!r} cannot go on",
+                "one driver that runs it",
+                f"another one, whose folder is {SHADOWS}{newest}",
+                "give each shadow of a pipeline a name of its own: Shadow(name=...)",
+            )
         self.store.write(verdict_key(self.shadow), to_json(verdict))
 
     def keep(self, name: str, parquet: bytes) -> str:

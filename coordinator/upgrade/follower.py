@@ -22,7 +22,7 @@ from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
 from ...storage.ids import CheckpointId
 from ...storage.logs import carried, logger
-from ..errors import CheckpointError, PipelineFailedError, SessionEndedError
+from ..errors import CheckpointError, PipelineFailedError, SessionEndedError, ShadowReplacedError
 from ..sources.errors import SourceLostError
 from ..verdict import Finding, Kind, Phase, ShadowVerdict
 from ..verdicts import ShadowStore
@@ -142,7 +142,7 @@ class Follower:
             pipeline: the leader's.
             life: the folder of this life.
         """
-        keeps = ShadowStore(leader.catalog.store, shadow.name)
+        keeps = ShadowStore(leader.catalog.store, shadow.name, life)
         known = keeps.read() or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
         verdict = attrs.evolve(
             known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
@@ -163,7 +163,8 @@ class Follower:
     def conduct(self, engine: Engine) -> None:
         """Follow until the program ends, or it can not go on."""
         queries = tuple(sorted(query.name for query in engine.start.manifest.queries))
-        begin_at = self.verdict.passed
+        # Where the engine stands already: it need not go there again.
+        begin_at = engine.start.manifest.id
         self._following = Following(
             queries,
             self.shadow.most_behind,
@@ -180,6 +181,9 @@ class Follower:
             looking.start()
             self._follow(engine)
             self._tell(Phase.ENDED)
+        except ShadowReplacedError:
+            # What is told from now on is told by the other one.
+            raise
         except BaseException as error:
             if engine.rest(0):
                 # Whatever ran was cut off.
@@ -335,7 +339,8 @@ class Follower:
         if own is None:
             return False
         self._compared_at = runtime.monotonic()
-        self._took(self.verdict.compared(found), found)
+        if own.manifest.operators:
+            self._took(self.verdict.compared(found), found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
 

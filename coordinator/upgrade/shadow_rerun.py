@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -15,11 +16,11 @@ from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.layout import SHADOWS
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.pins import Pins
-from ...storage.errors import ChandyError, NothingHereError, ObjectMissingError
+from ...storage.errors import ChandyError, DamagedError, NothingHereError, ObjectMissingError
 from ...storage.logs import logger
 from ...storage.uri import join_uri
 from ...storage.verified import read_verified
-from ..errors import ReplicaError
+from ..errors import ReplicaError, ShadowReplacedError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
 from ..recovery.supervisor import Supervisor
@@ -116,6 +117,9 @@ class ShadowRerun(Rerun):
 
     @override
     def release(self) -> None:
+        if isinstance(self.error, ShadowReplacedError):
+            # The pins and the folder are for the other one to release.
+            return
         super().release()
         if self.inherited is not None:
             # Checkpoints of the pipeline name what is there.
@@ -156,10 +160,9 @@ class ShadowRerun(Rerun):
 
 
 def _start(catalog: Catalog, passed: int | None) -> Located:
-    """Return the checkpoint that the life before has passed last, if it is still there, or else the newest."""
-    if passed is not None:
-        try:
-            return locate.find(catalog, passed)
-        except (NothingHereError, ObjectMissingError):
-            pass
+    """Return the checkpoint that the life before has passed last, or else the next one that is there, or the newest."""
+    for checkpoint in () if passed is None else [id for id in catalog.list_ids() if id >= passed]:
+        # Retention may come first, and what is damaged or void leads nowhere.
+        with suppress(NothingHereError, ObjectMissingError, DamagedError):
+            return locate.find(catalog, checkpoint)
     return locate.find(catalog, locate.LATEST)

@@ -58,11 +58,10 @@ def decide(
             return Ask(order.although_different)
         if not verdict.is_equal:
             return Refuse(differs(verdict))
-        has_compared = verdict.states > 0 or verdict.batches > verdict.unrecorded
-        return Ask() if has_compared else Refuse("nothing was compared yet")
-    if equal_batches is None or verdict.equal < equal_batches or not verdict.state_is_equal:
+        return Ask() if verdict.has_compared else Refuse("nothing was compared yet")
+    if equal_batches is None or verdict.equal < equal_batches:
         return None
-    return Ask()
+    return Ask() if verdict.has_compared and verdict.state_is_equal else None
 
 
 def may_claim(asked: Ask, before: ShadowVerdict, now: ShadowVerdict) -> bool:

@@ -14,9 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chandy.coordinator.cli import main
+from chandy.coordinator.errors import ShadowReplacedError
 from chandy.coordinator.upgrade.ignoring import Ignored
 from chandy.coordinator.upgrade.kept import Kept, kept_rows
 from chandy.coordinator.upgrade.outputs import differing_outputs
+from chandy.coordinator.upgrade.switching import Ask, decide
 from chandy.coordinator.verdict import KEPT_FINDINGS, Finding, Kind, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore, read_verdicts
 from chandy.storage.backends.open import open_store
@@ -159,6 +161,31 @@ def test_a_verdict_outlives_its_shadow_and_one_that_is_damaged_is_no_obstacle() 
     assert read_verdicts(store) == [verdict]
     assert ShadowStore(store, "broken").read() is None
     assert ShadowStore(store, "never").read() is None
+
+
+def test_of_two_shadows_with_one_name_the_later_one_goes_on() -> None:
+    store = MemoryStore()
+    earlier, later = ShadowStore(store, "next", "0001"), ShadowStore(store, "next", "0002")
+    first = attrs.evolve(NEW, lives=("0001",))
+    earlier.write(first)
+    # The later one knows of the earlier one, and then deletes its folder.
+    for lives in (("0001", "0002"), ("0002",)):
+        found = attrs.evolve(NEW, lives=lives)
+        later.write(found)
+        with pytest.raises(ShadowReplacedError, match="shadows/0002"):
+            earlier.write(first.ran([finding()], 0.5, recorded=True))
+        assert later.read() == found
+    # It leads now, or has ended.
+    later.write(attrs.evolve(NEW, lives=()))
+
+
+def test_what_cannot_be_compared_is_not_equal() -> None:
+    ran = NEW.ran([], 0.5, recorded=False)
+    assert (ran.says, ran.has_compared) == ("nothing compared yet", False)
+    assert decide(ran, None, equal_batches=1) is None
+    for verdict in (ran.ran([], 0.5, recorded=True), ran.compared([])):
+        assert (verdict.says, verdict.has_compared) == ("equal so far", True)
+        assert decide(verdict, None, equal_batches=1) == Ask()
 
 
 def test_a_pipeline_neither_lists_nor_deletes_what_its_shadows_write(tmp_path: Path) -> None:
