@@ -23,6 +23,7 @@ from chandy.coordinator.monitor.server import Monitor
 from chandy.coordinator.monitor.storage_routes import StorageRoutes
 from chandy.coordinator.monitor.stored_pipelines import StoredPipelines
 from chandy.coordinator.protocol.life import QueryPhase
+from chandy.coordinator.verdict import ShadowVerdict
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
@@ -257,7 +258,9 @@ def test_times_are_those_of_who_looks(browser: Any, begin: Callable[..., Monitor
 @pytest.fixture
 def in_charge(browser: Any, begin: Callable[..., Monitor]) -> Iterator[tuple[Any, ShownPipeline]]:
     """A page of a driver with a token, and the pipeline."""
-    monitor, pipeline = begin("orders", token="secret"), ShownPipeline()
+    shadows = {"next": ShadowVerdict(shadow="next", pipeline="orders")}
+    pipeline = ShownPipeline(read=lambda: attrs.evolve(BUSY, shadows=shadows))
+    monitor = begin("orders", token="secret")
     monitor.routes.tell(pipeline)
     context = browser.new_context(viewport=PHONE, http_credentials={"username": "me", "password": "secret"})
     page = context.new_page()
@@ -287,6 +290,7 @@ def test_an_action_asks_once_and_says_how_it_ended(in_charge: tuple[Any, ShownPi
         ("to", "before", "Take a savepoint", "✓ manual 3 is complete: file:///s/p"),
         (None, "", "Drain", "✓ the machine has no shards"),
         ("tasks", "3", "Rescale", "✓ the operator is rescaled"),
+        (None, "next", "Switch", "✓ the shadow leads"),
         ("savepoint", "last", "Stop with a savepoint", "✓ the pipeline is stopped"),
     ):
         if field is not None:
@@ -301,6 +305,7 @@ def test_an_action_asks_once_and_says_how_it_ended(in_charge: tuple[Any, ShownPi
     assert pipeline.told == [
         ("node-1", "10 min"),
         ("by-customer", 3, "1 min"),
+        ("next", "3 min", False),
         ("last", False),
     ]
 

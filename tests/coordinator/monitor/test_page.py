@@ -369,7 +369,7 @@ def test_times_are_told_to_a_browser_which_shows_its_own() -> None:
 def test_only_who_has_a_token_is_offered_actions() -> None:
     assert not page_of().of("form")
     offered = {one["data-path"]: one["data-asks"] for one in page_of(may_order=True).of("form")}
-    assert set(offered) == {"checkpoints", "savepoints", "drain", "rescale", "stop"}
+    assert set(offered) == {"checkpoints", "savepoints", "drain", "rescale", "switch", "stop"}
     assert all(offered.values())
 
 
