@@ -20,7 +20,7 @@ from chandy.coordinator.errors import CoordinatorStoppedError
 from chandy.coordinator.protocol.balance import wanted_owners
 from chandy.coordinator.spark.anchors import Anchors
 from chandy.coordinator.spark.own_jobs import OwnJobs
-from chandy.coordinator.wiring import assembly
+from chandy.coordinator.wiring import ground
 
 from ..effort import sampled
 from ..waiting import DEADLINE, eventually
@@ -91,7 +91,7 @@ def test_operators_of_event_time_pass_the_watermark_on_to_later_ones_of_chandy_a
     partition: str,
 ) -> None:
     if partition == "with anchors":
-        monkeypatch.setattr(assembly, "by_id", anchors.partition)
+        monkeypatch.setattr(ground, "by_id", anchors.partition)
     check_that_the_watermark_is_carried_on(make, spark, seconds)
 
 
@@ -149,7 +149,7 @@ def test_a_stop_waits_for_no_tasks_that_find_no_executor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As on a cluster.
-    monkeypatch.setattr(assembly, "_anchors", lambda *about: anchors)
+    monkeypatch.setattr(ground, "_anchors", lambda *about: anchors)
     coordinator = make()
     totals = partial(coordinator.aggregate, events.stream(spark), by=["k"], uid="totals", n=("*", "count"))
     with ThreadPoolExecutor(2) as pool:

@@ -159,6 +159,7 @@ def test_a_difference_is_found_in_the_right_batch_with_an_example(pipeline: Pipe
 
 
 @pytest.mark.processes
+@pytest.mark.kills
 def test_a_shadow_in_an_application_of_its_own_that_is_killed_goes_on(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql import SparkSession
 
-from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
-from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.switch_orders import await_switch, order_switch
 from chandy.coordinator.upgrade.shadow import Shadow
@@ -25,79 +16,9 @@ from chandy.storage.checkpoints.layout import SHADOWS
 from chandy.storage.errors import FencedError
 
 from ..waiting import eventually
+from .switch_driver import add_files, coordinator, numbered, start, target
 
 pytestmark = pytest.mark.spark
-
-KEYS = 5
-
-
-class Numbered(StatefulProcessor):
-    """Numbers the rows of a key; the new version also keeps who has numbered the last one."""
-
-    def __init__(self, version: str) -> None:
-        self.version = version
-
-    def init(self, handle: Any) -> None:
-        self.count = handle.getValueState("count", "n long")
-
-    def handleInputRows(self, key: Any, rows: Iterable[Row], timers: Any) -> Iterator[Row]:  # noqa: N802
-        n = self.count.get()[0] if self.count.exists() else 0
-        for id in sorted(row["id"] for row in rows):
-            n += 1
-            yield Row(id=id, n=n)
-        self.count.update((n,))
-
-
-def add_files(folder: Path, first: int, number: int) -> None:
-    """Put input files there, one a batch."""
-    folder.mkdir(exist_ok=True)
-    for file in range(first, first + number):
-        hidden = folder / f".{file:04}"
-        rows = [{"id": id, "k": f"k{id % KEYS}"} for id in range(file * 10, file * 10 + 10)]
-        hidden.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(hidden, (1_600_000_000 + file,) * 2)
-        hidden.rename(folder / f"{file:04}.json")
-
-
-def numbered(files: int) -> list[tuple[int, int]]:
-    """What the target has for these files: each row once, with its number within its key."""
-    counts: defaultdict[int, int] = defaultdict(int)
-    found = []
-    for id in range(files * 10):
-        counts[id % KEYS] += 1
-        found.append((id, counts[id % KEYS]))
-    return found
-
-
-def target(folder: Path) -> list[tuple[int, int]]:
-    if not folder.exists():
-        return []
-    tables = [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
-    return sorted((row["id"], row["n"]) for table in tables for row in table.to_pylist())
-
-
-def start(
-    coordinator: CheckpointCoordinator, spark: SparkSession, folder: Path, version: str
-) -> CheckpointedQuery:
-    rows = (
-        spark.readStream.schema("id long, k string").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    )
-    counted = coordinator.transform_with_state(
-        rows,
-        key=["k"],
-        processor=Numbered(version),
-        output="id long, n long",
-        uid="numbered",
-        shards=4,
-        parallelism=2,
-    )
-    sink = FilesSink(f"file://{folder}/out", uid="files")
-    return coordinator.start(counted.writeStream, name="q", sink=sink)
-
-
-def coordinator(spark: SparkSession, folder: Path, **more: Any) -> CheckpointCoordinator:
-    config = CheckpointConfig(interval="1 s", record_batches=True)
-    return CheckpointCoordinator(spark, pipeline="p", storage=str(folder / "store"), config=config, **more)
 
 
 def test_a_shadow_leads_when_it_is_told_to_and_each_row_is_there_once(

@@ -1,0 +1,117 @@
+"""A leader or its shadow is killed or frozen at any moment of a switch: each row is in the target once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from chandy.coordinator.switch_orders import order_switch
+from chandy.coordinator.verdicts import read_verdict
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.layout import asked_key, generation_key, offer_key, start_key, switch_key
+from chandy.storage.store import Store
+
+from ..effort import sampled
+from ..waiting import eventually
+from .driver_process import Driver, driver
+from .driver_runs import runtime as runtime
+from .switch_driver import add_files, numbered, target
+
+pytestmark = [pytest.mark.processes, pytest.mark.kills]
+
+SECONDS = 300.0
+MOMENTS: dict[str, Callable[[int], str]] = {
+    "ordered": lambda generation: switch_key("shadow"),
+    "asked": asked_key,
+    "offered": offer_key,
+    "claimed": lambda generation: generation_key(generation + 1),
+    "started": lambda generation: start_key(generation + 1),
+}
+"""The record that is there from a moment on, by the leader's generation."""
+CASES = [
+    case
+    for case in product(("leader", "shadow"), MOMENTS, (signal.SIGKILL, signal.SIGSTOP))
+    # Nothing moves while a leader is frozen that has not offered anything.
+    if case not in product(("leader",), ("ordered", "asked"), (signal.SIGSTOP,))
+]
+
+
+@attrs.frozen
+class Switched:
+    """A pipeline that is switched, and what its storage says."""
+
+    folder: Path
+    store: Store
+    leader: Driver
+    shadow: Driver
+    generation: int
+
+    def is_there(self, moment: str) -> bool:
+        """Whether the record of a moment is there, or that of a later one."""
+        later = list(MOMENTS)[list(MOMENTS).index(moment) :]
+        return any((self.folder / "store" / "p" / MOMENTS[one](self.generation)).exists() for one in later)
+
+    def has(self, files: int) -> bool:
+        """Whether the target has the rows of these files, each once."""
+        return target(self.folder / "out") == numbered(files)
+
+    def is_left_alone(self) -> bool:
+        """Whether nobody leads, or is going to."""
+        if self.leader.process.poll() is None:
+            return False
+        return self.shadow.process.poll() is not None or not self.is_there("offered")
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment", "how"),
+    sampled([pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].name}") for case in CASES], 1),
+)
+def test_whoever_ends_one_leads_and_each_row_is_there_once(
+    victim: str, moment: str, how: signal.Signals, tmp_path: Path, runtime: Path
+) -> None:
+    store = open_store(str(tmp_path / "store" / "p"))
+    add_files(tmp_path / "in", 0, 2)
+
+    def begin(**options: Any) -> Driver:
+        return running.enter_context(
+            driver("switch_driver", tmp_path, runtime, {"folder": tmp_path} | options)
+        )
+
+    def follows() -> bool:
+        verdict = read_verdict(store, "shadow")
+        return verdict is not None and verdict.states > 0 and verdict.equal > 0
+
+    with ExitStack() as running:
+        leader = begin(shadow=False)
+        eventually(lambda: leader.told("started") and Catalog(store).latest(), "a checkpoint", SECONDS)
+        shadow = begin(shadow=True)
+        eventually(lambda: shadow.told("started"), "the shadow", SECONDS)
+        add_files(tmp_path / "in", 2, 2)
+        eventually(follows, "an equal batch", SECONDS)
+        switched = Switched(tmp_path, store, leader, shadow, Catalog(store).newest_generation())
+        ended = {"leader": leader, "shadow": shadow}[victim].process
+        order_switch(store, None)
+        eventually(lambda: switched.is_there(moment), moment, SECONDS)
+        os.killpg(ended.pid, how)
+        add_files(tmp_path / "in", 4, 2)
+        if how is signal.SIGKILL:
+            ended.wait()
+            eventually(lambda: switched.has(6) or switched.is_left_alone(), "whoever is left", SECONDS)
+            if not switched.has(6):
+                begin(shadow=False)
+        else:
+            other = {"leader": shadow, "shadow": leader}[victim].process
+            eventually(lambda: switched.has(6) or other.poll() is not None, "whoever is left", SECONDS)
+            os.killpg(ended.pid, signal.SIGCONT)
+        eventually(lambda: switched.has(6), "each row once", SECONDS)
+        add_files(tmp_path / "in", 6, 1)
+        eventually(lambda: switched.has(7), "each row once, later on", SECONDS)
