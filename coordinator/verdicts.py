@@ -47,6 +47,8 @@ class ShadowStore:
     shadow: str
     life: str = ""
     """The folder of the life that writes; empty: it has none."""
+    earlier: tuple[str, ...] = ()
+    """Those of the lives that it goes on from."""
 
     def read(self) -> ShadowVerdict | None:
         """Return what it has found in its lives so far. What cannot be read is lost, and is found anew."""
@@ -62,7 +64,7 @@ class ShadowStore:
         """
         known = self.read()
         newest = known.lives[-1] if known is not None and known.lives else self.life
-        if newest not in (self.life, *verdict.lives):
+        if newest not in (self.life, *self.earlier):
             raise ShadowReplacedError(
                 f"shadow {self.shadow!r} cannot go on",
                 "one driver that runs it",

@@ -142,8 +142,10 @@ class Follower:
             pipeline: the leader's.
             life: the folder of this life.
         """
-        keeps = ShadowStore(leader.catalog.store, shadow.name, life)
-        known = keeps.read() or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        store = leader.catalog.store
+        known = ShadowStore(store, shadow.name).read()
+        known = known or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        keeps = ShadowStore(store, shadow.name, life, known.lives)
         verdict = attrs.evolve(
             known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
         )
