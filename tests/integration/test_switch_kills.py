@@ -57,7 +57,7 @@ class Switched:
 
     def is_there(self, moment: str) -> bool:
         """Whether the record of a moment is there, or that of a later one."""
-        later = list(MOMENTS)[list(MOMENTS).index(moment) :]
+        later = list(MOMENTS)[list(MOMENTS).index(moment) :] if moment in MOMENTS else []
         return any((self.folder / "store" / "p" / MOMENTS[one](self.generation)).exists() for one in later)
 
     def has(self, files: int) -> bool:
@@ -110,7 +110,13 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
                 begin(shadow=False)
         else:
             other = {"leader": shadow, "shadow": leader}[victim].process
-            eventually(lambda: switched.has(6) or other.poll() is not None, "whoever is left", SECONDS)
+            # As any successor, a shadow that has claimed waits for a driver that is suspended, and says whom to wake.
+            waits = "claimed" if victim == "leader" else "nothing"
+            eventually(
+                lambda: switched.has(6) or other.poll() is not None or switched.is_there(waits),
+                "whoever is left",
+                SECONDS,
+            )
             os.killpg(ended.pid, signal.SIGCONT)
         eventually(lambda: switched.has(6), "each row once", SECONDS)
         add_files(tmp_path / "in", 6, 1)
