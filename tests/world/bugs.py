@@ -17,6 +17,7 @@ from .host_bugs import HOST_BUGS
 from .protocol_bugs import PROTOCOL_BUGS
 from .recovery_bugs import RECOVERY_BUGS
 from .seeded import SeededBug
+from .shell_bugs import SHELL_BUGS
 
 BUGS: Final = (
     # --- those that no test found before
@@ -305,7 +306,7 @@ BUGS: Final = (
 
 def put_in(name: str, patch: pytest.MonkeyPatch) -> None:
     """Put a bug into the product, by its name or the name of its function."""
-    found = {bug.name: bug.put_in for bug in (*BUGS, *HOST_BUGS, *RECOVERY_BUGS)} | {
+    found = {bug.name: bug.put_in for bug in (*BUGS, *HOST_BUGS, *RECOVERY_BUGS, *SHELL_BUGS)} | {
         one.__name__: one for one in PROTOCOL_BUGS
     }
     found[name](patch)
