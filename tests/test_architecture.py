@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "state_questions", "supervised_run"),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("aggregating", "savepoints"),
+    ("aggregating", "savepoints", "user_acts"),
     ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
     ("observer",),

@@ -32,11 +32,14 @@ from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
+from .acts import Acts
 from .admission import Admission
 from .checkpoints import Checkpoints
 from .emptying import Emptying
 from .events import (
     Acked,
+    ActEnded,
+    ActRequested,
     Answer,
     BacklogChanged,
     BatchAsked,
@@ -117,6 +120,7 @@ class CheckpointStateMachine:
     placement: Placement = attrs.field(init=False)
     admission: Admission = attrs.field(init=False)
     emptying: Emptying = attrs.field(init=False)
+    acts: Acts = attrs.field(init=False)
     checkpoints: Checkpoints = attrs.field(init=False)
     _out: list[Instruction] = attrs.field(factory=list, init=False)
     """The instructions of the event that is being handled. All parts add to it."""
@@ -129,6 +133,7 @@ class CheckpointStateMachine:
         )
         self.admission = Admission.of(self.told, limits, out)
         self.emptying = Emptying(self.placement, self.admission)
+        self.acts = Acts(self.told)
         self.checkpoints = Checkpoints(
             root=self.root,
             next_id=self.next_id,
@@ -190,6 +195,10 @@ class CheckpointStateMachine:
                 self.placement.drop_standby(event)
             case DrainRequested(machine, seconds):
                 answer = self.emptying.drain(machine, seconds, now)
+            case ActRequested(kind, name):
+                answer = self.acts.ask(kind, name)
+            case ActEnded(number, error):
+                self.acts.ended(number, error)
             case ExecutorsLeaving(executors):
                 self.placement.leave(executors)
             case ExecutorsGone(executors):
@@ -406,6 +415,7 @@ class CheckpointStateMachine:
         if (before := self.told.life).is_over:
             return
         self.told.life = life
+        self.acts.lives(life)
         if (reason := life.why_over) is not None:
             self.placement.give_up()
             self.admission.close(reason)
