@@ -391,6 +391,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
 
         Raises:
             NotSwitchedError: there is no such shadow, something differs, or it has not come. The pipeline is as it was.
+            NotCarriedOutError: another switch is under way, or the pipeline is being stopped or has failed.
         """
         store, patience = open_store(pipeline_uri(self._storage, self._pipeline)), seconds(timeout)
         switch = partial(switch_to, store, shadow, patience, although_different=although_different)

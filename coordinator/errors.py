@@ -14,6 +14,7 @@ from ..storage.errors import ChandyError, RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
+from .protocol.errors import NotCarriedOutError as NotCarriedOutError
 from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
 
@@ -30,6 +31,7 @@ __all__ = [
     "GivenBatchError",
     "IncompleteDirectoryError",
     "JavaEndedError",
+    "NotCarriedOutError",
     "NotRescaledError",
     "NotSwitchedError",
     "PipelineFailedError",
