@@ -130,7 +130,7 @@ class KeepsReplicas(ABC):
                 return self._replicas[name]
 
         self._check_running()
-        return self._acts.do(ActKind.REPLICATE, name, inherited(begin))
+        return self._acts.do(ActKind.REPLICATE, name, inherited(self._spark, begin))
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

@@ -55,11 +55,11 @@ def is_this_python(command: str) -> bool:
     return found is not None and Path(found).parent == own.parent and own.samefile(found)
 
 
-def inherited(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function for another thread to call, whose jobs have Spark's local properties of this one: its pool."""
+def inherited(spark: SparkSession, call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function for another thread to call, whose jobs have this thread's pool, tags and other properties."""
     from pyspark import inheritable_thread_target
 
-    return cast("Callable[P, T]", inheritable_thread_target(call))
+    return cast("Callable[P, T]", inheritable_thread_target(spark)(call))
 
 
 def is_local_mode(spark: SparkSession) -> bool:
