@@ -180,13 +180,6 @@ class Life:
         return self.stopping().enter(LifePhase.STOPPED, setback=None)
 
 
-@attrs.define
-class ToldLife:
-    """The pipeline's life, as the protocol of checkpoints was told of it last. All parts of the protocol ask this."""
-
-    life: Life = attrs.field(factory=Life)
-
-
 # --- a query ------------------------------------------------------------------------------------------------
 
 

@@ -179,7 +179,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     query.processAllAvailable()
     behind = files(out) - before
     assert behind
-    insides.supervisor(coordinator).state_lost("made to")
+    insides.lose_state(coordinator)
     eventually(lambda: len(coordinator.recoveries) >= 2)
     query.processAllAvailable()
     second = coordinator.checkpoint().result(DEADLINE)

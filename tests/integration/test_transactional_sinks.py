@@ -24,7 +24,7 @@ from chandy.coordinator import (
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.errors import PipelineFailedError, QueryFailedError, RestoreError, WriterError
-from chandy.coordinator.recovery.restart import RestartStrategy
+from chandy.coordinator.protocol.restart_tracker import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
@@ -149,7 +149,7 @@ def test_a_query_that_goes_back_publishes_nothing_twice_and_the_log_says_when_it
     events.add(2)
     query.processAllAvailable()
     assert "the query runs again" not in caplog.text
-    insides.supervisor(coordinator).state_lost("made to")
+    insides.lose_state(coordinator)
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
-from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore.restore_point import RestorePoint, choose, known
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.state.rpc.messages import AskBatch
@@ -25,6 +24,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import FencedError, StoreFailedError
+from tests.builders import failover
 
 from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
@@ -127,6 +127,7 @@ class Driver:
             next_id=started.next_id,
             completed=completed,
             base=point.manifest.id if point and not point.is_savepoint else None,
+            failover=failover(),
         )
         self.state = self.new_machine()
         world.promises.counted.update(manifest.id for manifest in self.catalog.completed())
@@ -136,9 +137,10 @@ class Driver:
         )
         self.over = runtime.flag()
         launcher = WorldLauncher(self)
+        protocol = LockedProtocol(self.state, self.clock)
         self.supervisor = WatchedSupervisor(
             self,
-            state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
+            protocol=protocol,
             launcher=launcher,
             runs=launcher,
             local_recovery=NothingResumed(),
@@ -153,7 +155,7 @@ class Driver:
             world.scheduler, self.folder, self.usable_hosts, self._run_ended, world.promises
         )
         self.executor = CheckpointExecutor(
-            self.state,
+            protocol,
             catalog=self.catalog,
             store=store,
             open_store=world.open,

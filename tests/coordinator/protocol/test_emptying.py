@@ -165,7 +165,7 @@ def test_checkpoints_of_a_drain_that_fail_do_not_count_and_come_no_faster_than_t
         assert due(made) is None
         made.now = began + (number + 1) * (emptying.RETRY_SECONDS + 0.1)
     assert made.reasons() == [Reason.DECLINED] * 3
-    assert not made.of(do.FailPipeline)
+    assert not made.failed()
 
 
 @pytest.mark.parametrize("ends", ["its time is up", "the pipeline stops", "another takes the pipeline over"])
@@ -215,7 +215,7 @@ class DrainedPipeline(RuleBasedStateMachine):
             outcome = self.made.machine.handle(event, self.made.now)
         except ChandyError:
             return None
-        self.must_go_back |= any(isinstance(one, do.GoBack) for one in outcome.instructions)
+        self.must_go_back |= any(isinstance(one, do.Decided) for one in outcome.instructions)
         self.todo += outcome.instructions
         self.check_done()
         return outcome.answer
@@ -232,7 +232,7 @@ class DrainedPipeline(RuleBasedStateMachine):
         events = [on.HostLeft(hello, is_silent=True) for hello in gone]
         for event in (*events, on.ExecutorsGone(frozenset({f"beside {machine}"}))):
             instructions = after.handle(event, self.made.now).instructions
-            lost = [one.why for one in instructions if isinstance(one, do.GoBack)]
+            lost = [one.noticed for one in instructions if isinstance(one, do.Decided)]
             assert not lost, f"{machine} was drained, and state was lost with it: {lost}"
 
     @property

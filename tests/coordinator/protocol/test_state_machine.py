@@ -13,9 +13,17 @@ import attrs
 import pytest
 
 from chandy.coordinator.assigned_shard import AssignedShard, assigned_shards
-from chandy.coordinator.errors import CheckpointError, CheckpointStateError, StaleQueryError, StateLostError
+from chandy.coordinator.errors import (
+    CheckpointError,
+    CheckpointStateError,
+    PipelineStateLostError,
+    StaleQueryError,
+    StateLostError,
+)
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.decisions import HostLost, WaitToRestart
+from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.protocol.pending import AckResult, CheckpointPhase
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.shard_assignment import ShardLocations
@@ -104,7 +112,7 @@ def test_that_a_query_was_stopped_is_no_failure_of_the_checkpoint() -> None:
     bench.plan(1, planned=5)
     bench(on.QueryStopped("up", 4))
     assert bench.machine.admission.failures.count == 0
-    assert bench.of(do.FailPipeline) == []
+    assert bench.failed() == []
 
 
 def test_a_query_that_stops_after_its_cut_has_committed_aborts_nothing() -> None:
@@ -131,7 +139,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.machine.admission.failures.count == 0
-    assert bench.of(do.FailPipeline) == []
+    assert bench.failed() == []
 
 
 def test_a_trigger_that_fails_is_counted_and_the_next_one_works() -> None:
@@ -714,7 +722,8 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
+    bench(on.HostLeft(hello("a")))
+    assert bench.lost() == ["state host a on machine is gone"]
     assert bench.finalize(1) in bench.machine.checkpoints.retained.manifests
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
 
@@ -1225,13 +1234,14 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
 def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable: int) -> None:
     bench = Bench(tolerable_failures=tolerable, timeout="30 s")
     for number in range(1, tolerable + 2):
-        assert bench.of(do.FailPipeline) == []
+        assert bench.failed() == []
         bench.request()
         bench.plan(number)
         bench.now += 31
         bench(on.Tick())
-    (fail,) = bench.of(do.FailPipeline)
-    assert fail.error.reason is Reason.EXPIRED
+    (error,) = bench.failed()
+    assert isinstance(error, CheckpointError)
+    assert error.reason is Reason.EXPIRED
     assert bench.machine.admission.failures.count == 0
 
 
@@ -1241,7 +1251,7 @@ def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
         bench.request()
         bench.fail(bench.machine.checkpoints.next_id - 1)
         bench.completed()
-    assert bench.of(do.FailPipeline) == []
+    assert bench.failed() == []
     assert bench.machine.admission.failures.count == 0
 
 
@@ -1263,7 +1273,7 @@ def test_what_policy_and_life_cycle_refuse_does_not_count() -> None:
     bench(going_back("a host is gone"))
     bench(STOPPED)
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS, Reason.JOB_FAILOVER, Reason.COORDINATOR_SHUTDOWN]
-    assert bench.of(do.FailPipeline) == []
+    assert bench.failed() == []
 
 
 def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -> None:
@@ -1272,7 +1282,7 @@ def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -
     for time in (110.0, 115.0):
         bench(on.Tick(), time)
     assert bench.reasons() == [Reason.EXPIRED]
-    assert bench.of(do.FailPipeline) == []
+    assert bench.failed() == []
     bench(on.Tick(), 120.0)
     assert list(bench.machine.checkpoints.pending) == [2]
 
@@ -1368,18 +1378,34 @@ def test_state_is_lost_with_a_host_that_owned_some_and_with_no_other() -> None:
     bench = Bench(claimed=False)
     bench.claim("a", "up", (0, 1))
     assert bench(on.HostLeft(hello("b"))) == []
-    assert bench(on.HostLeft(hello("a"))) == [do.GoBack("state host a on machine is gone")]
+    bench(on.HostLeft(hello("a")))
+    assert bench.lost() == ["state host a on machine is gone"]
     with pytest.raises(StateLostError):
         bench.claim("b", "up", (0,))
 
 
+def test_a_loss_is_decided_in_the_step_that_notices_it() -> None:
+    """No event comes in between: no checkpoint completes, and none is admitted, once state is known to be lost."""
+    bench = Bench()
+    bench.request()
+    bench.plan(1)
+    at = bench.now
+    bench(on.HostLeft(hello("a")))
+    lost = "state host a on machine is gone"
+    (decided,) = bench.of(do.Decided)
+    assert decided == do.Decided(HostLost(lost), WaitToRestart(at + 1.0, PipelineStateLostError(lost)))
+    assert bench.machine.life.phase is LifePhase.RECOVERING
+    assert bench.reasons() == [Reason.JOB_FAILOVER]
+    assert not bench.machine.checkpoints.pending
+
+
 def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost() -> None:
     bench = Bench()
-    stop, back = bench(on.HostJoined(hello("a2", "a")))
+    stop, *_ = bench(on.HostJoined(hello("a2", "a")))
     # It may live: what an earlier host has said may come in after the later one.
     assert stop == do.Send("a", StopHost(is_replaced=True))
-    assert isinstance(back, do.GoBack)
-    assert "took the place" in back.why
+    (why,) = bench.lost()
+    assert "took the place" in why
     assert bench(on.HostLeft(hello("a"))) == []
     assert set(bench.machine.members.hosts) == {"a2", "b"}
 
@@ -1390,8 +1416,8 @@ def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> N
     # What the host before has left open ends later, and does not end the one that is there.
     bench(on.HostLeft(hello("a")))
     bench.claim("a2", "up", (0, 1))
-    _, back = bench(on.HostJoined(hello("a3", "a")))
-    assert isinstance(back, do.GoBack)
+    bench(on.HostJoined(hello("a3", "a")))
+    assert bench.lost()
     bench(on.HostLeft(hello("a3", "a")))
     assert bench(on.HostJoined(hello("a4", "a"))) == []
     assert set(bench.machine.members.hosts) == {"a4", "b"}
