@@ -51,7 +51,16 @@ class Replanning:
     def go_on_with(
         self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
     ) -> UserRequest:
-        """Ask for a query to go on with another plan; see ``Supervisor.go_on_with``."""
+        """Ask for a query to go on with another writer of the same query, in place; return the request.
+
+        The query goes on with its running batch meanwhile. Whatever happens to the pipeline is decided as ever, and
+        ends the request.
+
+        Args:
+            name, writer: the query, and the writer that is the same but for how many tasks run operators.
+            cause: why, for the metrics and the log.
+            timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
+        """
         request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
         # Before anybody decides: a failure may start the query again at once. A plan that is refused is never taken.
         self._plans.append(_Plan(name, request, writer))
@@ -61,7 +70,7 @@ class Replanning:
         return request
 
     def await_outcome(self, name: str, request: UserRequest) -> None:
-        """Wait until a request has ended."""
+        """Wait until a request has ended. The caller holds no lock."""
         with self.decided:
             self.decided.wait_for(
                 lambda: request.phase is not RequestPhase.ADMITTED, max(0.0, request.deadline - self.clock())

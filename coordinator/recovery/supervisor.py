@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -28,14 +28,13 @@ from ...storage.errors import (
 from ...storage.ids import BatchId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import PipelineFailedError, RescaledError, SessionEndedError
+from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..execution.locked_protocol import LockedProtocol
 from ..protocol import decisions as on
 from ..protocol import events
 from ..protocol.life import Life
-from ..protocol.user_requests import UserRequest
-from ..query import CheckpointedQuery, Definition
+from ..query import CheckpointedQuery, Definition, Supervision
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
 from ..restore.resume import ResumableRun
@@ -51,9 +50,6 @@ from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
 from .settling import settled
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logger(__name__)
 
@@ -120,7 +116,8 @@ class Supervisor:
         self._events: runtime.Queue[_Report | None] = runtime.simple_queue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = runtime.rlock()
-        self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, protocol.changed)
+        self.replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, protocol.changed)
+        """Has queries go on with other plans."""
         self._restart_at: float | None = None
         self._failures = FailureReport()
         self._diagnosis = Diagnosis(token, self._damage)
@@ -243,8 +240,8 @@ class Supervisor:
         with self._changing:
             self._check_not_failed()
             life = partial(self._protocol.life_of, definition.name)
-            begin = CheckpointedQuery if known is None else known.go_on
-            query = begin(definition, self.stop_query, life, self._protocol.changed)
+            supervision = Supervision(definition, self.stop_query, life, self._protocol.changed)
+            query = CheckpointedQuery(supervision) if known is None else known.go_on(supervision)
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
@@ -288,25 +285,6 @@ class Supervisor:
         finally:
             # It may be another run by now.
             (self._runs.get(run.definition.name) or run).is_stopping = False
-
-    def go_on_with(
-        self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
-    ) -> UserRequest:
-        """Ask for a query to go on with another writer of the same query, in place; return the request.
-
-        The query goes on with its running batch meanwhile. Whatever happens to the pipeline is decided as ever, and
-        ends the request.
-
-        Args:
-            name, writer: the query, and the writer that is the same but for how many tasks run operators.
-            cause: why, for the metrics and the log.
-            timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
-        """
-        return self._replanning.go_on_with(name, writer, cause, timeout)
-
-    def await_outcome(self, name: str, request: UserRequest) -> None:
-        """Wait until a request for a query has ended. The caller holds no lock."""
-        self._replanning.await_outcome(name, request)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float, *, for_good: bool = True) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -499,7 +477,7 @@ class Supervisor:
                     run.ended = True
                     self._decide(on.QueryOver(name))
             case on.StopForPlan(name, number):
-                self._replanning.stop(name, number)
+                self.replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
             case on.WaitToRestart() if runtime.current_thread() is not self._thread:
@@ -514,7 +492,7 @@ class Supervisor:
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self.news.recovering(decision)
-        self._replanning.take(self._queries)
+        self.replanning.take(self._queries)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):
@@ -540,7 +518,18 @@ class Supervisor:
 
     def _go_back(self, cause: str, noticed_at: float, refusal: NotResumable | None) -> None:
         """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it if it may."""
-        attempt = PipelineRollback(
+        self._attempt(PipelineRollback, cause, noticed_at, refusal, resume=refusal is None)
+
+    def _attempt(
+        self,
+        kind: type[PipelineRollback],
+        cause: str,
+        noticed_at: float,
+        refusal: NotResumable | None = None,
+        *,
+        resume: bool,
+    ) -> None:
+        attempt = kind(
             cause=cause,
             refusal=refusal,
             metrics=RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=False),
@@ -555,7 +544,7 @@ class Supervisor:
             decide=self._decide,
             on_state_given_up=self._state_given_up,
         )
-        go_back(attempt, resume=refusal is None)
+        go_back(attempt, resume=resume)
         self._decide(on.WentBack())
         self._recovered(attempt.metrics)
 

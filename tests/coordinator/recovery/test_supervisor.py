@@ -1064,8 +1064,8 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
 
 
 def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
-    request = setup.supervisor.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
-    setup.supervisor.await_outcome("q", request)
+    request = setup.supervisor.replanning.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
+    setup.supervisor.replanning.await_outcome("q", request)
     request.check()
 
 
