@@ -278,9 +278,6 @@ class World:
             lambda: len(asked) == 2 and all(one.done() for one in asked), steps=10**9, seconds=BOUND
         )
         checkpoint, savepoint = (future.exception() for future in asked)
-        # A table in memory with the records of an earlier one has its bytes, too, and that one may be deleted just now.
-        if any("there is no object" in str(error) for error in (checkpoint, savepoint)):
-            return
         # A stop may come before the batch of a cut has committed, and a newer checkpoint may complete first.
         if savepoint is not None or (
             checkpoint is not None
