@@ -86,7 +86,7 @@ REQUESTS: Final = (
     ),
     text(
         "nobody hears that a query was not rescaled, because the pipeline has ended",
-        "coordinator.recovery.rescaling:Rescalings.fail",
+        "coordinator.protocol.rescaling:Rescalings.fail",
         "self._of(None)",
         "()",
         by=tests("tests/coordinator/recovery/test_decisions.py"),

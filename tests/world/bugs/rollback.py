@@ -45,7 +45,7 @@ ROLLBACK: Final = (
     ),
     text(
         "nobody says that a pipeline has gone back",
-        "coordinator.recovery.supervisor:Supervisor._go_back",
+        "coordinator.recovery.supervisor:Supervisor._attempt",
         "    self._decide(on.WentBack())\n",
         "",
     ),
