@@ -338,7 +338,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_that_counts_or_is_pinned_loses_what_it_needs() -> None:
-    run_state_machine_as_test(Deletions, settings=always_kept(40, STEPS))
+    run_state_machine_as_test(Deletions, settings=always_kept(15, STEPS))
 
 
 # --- does it find anything? ---------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ class DrainedPipeline(RuleBasedStateMachine):
 
 
 def test_a_drain_ends_and_nothing_is_lost_with_a_machine_whose_drain_is_done() -> None:
-    run_state_machine_as_test(DrainedPipeline, settings=always_kept(30, 40))
+    run_state_machine_as_test(DrainedPipeline, settings=always_kept(15, 40))
 
 
 def test_a_drain_that_does_not_wait_for_shards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -794,5 +794,5 @@ def contents(shard: Shard, keys: list[bytes]) -> dict[bytes, bytes]:
     return {key: value for key, value in zip(keys, shard.fetch(keys), strict=True) if value is not None}
 
 
-ShardModel.TestCase.settings = settings(max_examples=examples(12), stateful_step_count=40, deadline=None)
+ShardModel.TestCase.settings = settings(max_examples=examples(6), stateful_step_count=40, deadline=None)
 TestAShardIsADictThatGoesFromBatchToBatch = ShardModel.TestCase
