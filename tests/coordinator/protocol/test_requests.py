@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,6 +110,14 @@ def test_a_periodic_request_that_finds_the_queue_full_is_the_one_refused() -> No
     newcomer = periodic(NOW + 1)
     assert queue.admit(newcomer) is newcomer
     assert newcomer not in list(queue)
+
+
+@pytest.mark.parametrize("newcomer", [manual(NOW + 9), savepoint(NOW + 9), periodic(NOW + 9)])
+def test_the_new_request_is_refused_when_only_users_requests_are_waiting(newcomer: Request) -> None:
+    waiting = [manual(NOW), manual(NOW + 1)]
+    queue = queue_of(waiting, limit=2)
+    assert queue.admit(newcomer) is newcomer
+    assert list(queue) == waiting
 
 
 @given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=30), st.integers(1, 5))
