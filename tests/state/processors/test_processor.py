@@ -427,6 +427,24 @@ def test_one_element_of_a_large_list_or_map_is_read_and_written_with_its_part_al
     assert fetched[0] in keys_written(pipeline)
 
 
+class Shrinks(Grows):
+    def handleInputRows(self, key, rows, timerValues):
+        for (n,) in list(self.map.keys()):
+            if n >= 5:
+                self.map.removeKey((n,))
+        self.list.clear()
+        return iter([])
+
+
+def test_a_map_that_becomes_small_again_is_one_value_again():
+    pipeline = Pipeline()
+    pipeline.batch(Grows(), [("a", n) for n in range(2000)])
+    pipeline.batch(Shrinks(), [("a", 0)])
+    assert len(pipeline.shards.held) == 1
+    pipeline.batch(Grows(), [("a", -3)])
+    assert len(pipeline.shards.held) == 2
+
+
 # --- time to live -------------------------------------------------------------------------------------------
 
 
@@ -446,8 +464,30 @@ class Expires(Base):
         return iter([])
 
 
+class Forever(Expires):
+    """The same without a time to live."""
+
+    def init(self, handle):
+        self.value = handle.getValueState("value", COUNT)
+        self.list = handle.getListState("list", COUNT)
+        self.map = handle.getMapState("map", COUNT, COUNT)
+
+
 def index(pipeline):
     return [key for _, key in pipeline.shards.held if key.startswith(keyspace.EXPIRY)]
+
+
+def test_a_value_expires_at_its_expiry_and_not_a_moment_before():
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    for now in (1000, 1799, 1800, 2599):
+        pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
+    told = [call for call in CALLS if call != "close"]
+    assert told == [
+        (None, [], []),
+        ((1000,), [(1000,)], [(1000,)]),
+        ((1799,), [(1799,)], [(1799,)]),
+        ((1800,), [(1800,)], [(1800,)]),
+    ]
 
 
 def test_a_value_that_is_updated_often_has_one_entry_in_the_index_and_is_not_removed_while_it_lives():
@@ -461,6 +501,96 @@ def test_a_value_that_is_updated_often_has_one_entry_in_the_index_and_is_not_rem
     assert any(key.startswith(keyspace.value_prefix("list")) for _, key in pipeline.shards.held)
     pipeline.batch(Expires(), [], BatchTimes(11_200 + 900))
     assert pipeline.shards.held == {}
+
+
+def test_the_index_lets_go_of_a_key_that_was_cleared_and_follows_a_change_of_the_time_to_live():
+    class Longer(Expires):
+        def init(self, handle):
+            self.value = handle.getValueState("value", COUNT, 100_000)
+            self.list = handle.getListState("list", COUNT, 100_000)
+            self.map = handle.getMapState("map", COUNT, COUNT, 100_000)
+
+    class Clears(Expires):
+        def handleInputRows(self, key, rows, timerValues):
+            for state in (self.value, self.list, self.map):
+                state.clear()
+            return iter([])
+
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline.batch(Expires(), [("a", 1), ("b", 1)], BatchTimes(1000))
+    pipeline.batch(Clears(), [("a", 1)], BatchTimes(1001))
+    pipeline.batch(Longer(), [("b", 1)], BatchTimes(1002))
+    pipeline.batch(Longer(), [], BatchTimes(5000))
+    codec = KeyCodec(KEY)
+    assert {key[-len(codec.encode(("b",))) :] for _, key in pipeline.shards.held} == {codec.encode(("b",))}
+    pipeline.batch(Longer(), [("b", 1)], BatchTimes(5001))
+    assert CALLS[-2] == ((1002,), [(1002,)], [(1002,)]), (
+        "what was written later lives longer, in one list and map"
+    )
+    pipeline.batch(Longer(), [], BatchTimes(300_000))
+    assert pipeline.shards.held == {}
+
+
+def test_what_never_expires_lives_beside_what_does_in_one_list_and_map():
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline.batch(Forever(), [("a", 1)], BatchTimes(1000))
+    for now in (1100, 1200, 2500):
+        pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
+    pipeline.batch(Expires(), [], BatchTimes(9000))
+    assert index(pipeline) == []
+    left = {key: len(value) for key, value in pipeline.shards.held.items()}
+    assert len(left) == 2
+    pipeline.batch(Expires(), [("a", 1)], BatchTimes(9001))
+    assert CALLS[-2] == (None, [(1000,)], [(1000,)])
+    pipeline.batch(Expires(), [], BatchTimes(99_000))
+    assert {key: len(value) for key, value in pipeline.shards.held.items()} == left
+
+
+class Removes(Expires):
+    def handleInputRows(self, key, rows, timerValues):
+        for (n,) in list(self.map.keys()):
+            if n > 1000:
+                self.map.removeKey((n,))
+        return iter([])
+
+
+def test_a_map_whose_last_entry_was_removed_before_its_time_is_looked_at_again_later():
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline.batch(Forever(), [("a", 1)], BatchTimes(500))
+    for now in (1000, 1700):
+        pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
+    pipeline.batch(Removes(), [("a", 1)], BatchTimes(1710))
+    pipeline.batch(Expires(), [], BatchTimes(1900))
+    pipeline.batch(Expires(), [("a", 1)], BatchTimes(1950))
+    before = max(len(value) for (_, key), value in pipeline.shards.held.items() if key[:4] == b"\xa3map")
+    pipeline.batch(Expires(), [], BatchTimes(5000))
+    after = max(len(value) for (_, key), value in pipeline.shards.held.items() if key[:4] == b"\xa3map")
+    assert after < before
+    assert index(pipeline) == []
+
+
+def test_what_expires_behind_many_elements_that_never_do_is_looked_at_in_its_time(monkeypatch):
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline.batch(Forever(), [("a", 1)], BatchTimes(1000))
+    monkeypatch.setattr(parts, "SEGMENT", 10)
+    for now in (1100, 1200, 1700):
+        pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
+    pipeline.batch(Expires(), [], BatchTimes(2100))
+    assert sum(b"list" in key for key in index(pipeline)) == 1, "its last element lives"
+    pipeline.batch(Expires(), [], BatchTimes(2600))
+    assert index(pipeline) == []
+
+
+def test_what_was_written_with_a_time_to_live_expires_and_goes_when_the_processor_has_none_any_more():
+    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline.batch(Expires(), [("a", 1), ("b", 1)], BatchTimes(1000))
+    pipeline.batch(Forever(), [("b", 1)], BatchTimes(1500))
+    assert CALLS[-2] == ((1000,), [(1000,)], [(1000,)])
+    pipeline.batch(Forever(), [("b", 1)], BatchTimes(10_000))
+    assert CALLS[-2] == ((1500,), [(1500,)], [(1500,)])
+    assert index(pipeline) == []
+    b = KeyCodec(KEY).encode(("b",))
+    assert {key[-len(b) :] for _, key in pipeline.shards.held} == {b}
 
 
 def test_times_in_the_index_are_never_before_the_expiry_and_at_most_an_eighth_late():
