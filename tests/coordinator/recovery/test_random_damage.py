@@ -381,7 +381,7 @@ def start_again(storage: Path, cache: Path, damage: Damage, moments: random.Rand
     return error is not None
 
 
-@pytest.mark.parametrize("number", range(examples(3)))
+@pytest.mark.parametrize("number", range(examples(2)))
 def test_damage_is_named_at_every_start_and_what_was_whole_stays_whole(
     place: tuple[Path, Path], tmp_path: Path, number: int
 ) -> None:
