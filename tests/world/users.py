@@ -115,8 +115,8 @@ class Users:
     def _rescale(self, driver: Driver, query: str, tasks: int, seconds: float) -> None:
         writer: Any = Writer(driver.session, query, tasks)
         cause = RescaledError(query, uid_of(query), tasks)
-        request = driver.supervisor.go_on_with(query, writer, cause, seconds)
-        driver.supervisor.await_outcome(query, request)
+        request = driver.supervisor.replanning.go_on_with(query, writer, cause, seconds)
+        driver.supervisor.replanning.await_outcome(query, request)
         is_done = request.phase is RequestPhase.DONE
         self.world.promises.check(
             not is_done or writer in driver.session.writers,
