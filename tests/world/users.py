@@ -15,7 +15,7 @@ from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
-from chandy.storage.errors import ChandyError, FencedError
+from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
 
 from .driver import Driver
 from .events import WorldEvent
@@ -153,7 +153,13 @@ class Users:
         """Look at whether a checkpoint has all that queries have committed that were stopped."""
         if self.world.promises.announced.get(checkpoint) != driver.generation:
             return
-        manifest = self.world.catalog().read(checkpoint)
+        try:
+            manifest = self.world.catalog().read(checkpoint)
+        except ObjectMissingError:
+            self.world.promises.check(
+                driver is not self.world.driver, f"{checkpoint} is gone, and nobody else leads"
+            )
+            return
         cuts = {query.name: query.batch for query in manifest.queries}
         committed = {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
         self.world.promises.check(
