@@ -21,6 +21,7 @@ from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
 from .adopt.adopter import Successor
 from .adopt.findings import Adoption
+from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -29,11 +30,11 @@ from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .execution.polls import Poll, Polls
 from .graceful_stop import GracefulStop, QueriesAtRest
-from .keyed_operators import KeyedOperators
 from .leadership.heir import Inheritance
 from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .permit import Permit
+from .processing import KeyedProcessors
 from .protocol.events import DrainRequested
 from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
@@ -69,7 +70,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
+class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, StateQuestions, KeepsReplicas):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
