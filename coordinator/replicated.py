@@ -9,6 +9,7 @@ from .config import CheckpointConfig
 from .operators import AddsOperators, name_taken
 from .permit import Permit
 from .sinks.two_phase.contract import TwoPhaseSink
+from .sinks.two_phase.sink_set import sinks_of
 from .wiring.taken_pipeline import TakenPipeline
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class KeepsReplicas(AddsOperators):
                 self._operators.record(operator),
                 self._operators.spec(operator),
                 state=state,
-                to=(to,) if isinstance(to, TwoPhaseSink) else tuple(to),
+                to=sinks_of(to),
                 name=name,
                 format=format,
                 before=before,

@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("coordinator",),
     ("replicated", "upgrade"),
     (
+        "adopting",
         "aggregating",
         "graceful_stop",
         "processing",
@@ -60,6 +61,17 @@ WINGS: dict[str, tuple[str, ...]] = {
         "coordinator.spark.hadoop_files",
         "coordinator.spark.logs.source_log",
     ),
+    "transactional sinks": (
+        "coordinator.sinks.directory_log",
+        "coordinator.sinks.two_phase",
+        "coordinator.wiring.transactional",
+    ),
+    "channels": (
+        "coordinator.channels.links",
+        "coordinator.channels.logs",
+        "coordinator.channels.observer",
+        "coordinator.channels.state",
+    ),
     "processors": (
         "coordinator.processing",
         "state.operators.arrow_expiry",
@@ -83,6 +95,7 @@ WINGS: dict[str, tuple[str, ...]] = {
     "page and metrics": ("coordinator.monitor",),
     "adopt": (
         "coordinator.adopt",
+        "coordinator.adopting",
         "coordinator.spark.plain_checkpoint",
         "state.processors.adopted_state",
     ),
@@ -101,18 +114,25 @@ WINGS: dict[str, tuple[str, ...]] = {
 """Packages and modules that could be left out; of two names that a module begins with, the longer one counts. All
 others are the core: barriers, the protocol, execution, recovery, restore, leadership, hosts, keyed state, storage."""
 MEET: dict[tuple[str, str], str] = {
-    ("coordinator.coordinator", "adopt"): "adoption() and start(adopt=...)",
+    ("coordinator.coordinator", "adopt"): "adoption()",
     ("coordinator.coordinator", "aggregates"): "aggregate(), aggregate_batches()",
     ("coordinator.coordinator", "connectors"): "it says which sources are known",
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "processors"): "transform_with_state() and the like",
     ("coordinator.coordinator", "replicas"): "replicate(), and their end",
+    ("coordinator.coordinator", "transactional sinks"): "start(sink=...)",
     ("coordinator.coordinator", "upgrade"): "it runs given batches where that was asked for",
     ("coordinator.lookup", "state as tables"): "get() and largest_keys()",
     ("coordinator.query_starter", "aggregates"): "what aggregate_batches returned is computed batch by batch",
     ("coordinator.state_questions", "state as tables"): "largest_keys()",
     ("coordinator.wiring.assembly", "adopt"): "it makes the parts of a coordinator",
+    ("coordinator.wiring.assembly", "channels"): "the same",
     ("storage.backends.open", "stores"): "fsspec has the schemes that no entry point names",
+    ("channels", "transactional sinks"): "the log of a directory says what is published",
+    ("connectors", "transactional sinks"): "they are the targets",
+    ("replicas", "transactional sinks"): "they write the copy",
+    ("test kits", "transactional sinks"): "they try them",
+    ("upgrade", "transactional sinks"): "those of a shadow write nowhere",
     ("adopt", "processors"): "the state of a processor is taken over",
     ("aggregates", "processors"): "aggregates are an Arrow processor",
     ("command line", "adopt"): "a command for each",

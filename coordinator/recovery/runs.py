@@ -17,7 +17,7 @@ from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, enco
 from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
-from ..channels.observer import Channels
+from ..channels.contract import Channels
 from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
 from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
@@ -206,15 +206,15 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels | None = None, *, record_batches: bool = False) -> None:
+    def __init__(self, channels: Channels, *, record_batches: bool = False) -> None:
         """Make it without runs.
 
         Args:
-            channels: those between the queries.
+            channels: what is between the queries.
             record_batches: whether checkpoints get records of batches.
         """
         self._record_batches = record_batches
-        self._channels = channels or Channels()
+        self._channels = channels
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
 

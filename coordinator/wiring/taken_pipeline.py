@@ -34,7 +34,6 @@ from ..permit import Permit, Permits
 from ..recovery.runs import Runs
 from ..restore import restore_point
 from ..restore.restore_point import RestorePoint
-from ..sinks.two_phase.contract import Fence
 
 log = logger(__name__)
 
@@ -102,10 +101,6 @@ class TakenPipeline:
     def base(self) -> CheckpointId | None:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
-
-    def fence(self, query: str) -> Fence:
-        """Return who publishes the output of a query."""
-        return Fence(self.name, query, "", self.catalog.store.uri, self.generation.generation)
 
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""

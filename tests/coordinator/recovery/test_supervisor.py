@@ -17,6 +17,7 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
     JavaEndedError,
@@ -216,7 +217,7 @@ class Setup:
         self.point = restore_point.choose(self.catalog, "latest")
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
-        self.runs = Runs()
+        self.runs = Runs(Channels())
         self.told: list[PipelineEvent] = []
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []
