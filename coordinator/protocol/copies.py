@@ -187,7 +187,7 @@ class Copies:
             one.enter(CopyPhase.READY)
         return one
 
-    def taken(self, report: CopyReport) -> ShardCopy | None:
+    def handed_over(self, report: CopyReport) -> ShardCopy | None:
         """Return what has ended with its target as the owner; None if it was given up before."""
         one = self._reported(report, CopyPhase.HANDING_OVER)
         if one is None or report.term != one.term:

@@ -72,7 +72,7 @@ HOST_BUGS: Final = (
         "a host keeps a shard that was set aside, in whatever term",
         0,
         ShardTable,
-        "settle",
+        "keep_or_delete",
         "is_own = shard.term == term",
         "is_own = True",
     ),

@@ -179,7 +179,7 @@ class FilesSink(StagedSink):
                         newest = log.create(newest.with_position(fence.writer, own), (), clock())
                     except ObjectExistsError:
                         continue
-                log.settle()
+                log.ensure_two_compact_entries()
                 return _Committer(self, log, fence, newest, own, clock)
         raise self.busy()
 
