@@ -244,7 +244,6 @@ def with_aggregates(
 
     Args:
         operators: those of the pipeline.
-        stream: the stream.
         columns, combine: as for ``CheckpointCoordinator.aggregate``.
         lifetime: how long a key lives.
         windows: the windows of event time; a key is one of them with the key columns of the stream.
@@ -275,7 +274,6 @@ def with_batch_aggregates(
 
     Args:
         operators: those of the pipeline.
-        stream: the stream.
         columns, combine: as for ``CheckpointCoordinator.aggregate_batches``.
         lifetime, windows: as for ``with_aggregates``.
 
@@ -359,7 +357,6 @@ def aggregating(
     """Return what running aggregates of a stream are made of.
 
     Args:
-        stream: the stream.
         columns: the input column and the function, by name of the output column.
         lifetime: how long a key lives.
         windows: the windows of event time; a key is one of them with the key columns of the stream.

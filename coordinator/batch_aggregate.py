@@ -124,7 +124,6 @@ class BatchAggregate:
 
         Args:
             rows: the streaming DataFrame with the key columns and the inputs of the aggregates.
-            operator: the operator.
             functions: what is done with its output.
         """
         self._rows = rows

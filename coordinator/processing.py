@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Processing:
     """What a ``StatefulProcessor`` does with a stream, as ``CheckpointCoordinator.transform_with_state`` is told."""
 
@@ -93,13 +93,7 @@ class KeyedProcessors(AddsOperators):
             df=df, key=key, uid=uid, shards=shards, parallelism=parallelism, on_error=on_error
         )
         given = Processing(
-            style=StyleName.ROWS,
-            processor=processor,
-            output=output,
-            time_mode=time_mode,
-            output_mode=output_mode,
-            initial_state=initial_state,
-            event_time_column=event_time_column,
+            StyleName.ROWS, processor, output, time_mode, output_mode, initial_state, event_time_column
         )
         with self._growing():
             return with_processor(self._operators, stream, given)
@@ -133,13 +127,7 @@ class KeyedProcessors(AddsOperators):
             df=df, key=key, uid=uid, shards=shards, parallelism=parallelism, on_error=on_error
         )
         given = Processing(
-            style=StyleName.PANDAS,
-            processor=processor,
-            output=output,
-            time_mode=time_mode,
-            output_mode=output_mode,
-            initial_state=initial_state,
-            event_time_column=event_time_column,
+            StyleName.PANDAS, processor, output, time_mode, output_mode, initial_state, event_time_column
         )
         with self._growing():
             return with_processor(self._operators, stream, given)
@@ -211,7 +199,6 @@ def with_arrow_processor(
 
     Args:
         operators: those of the pipeline.
-        stream: the stream.
         processor, output: as for ``CheckpointCoordinator.transform_with_arrow``.
 
     Raises:

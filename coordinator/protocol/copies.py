@@ -80,7 +80,6 @@ class ShardCopy:
         """Go to the next phase.
 
         Args:
-            phase: the phase.
             deadline: when it is given up in this phase; None: never.
 
         Raises:

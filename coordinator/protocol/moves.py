@@ -136,7 +136,6 @@ class Moves(Copies):
         """Hand shards over: the query's newest batch has committed, and none has begun after it.
 
         Args:
-            query: the query.
             is_awaited: whether a pending checkpoint waits for a shard.
             until: when the moves are given up.
         """

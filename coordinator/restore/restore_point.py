@@ -254,7 +254,6 @@ def check_operator(
 
     Args:
         point: what is restored.
-        operator: the operator.
         dropped: the states that it deletes.
 
     Raises:

@@ -213,7 +213,6 @@ class GivenSink(Sink):
         """Make a writer call this sink with each batch, and check that the targets take its rows.
 
         Args:
-            writer: the writer.
             table: the table that the query is to write; there must be none.
             rows: has the schema of what the sink takes.
             made_of: returns what the sink takes of a batch; None: the batch itself.

@@ -242,7 +242,6 @@ def _wired(
 
     Args:
         ground: what it is made on.
-        pipeline: the pipeline.
         runs, channels: as yet without queries.
         operators: of the plans that there are.
         storage: as for ``assemble``.

@@ -130,7 +130,6 @@ class ShardBatches(Generic[T]):
         """Stage what the owner of the shard, whose standby this is, has staged. Its batches begin here with it.
 
         Args:
-            batch: the batch.
             position: the last batch that was part of the owner's state.
             changes: what an attempt at the batch has changed.
 

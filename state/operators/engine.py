@@ -135,7 +135,6 @@ def run(
     """Run an operator over a task's rows: yield its output as it comes, and apply all changes at the very end.
 
     Args:
-        operator: the operator.
         context: where it runs.
         batches: the task's rows, with the shard of each.
         codec: of the operator's key columns.

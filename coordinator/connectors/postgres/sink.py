@@ -307,7 +307,6 @@ class PostgresCommitter(Committer):
         Args:
             sink: what it publishes for.
             session: its connection.
-            table: the table.
             fence: who publishes.
             recorded: the newest epoch in the writer's record.
             target: the table that this is recorded for; None: a version that did not record it has written it.
