@@ -13,7 +13,7 @@ from ..state.operators import shard_ranges
 from ..state.operators.partitioning import default_tasks
 from ..storage import runtime
 from ..storage.logs import logger
-from .batch_aggregate import BatchAggregate, BatchWriter
+from .batch_rows import BatchRows, BatchRowsWriter
 from .channels.contract import Channels
 from .config import CheckpointConfig
 from .errors import ArgumentError, RescaledError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    Writer = DataStreamWriter | BatchWriter
+    Writer = DataStreamWriter | BatchRowsWriter
 
 log = logger(__name__)
 
@@ -71,7 +71,7 @@ class _Plan:
     writer: DataStreamWriter
     rows: DataFrame
     """Has the schema of what is written."""
-    batches: BatchAggregate | None
+    batches: BatchRows | None
     """What computes the rows of each batch; None: the query's own plan."""
 
     @classmethod
@@ -82,10 +82,10 @@ class _Plan:
             ArgumentError: it is no writer.
             WriterError: it is that of aggregates of batches, and they cannot be written so.
         """
-        if isinstance(given, BatchWriter):
+        if isinstance(given, BatchRowsWriter):
             has_sink = request.sink is not None
             writer = given.writer(has_sink=has_sink, table=request.table, adopt=request.adopt)
-            return cls(writer, given.aggregate.sample, given.aggregate)
+            return cls(writer, given.rows.sample, given.rows)
         plan.check_writer(given)
         return cls(given, given._df, None)
 
@@ -94,7 +94,6 @@ class _Plan:
         found = plan.facts(self.writer, table=table)
         if self.batches is None:
             return found
-        # Their operator is not in the plan of the stream, all of which it reads.
         uid, sources = self.batches.uid, tuple(range(len(found.sources)))
         return attrs.evolve(found, operators=(*found.operators, uid), inputs={**found.inputs, uid: sources})
 

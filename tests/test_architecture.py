@@ -33,8 +33,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("savepoints",),
-    ("adopt", "batch_aggregate", "operator_arguments"),
+    ("batch_aggregate", "savepoints"),
+    ("adopt", "operator_arguments"),
     ("monitor",),
     ("observer",),
     ("recovery",),
@@ -47,7 +47,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark",),
     ("listening", "permit", "switch_orders"),
     ("fields", "verdicts"),
-    ("assigned_shard", "checkpoint", "durations", "extras", "replica_status", "state_progress", "verdict"),
+    (
+        "assigned_shard",
+        "batch_rows",
+        "checkpoint",
+        "durations",
+        "extras",
+        "replica_status",
+        "state_progress",
+        "verdict",
+    ),
     ("error_texts", "errors"),
     ("protocol", "version"),
 )
@@ -88,7 +97,9 @@ WINGS: dict[str, tuple[str, ...]] = {
     ),
     "state as tables": (
         "coordinator.differences",
+        "coordinator.lookup",
         "coordinator.spark.source_offsets",
+        "coordinator.state_questions",
         "state.reader",
         "state.writer",
     ),
@@ -120,13 +131,12 @@ MEET: dict[tuple[str, str], str] = {
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "processors"): "transform_with_state() and the like",
     ("coordinator.coordinator", "replicas"): "replicate(), and their end",
+    ("coordinator.coordinator", "state as tables"): "get(), largest() and the like",
     ("coordinator.coordinator", "transactional sinks"): "start(sink=...)",
     ("coordinator.coordinator", "upgrade"): "it runs given batches where that was asked for",
-    ("coordinator.lookup", "state as tables"): "get() and largest_keys()",
-    ("coordinator.query_starter", "aggregates"): "what aggregate_batches returned is computed batch by batch",
-    ("coordinator.state_questions", "state as tables"): "largest_keys()",
     ("coordinator.wiring.assembly", "adopt"): "it makes the parts of a coordinator",
     ("coordinator.wiring.assembly", "channels"): "the same",
+    ("coordinator.wiring.assembly", "state as tables"): "the same",
     ("storage.backends.open", "stores"): "fsspec has the schemes that no entry point names",
     ("channels", "transactional sinks"): "the log of a directory says what is published",
     ("connectors", "transactional sinks"): "they are the targets",
@@ -152,7 +162,6 @@ MEET: dict[tuple[str, str], str] = {
     ("test kits", "processors"): "the tester runs them",
     ("test kits", "state as tables"): "the tester shows a state",
     ("test kits", "upgrade"): "the tester runs recorded batches again",
-    ("upgrade", "aggregates"): "what aggregate_batches returned may write by itself",
     ("upgrade", "replicas"): "it stands in for one that is not written",
     ("upgrade", "state as tables"): "the state of two versions is compared",
 }
@@ -393,6 +402,14 @@ def test_the_core_and_the_wings_meet_where_the_table_says_and_nowhere_else() -> 
     unknown = [says for meeting, says in meetings.items() if meeting not in MEET]
     assert not unknown, "\n".join(unknown)
     assert sorted(MEET.keys() - meetings.keys()) == []
+
+
+def test_the_core_meets_wings_where_it_is_put_together_and_nowhere_else() -> None:
+    assert {where for where, _ in MEET} - WINGS.keys() == {
+        "coordinator.coordinator",
+        "coordinator.wiring.assembly",
+        "storage.backends.open",
+    }
 
 
 def test_every_wing_is_there() -> None:

@@ -25,7 +25,7 @@ from ...storage.errors import ChandyError, StoreFailedError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..batch_aggregate import BatchWriter
+from ..batch_rows import BatchRowsWriter
 from ..config import CheckpointConfig
 from ..errors import GivenBatchError, WriterError
 from ..execution.executor import CheckpointExecutor
@@ -180,7 +180,7 @@ class Rerun:
             )
         made = request.writer if request.build is None else request.build()
         assert made is not None, "there is a writer or a function that returns one"
-        if isinstance(made, BatchWriter) or _writes_by_itself(made):
+        if isinstance(made, BatchRowsWriter) or _writes_by_itself(made):
             if not self._may_write:
                 raise _writes(request.name)
             return attrs.evolve(request, adopt=None, writer=made, build=None)
