@@ -1,4 +1,4 @@
-"""A query whose rows are computed within each of its batches, for whoever starts it."""
+"""A query whose rows are computed within each of its batches, for anyone who starts it."""
 
 from __future__ import annotations
 

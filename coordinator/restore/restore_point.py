@@ -267,7 +267,7 @@ def check_operator(
             f"operator {operator.uid!r} does not fit the checkpoint",
             f"{len(was.shards)} shards",
             f"{len(operator.shards)}",
-            f"use shards={len(was.shards)}, and change the parallelism instead; or write the state anew by a "
+            f"use shards={len(was.shards)}, and change the parallelism instead; or rewrite the state by a "
             "SavepointWriter, with other shards",
         )
     if not same_key(was.key_schema, operator.key_schema):

@@ -154,7 +154,7 @@ class PipelineTakeover:
     permit: Permit
     runs: Runs
     within: FenceProof | None
-    """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
+    """The proof of the pipeline that this one is a part of: a driver that has lost that one takes over nothing. None:
     it is part of no other."""
 
     def inherit(self, inherited: Inheritance, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:

@@ -192,7 +192,7 @@ class ShardBatches(Generic[T]):
         if staged.changes is not None:
             self._apply(staged.batch, staged.changes)
         self.staged = None
-        # Last: whoever sees the new position without the lock sees all of the new state.
+        # Last: anyone who sees the new position without the lock sees all of the new state.
         self.position = staged.batch
 
     def _check_applied(self, upto: BatchId) -> None:

@@ -309,7 +309,7 @@ class Catalog:
 
         Args:
             manifest: of the checkpoint.
-            once: ask the store once alone. Whoever asks again must say so to ``discard``.
+            once: ask the store once alone. Anyone who asks again must say so to ``discard``.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.

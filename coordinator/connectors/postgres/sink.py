@@ -412,7 +412,7 @@ class PostgresCommitter(Committer):
         if found != self._identity:
             raise TargetUnavailableError(
                 self._session.where,
-                f"table {self._table.sql}, or that of positions, was made anew or exchanged",
+                f"table {self._table.sql}, or that of positions, was recreated or exchanged",
                 is_understood=True,
             )
         return writer
