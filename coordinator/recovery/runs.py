@@ -206,15 +206,15 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels, *, record_batches: bool = False) -> None:
+    def __init__(self, channels: Channels | None = None, *, record_batches: bool = False) -> None:
         """Make it without runs.
 
         Args:
-            channels: what is between the queries.
+            channels: what is between the queries; None: nothing.
             record_batches: whether checkpoints get records of batches.
         """
         self._record_batches = record_batches
-        self._channels = channels
+        self._channels = channels or Channels()
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
 

@@ -21,7 +21,6 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
@@ -139,7 +138,7 @@ class Life:
             boot="",
             leftovers=LeftoverRuns(),
         )
-        self.runs = Runs(Channels())
+        self.runs = Runs()
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         self.supervisor = Supervisor(

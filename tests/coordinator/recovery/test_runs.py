@@ -9,7 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.errors import SinkTakenError, WorkingDirectoryLostError
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import runs as module
@@ -39,7 +38,7 @@ class Query:
             SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
         )
         definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
-        self.runs = Runs(Channels(), record_batches=record_batches)
+        self.runs = Runs(record_batches=record_batches)
         self.runs.put(Run(1, definition, self.directory, "x"))
 
     def records(self, cut: int) -> BatchRecords:

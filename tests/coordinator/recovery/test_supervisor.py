@@ -17,7 +17,6 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
     JavaEndedError,
@@ -217,7 +216,7 @@ class Setup:
         self.point = restore_point.choose(self.catalog, "latest")
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
-        self.runs = Runs(Channels())
+        self.runs = Runs()
         self.told: list[PipelineEvent] = []
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from chandy import Permit
-from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.state_changes import StateChangesSource
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
@@ -89,7 +88,7 @@ def test_a_pipeline_within_one_that_was_taken_over_is_not_taken_over(of_b: OfB) 
         lambda: 0.0,
         Process.of(os.getpid()),
         Permit(),
-        Runs(Channels()),
+        Runs(),
         of_b.a,
     )
     with ExitStack() as made, pytest.raises(FencedError):
