@@ -10,7 +10,8 @@ import attrs
 
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
-from ..storage.errors import ChandyError, RefusedError
+from ..storage.errors import ChandyError as ChandyError
+from ..storage.errors import RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
@@ -19,44 +20,6 @@ from .protocol.errors import PipelineStateLostError as PipelineStateLostError
 from .protocol.errors import RescaledError as RescaledError
 from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
-
-__all__ = [
-    "AdoptionError",
-    "ArgumentError",
-    "BatchSkippedError",
-    "ChandyError",
-    "CheckpointError",
-    "CheckpointStateError",
-    "ConfigError",
-    "CoordinatorStoppedError",
-    "DrainError",
-    "GivenBatchError",
-    "IncompleteDirectoryError",
-    "JavaEndedError",
-    "NotRescaledError",
-    "NotSwitchedError",
-    "PipelineFailedError",
-    "PipelineNameError",
-    "PipelineStateLostError",
-    "PredecessorRunsError",
-    "ProcessorFailedError",
-    "QueryFailedError",
-    "QueryNotRunningError",
-    "ReplicaError",
-    "RescaledError",
-    "RestoreError",
-    "SessionEndedError",
-    "SessionStoppedError",
-    "SetupError",
-    "SinkTakenError",
-    "StaleQueryError",
-    "StateLostError",
-    "StateUnreachableError",
-    "WorkingDirectoryError",
-    "WorkingDirectoryLostError",
-    "WriterError",
-]
-
 
 # --- what a user asks for and cannot have -------------------------------------------------------------------
 

@@ -79,7 +79,6 @@ class Surroundings(Protocol):
         Args:
             lane: which lane.
             root: URI of the store whose lane it is, if each store has one.
-            job: the job.
         """
         ...
 

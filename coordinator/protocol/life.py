@@ -116,7 +116,6 @@ class Life:
         """Return the life in another phase.
 
         Args:
-            phase: the phase.
             changes: other attributes, by name.
 
         Raises:

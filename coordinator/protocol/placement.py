@@ -12,7 +12,7 @@ import attrs
 
 from ...state.errors import ShardMovingError
 from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, HostHello
-from ...state.rpc.orders import Settle
+from ...state.rpc.orders import ConfirmOwner
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import CheckpointId
@@ -23,7 +23,7 @@ from .failover import Failover
 from .instructions import Instruction, ReplaceHost, Send, StandbysInSync
 from .limits import ProtocolLimits
 from .membership import Membership
-from .moves import Moves, settled
+from .moves import Moves, confirmed_owner
 from .query_state import Queries, QueryState, StoredCheckpoint
 from .reopenings import AWAIT_HOST_SECONDS, Reopenings
 from .retained import RetainedCheckpoints
@@ -363,7 +363,7 @@ class Placement:
                 if self.moves.opened(report) is None and self.standbys.opened(report) is not None:
                     self._out.extend(self._all_in_sync())
             case CopyStep.TAKEN:
-                self._taken(report)
+                self._handed_over(report)
             case CopyStep.FAILED:
                 self._end_moves(lambda move: (move.id, move.target) == (report.copy_id, report.host))
                 if self._end_standbys(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
@@ -384,17 +384,17 @@ class Placement:
         if in_sync == owned:
             yield StandbysInSync(owned)
 
-    def _taken(self, report: CopyReport) -> None:
-        if (move := self.moves.taken(report)) is not None:
+    def _handed_over(self, report: CopyReport) -> None:
+        if (move := self.moves.handed_over(report)) is not None:
             query = self.queries[move.query]
             query.assignment.hand_over(move.shard, move.target, move.term)
-            self._out.extend(settled(move, query, move.target))
+            self._out.extend(confirmed_owner(move, query, move.target))
             # It was the standby of the owner before.
             self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
-        elif (one := self.standbys.taken(report)) is not None:
+        elif (one := self.standbys.handed_over(report)) is not None:
             self.promoted += 1
             self._own(one)
-        elif (one := self.reopenings.taken(report)) is not None:
+        elif (one := self.reopenings.handed_over(report)) is not None:
             self.reopened += 1
             self._own(one)
 
@@ -402,7 +402,7 @@ class Placement:
         """Have the new host of a lost shard own it."""
         query = self.queries[one.query]
         query.assignment.hand_over(one.shard, one.target, one.term)
-        self._out.append(Send(one.target, Settle(query.query_id, one.shard, one.target, one.term)))
+        self._out.append(Send(one.target, ConfirmOwner(query.query_id, one.shard, one.target, one.term)))
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that an owner goes on without its standby.

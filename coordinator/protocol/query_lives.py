@@ -69,7 +69,6 @@ class QueryLives:
         """Take in that a run begins under Spark.
 
         Args:
-            query: the query.
             setback: why the pipeline goes back; None: it does not.
         """
         life = self.of(query)

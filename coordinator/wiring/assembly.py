@@ -28,7 +28,8 @@ from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
-from ..channels.observer import Channels
+from ..channels.contract import Channels
+from ..channels.observer import ObservedChannels
 from ..checkpoint import Checkpoint
 from ..config import CheckpointConfig, tuned
 from ..durations import Duration, seconds
@@ -150,7 +151,7 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -206,7 +207,7 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
     with parts:
         take_over = PipelineTakeover(
             name,
@@ -242,7 +243,6 @@ def _wired(
 
     Args:
         ground: what it is made on.
-        pipeline: the pipeline.
         runs, channels: as yet without queries.
         operators: of the plans that there are.
         storage: as for ``assemble``.

@@ -205,7 +205,7 @@ def test_an_output_that_is_behind_or_gone_is_told_of(storage: str, output: Path,
     assert "not on this machine now" in notes_of(storage, tmp_path / "2")
 
 
-# --- queries that begin anew --------------------------------------------------------------------------------
+# --- queries that start over --------------------------------------------------------------------------------
 
 
 def test_a_query_of_chandys_operators_begins_anew_and_reads_on(

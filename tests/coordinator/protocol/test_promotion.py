@@ -16,7 +16,7 @@ from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError, ShardMovingError
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, DropStandby
-from chandy.state.rpc.orders import EndStandby, OpenAhead, Promote, Settle, SnapshotOrder, StopHost
+from chandy.state.rpc.orders import ConfirmOwner, EndStandby, OpenAhead, Promote, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
 from .bench import Bench, hello_on
@@ -126,7 +126,7 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
     with pytest.raises(ShardMovingError):
         bench.claim("b", "up", (0,))
     taken(bench)
-    assert bench.orders(Settle)[-1] == ("b", Settle("up-id", SHARD, "b", 2))
+    assert bench.orders(ConfirmOwner)[-1] == ("b", ConfirmOwner("up-id", SHARD, "b", 2))
     assert (bench.machine.placement.promoted, bench.machine.placement.reopened) == (1, 0)
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})

@@ -12,7 +12,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS
 from chandy.state.errors import HostDismissedError, ShardMovingError
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, HostHello
-from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, SnapshotOrder, StopHost
+from chandy.state.rpc.orders import ConfirmOwner, EndStandby, Promote, Reopen, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
 from ..life_events import going_back
@@ -82,7 +82,7 @@ def test_the_next_host_on_the_machine_opens_the_shard_and_the_query_goes_on() ->
     assert made.machine.placement.reopened == 0
     taken(made)
     assert (made.machine.placement.reopened, made.machine.placement.promoted) == (1, 0)
-    assert made.orders(Settle)[-1] == ("a2", Settle("up-id", SHARD, "a2", 2))
+    assert made.orders(ConfirmOwner)[-1] == ("a2", ConfirmOwner("up-id", SHARD, "a2", 2))
     assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("a2", "up-id", "up-op", (0,), {0: 2})
     assert made.answer(claim).kept == (0,)
