@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .config import CheckpointConfig
-from .operators import Operators, name_taken
+from .operators import AddsOperators, name_taken
 from .permit import Permit
 from .protocol.acts import ActKind
 from .sinks.two_phase.contract import TwoPhaseSink
+from .sinks.two_phase.sink_set import sinks_of
 from .spark.session import inherited
 from .user_acts import UserActs, Wanted
 from .wiring.taken_pipeline import TakenPipeline
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .replication.replica import Replica
 
 
-class KeepsReplicas(ABC):
+class KeepsReplicas(AddsOperators):
     """What a coordinator keeps copies of its state with."""
 
     _spark: SparkSession
@@ -33,7 +34,6 @@ class KeepsReplicas(ABC):
     _config: CheckpointConfig
     _permit: Permit
     _taken: TakenPipeline
-    _operators: Operators
     _replicas: dict[str, Replica]
     _rerun: Any
     _acts: UserActs
@@ -45,10 +45,6 @@ class KeepsReplicas(ABC):
     @abstractmethod
     def _refusing(self) -> AbstractContextManager[None]:
         """Tell of what a running pipeline refuses inside of the ``with``."""
-
-    @abstractmethod
-    def _growing(self) -> AbstractContextManager[None]:
-        """Let one thread at a time add something to the pipeline, while the pipeline runs."""
 
     def replicate(
         self,
@@ -111,16 +107,13 @@ class KeepsReplicas(ABC):
                     self._acts,
                 )
                 with self._growing():
-                    record, aggregates = (
-                        self._operators.record(operator),
-                        self._operators.aggregates(operator),
-                    )
+                    record, spec = self._operators.record(operator), self._operators.spec(operator)
                 self._replicas[name] = start.replica(
                     record,
-                    aggregates,
+                    spec,
                     wanted,
                     state=state,
-                    to=(to,) if isinstance(to, TwoPhaseSink) else tuple(to),
+                    to=sinks_of(to),
                     name=name,
                     format=format,
                     before=before,

@@ -18,7 +18,6 @@ class ExecutorLosses:
     """Notices executors that are gone, look by look. Spark gives no other one the id of an executor.
 
     Args:
-        protocol: the protocol.
         executors: returns Spark's ids of the executors that are there.
     """
 

@@ -15,7 +15,7 @@ import attrs
 
 from ...storage.errors import FencedError
 from .errors import NotCarriedOutError
-from .life import Life, ToldLife
+from .life import Life
 from .user_requests import RequestPhase, UserRequest
 
 
@@ -79,7 +79,8 @@ class Act:
 class Acts:
     """The acts of a pipeline."""
 
-    told: ToldLife
+    life: Life = attrs.field(factory=Life, init=False)
+    """The pipeline's."""
     _open: list[Act] = attrs.field(factory=list, init=False)
     """Those that are not over, or are still carried out, in the order in which they were asked for."""
     _asked: int = attrs.field(default=0, init=False)
@@ -119,12 +120,13 @@ class Acts:
 
     def lives(self, life: Life) -> None:
         """End what the pipeline's life ends."""
+        self.life = life
         for ending in _endings_in(life):
             self._end(ending)
 
     def _refusal(self, act: Act) -> Exception | None:
         is_stopped = self._has_stopped or any(one.kind is ActKind.STOP for one in self._open)
-        endings = [*_endings_in(self.told.life), *([Ending.STOP] if is_stopped else [])]
+        endings = [*_endings_in(self.life), *([Ending.STOP] if is_stopped else [])]
         for ending in endings:
             if ending in ENDS[act.kind]:
                 return self._error(act, ending)
@@ -141,7 +143,7 @@ class Acts:
     def _error(self, act: Act, ending: Ending) -> Exception:
         if ending is Ending.STOP:
             return _not_carried_out(act, "a pipeline that runs", "one that its user stops")
-        error = self.told.life.error
+        error = self.life.error
         assert error is not None, "a pipeline fails by an error"
         if isinstance(error, FencedError):
             return error

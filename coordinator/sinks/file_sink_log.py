@@ -27,7 +27,7 @@ LOG = "_spark_metadata"
 ASIDE = "_chandy_set_aside"
 """Folder in the output directory for data files of batches that a restore undid. Like the log's, its name
 begins with an underscore, so that readers of the directory pass over it. Its files come back when a later
-restore needs them; whoever is sure that none will may delete them."""
+restore needs them; anyone who is sure that none will may delete them."""
 
 _UNDONE = "log"
 

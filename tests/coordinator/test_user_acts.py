@@ -9,9 +9,8 @@ import pytest
 from chandy.coordinator.errors import PipelineFailedError
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.protocol.acts import ActKind
+from chandy.coordinator.protocol.decisions import FatalError
 from chandy.coordinator.protocol.errors import NotCarriedOutError
-from chandy.coordinator.protocol.events import LifeChanged
-from chandy.coordinator.protocol.life import Life
 from chandy.coordinator.user_acts import UserActs, Wanted
 from chandy.storage.errors import FencedError
 
@@ -82,7 +81,7 @@ def test_a_stop_answers_whoever_waits_and_begins_once_nothing_is_carried_out(act
 def test_a_fence_answers_whoever_waits(acts: UserActs) -> None:
     slow = Slow()
     user, found = asked(acts, ActKind.DROP, slow)
-    acts.protocol.handle(LifeChanged(Life().started().failing(FencedError("s", 1, 2, "another"))))
+    acts.protocol.handle(FatalError(FencedError("s", 1, 2, "another")))
     user.join(DEADLINE)
     slow.over.set()
     assert isinstance(found[0], FencedError)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.graceful_stop import GracefulStop, end_growth
 from chandy.coordinator.protocol import events as on
@@ -24,6 +25,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import FencedError, StoreFailedError
+from tests.builders import failover
 
 from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
@@ -130,6 +132,7 @@ class Driver:
             next_id=started.next_id,
             completed=completed,
             base=point.manifest.id if point and not point.is_savepoint else None,
+            failover=failover(),
         )
         self.state = self.new_machine()
         world.promises.counted.update(manifest.id for manifest in self.catalog.completed())
@@ -141,9 +144,10 @@ class Driver:
         self.changing, self.closed = runtime.rlock(), runtime.flag()
         self.session = Session(world.scheduler, self.usable_hosts, world.promises)
         self.runs = WatchedRuns(self)
-        self.supervisor = supervisor_of(self, point)
+        protocol = LockedProtocol(self.state, self.clock)
+        self.supervisor = supervisor_of(self, protocol, point)
         self.executor = CheckpointExecutor(
-            self.state,
+            protocol,
             catalog=self.catalog,
             store=store,
             open_store=world.open,

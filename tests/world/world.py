@@ -290,9 +290,6 @@ class World:
         scheduler.spawn(leader.process, ask, "user")
         scheduler.run(lambda: bool(ended) and asked[0].done(), steps=10**9, seconds=BOUND)
         checkpoint, savepoint = asked[0].exception(), ended[0]
-        # A table in memory with the records of an earlier one has its bytes, too, and that one may be deleted just now.
-        if any("there is no object" in str(error) for error in (checkpoint, savepoint)):
-            return
         # A stop may come before the batch of a cut has committed or the checkpoint has completed, or a newer one may
         # complete first.
         if savepoint is not None or (

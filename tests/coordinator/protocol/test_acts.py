@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chandy.coordinator.errors import PipelineFailedError
 from chandy.coordinator.protocol.acts import ENDS, Act, ActKind, Acts, Ending
 from chandy.coordinator.protocol.errors import NotCarriedOutError, RequestPhaseError
-from chandy.coordinator.protocol.life import Life, ToldLife
+from chandy.coordinator.protocol.life import Life
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.storage.errors import FencedError
 
@@ -34,8 +34,7 @@ class Pipeline:
     """Acts, what was asked, and what must hold."""
 
     def __init__(self) -> None:
-        self.told = ToldLife(LIVES[None])
-        self.acts = Acts(self.told)
+        self.acts = Acts()
         self.asked: list[Act] = []
         self.has_stopped = False
 
@@ -49,7 +48,7 @@ class Pipeline:
         is_stopped = self.has_stopped or any(
             act.kind is ActKind.STOP and not act.request.is_over for act in self.asked
         )
-        found = {ending for ending, life in LIVES.items() if ending and life == self.told.life}
+        found = {ending for ending, life in LIVES.items() if ending and life == self.acts.life}
         return found | ({Ending.STOP} if is_stopped else set())
 
     def ask(self, kind: ActKind, name: str) -> Act:
@@ -68,9 +67,8 @@ class Pipeline:
         self.has_stopped |= act.kind is ActKind.STOP and error is None
 
     def live(self, ending: Ending | None) -> None:
-        if not self.told.life.is_over:
-            self.told.life = LIVES[ending]
-            self.acts.lives(self.told.life)
+        if not self.acts.life.is_over:
+            self.acts.lives(LIVES[ending])
 
     def look(self) -> None:
         stops = [act for act in self.at_it if act.kind is ActKind.STOP]
