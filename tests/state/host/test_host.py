@@ -21,7 +21,6 @@ from chandy.state.errors import (
     CannotGoBackError,
     RemoteError,
     ShardMissingError,
-    ShardRefusedError,
     StateAccessError,
 )
 from chandy.state.format.arrow import BYTES
@@ -65,8 +64,6 @@ def test_a_batch_is_seen_by_the_next_one_and_not_by_itself(coordinator: Any) -> 
     assert [claim.shards for claim in coordinator.claims] == [(0, 1)]
 
 
-
-
 def test_two_attempts_at_once_do_not_disturb_each_other(coordinator: Any) -> None:
     client = coordinator.connect()
     coordinator.run(client, 0, {A: b"0", C: b"0"})
@@ -75,8 +72,6 @@ def test_two_attempts_at_once_do_not_disturb_each_other(coordinator: Any) -> Non
     assert coordinator.fetch(second, [1, 1], [A, C]) == [b"0", b"0"]
     coordinator.apply(second, [1], [C], [b"second"])
     assert coordinator.read(client, 2, [A, C]) == {A: b"0", C: b"second"}
-
-
 
 
 def test_what_was_sent_but_not_committed_is_nothing(coordinator: Any) -> None:
