@@ -126,11 +126,11 @@ def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Roll
             _undo(aside, log / name, proof)
             _write(log / name, content, proof)
     # Newest first: what is left is a log that was, at every moment.
-    extra = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
-    for name in extra:
+    added = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
+    for name in added:
         _undo(aside, log / name, proof)
     set_aside = _set_aside(output, keep=data, proof=proof)
-    undone = {number for name in extra if (number := entry_number(name)) is not None}
+    undone = {number for name in added if (number := entry_number(name)) is not None}
     kept = _newest(wanted)
     return Rollback(
         undone=tuple(sorted(number for number in undone if number > kept)),

@@ -87,6 +87,11 @@ def test_requests_start_savepoint_first_then_by_users_then_periodic_then_by_age(
     assert [started(queue) for _ in in_order] == in_order
 
 
+def test_requests_of_the_same_instant_start_in_the_order_in_which_they_came() -> None:
+    requests = [manual() for _ in range(10)]
+    assert list(queue_of(requests)) == requests
+
+
 @given(st.lists(st.sampled_from([periodic, manual, savepoint]), max_size=12), st.data())
 def test_the_order_does_not_depend_on_the_order_of_arrival(
     makers: list[Callable[[float], Request]], data: st.DataObject

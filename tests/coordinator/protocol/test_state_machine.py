@@ -1239,6 +1239,13 @@ def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_t
     assert "changelogs" in rejected.error.detail
 
 
+def test_state_whose_host_is_gone_is_nowhere() -> None:
+    bench = Bench()
+    bench(on.HostLeft(hello("b")))
+    with pytest.raises(StateLostError):
+        bench.machine.placement.locations("up", "up-op")
+
+
 # --- hosts --------------------------------------------------------------------------------------------------
 
 
