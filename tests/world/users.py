@@ -139,10 +139,11 @@ class Users:
             if driver.supervisor.life.is_ending:
                 return
             try:
-                checkpoint = rest.begin()
-                self._has_all(driver, checkpoint)
+                self._has_all(driver, rest.begin())
+                before = self._committed(driver)
                 runtime.sleep(seconds)
-                self._has_all(driver, checkpoint)
+                rests = self._committed(driver) == before or driver.supervisor.life.is_over
+                self.world.promises.check(rests, "batches commit while the pipeline rests")
             except FencedError:
                 return
             except ChandyError:
@@ -164,12 +165,15 @@ class Users:
             )
             return
         cuts = {query.name: query.batch for query in manifest.queries}
-        committed = {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
+        committed = self._committed(driver)
         self.world.promises.check(
             cuts == committed, f"the last checkpoint has {cuts}, and {committed} have committed"
         )
         running = [one.name for one in driver.session.started if one.isActive]
         self.world.promises.check(not running, f"{running} run on after a graceful stop")
+
+    def _committed(self, driver: Driver) -> dict[str, int]:
+        return {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
 
     def pipeline_is_stopped(self, event: WorldEvent) -> None:
         """A user stops a pipeline, and starts it again a little later."""
