@@ -15,14 +15,13 @@ from ..storage.errors import RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
+from .protocol.errors import NotRescaledError as NotRescaledError
+from .protocol.errors import PipelineStateLostError as PipelineStateLostError
+from .protocol.errors import RescaledError as RescaledError
 from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
 
 # --- what a user asks for and cannot have -------------------------------------------------------------------
-
-
-class NotRescaledError(RefusedError):
-    """Another number of tasks was to run an operator, and something came between."""
 
 
 class NotSwitchedError(RefusedError):
@@ -177,16 +176,6 @@ class ProcessorFailedError(ChandyError):
 
 
 @attrs.define(eq=False)
-class PipelineStateLostError(ChandyError):
-    """State that is newer than the latest checkpoint is lost."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return f"the pipeline's state hosts no longer have its state: {self.why}"
-
-
-@attrs.define(eq=False)
 class PipelineFailedError(ChandyError):
     """The pipeline cannot go on."""
 
@@ -194,18 +183,6 @@ class PipelineFailedError(ChandyError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot go on: {self.why}\n{_START_AGAIN}"
-
-
-@attrs.define(eq=False)
-class RescaledError(ChandyError):
-    """Why a query has restarted: another number of tasks runs one of its operators. No failure, and never raised."""
-
-    query: str
-    uid: str
-    tasks: int
-
-    def __str__(self) -> str:
-        return f"operator {self.uid!r} of query {self.query!r} was rescaled to {self.tasks} tasks"
 
 
 class SessionEndedError(ChandyError):

@@ -255,7 +255,7 @@ class QueryStarter:
             return _nothing
         wanted = RescaledError(record.query, uid, tasks)
         planned = self._built_again(started, uid, tasks)
-        request = self.supervisor.go_on_with(record.query, planned.writer, wanted, timeout)
+        request = self.supervisor.replanning.go_on_with(record.query, planned.writer, wanted, timeout)
         return partial(self._await_plan, started, planned, wanted, request)
 
     def _await_plan(
@@ -266,7 +266,7 @@ class QueryStarter:
         Raises:
             ChandyError: it does not. If it is to be started with that plan all the same, the operators have it, too.
         """
-        self.supervisor.await_outcome(wanted.query, request)
+        self.supervisor.replanning.await_outcome(wanted.query, request)
         if started.query.definition.writer is planned.writer:
             started.plan = planned
             if planned.batches is not None:

@@ -15,7 +15,7 @@ from .effort import SEED, description, examples, leave_out, skip_all_but
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
 # decides about the examples, so none is remembered from an earlier run.
-settings.register_profile("chandy", deadline=None, database=None, max_examples=examples(20))
+settings.register_profile("chandy", deadline=None, database=None, max_examples=examples(10))
 settings.load_profile("chandy")
 # It would mix the constants of all modules that are imported into the examples: those of a seed would depend on what
 # ran before, and each process would read all sources.

@@ -188,10 +188,7 @@ PURE = {
 DECISIONS = {
     "coordinator.connectors.kafka.losses",
     "coordinator.connectors.kafka.reading",
-    "coordinator.recovery.decisions",
     "coordinator.leadership.election",
-    "coordinator.recovery.repetition",
-    "coordinator.recovery.restart",
     "coordinator.restore.resume",
     "coordinator.recovery.rollback",
     "state.aggregation.combining",

@@ -17,9 +17,10 @@ from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import CheckpointId
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
+from .decisions import HostLost
 from .errors import NotTheOwnerError, StateLostError
-from .instructions import GoBack, Instruction, ReplaceHost, Send, StandbysInSync
-from .life import ToldLife
+from .failover import Failover
+from .instructions import Instruction, ReplaceHost, Send, StandbysInSync
 from .limits import ProtocolLimits
 from .membership import Membership
 from .moves import Moves, confirmed_owner
@@ -50,7 +51,7 @@ class Replacements:
 class Placement:
     """The shards of a pipeline on its hosts."""
 
-    _told: ToldLife
+    _failover: Failover
     queries: Queries
     members: Membership
     limits: ProtocolLimits
@@ -67,7 +68,7 @@ class Placement:
     @classmethod
     def of(
         cls,
-        told: ToldLife,
+        failover: Failover,
         queries: Queries,
         members: Membership,
         limits: ProtocolLimits,
@@ -80,7 +81,7 @@ class Placement:
         ids = CopyIds()
         moves = Moves(follows_tasks, ids=ids)
         return cls(
-            told, queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out
+            failover, queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out
         )
 
     # --- reads ----------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class Placement:
     @property
     def plans(self) -> bool:
         """Whether moves and standbys are planned: the pipeline neither goes back nor has ended."""
-        return self._told.life.takes_checkpoints
+        return self._failover.life.takes_checkpoints
 
     @property
     def copies(self) -> tuple[Moves, Standbys, Reopenings]:
@@ -348,7 +349,7 @@ class Placement:
         self._out.extend(self.reopenings.hand_over(self.queries, hosts, now, until))
         hopeless = self.reopenings.hopeless(lambda lost: self.members.may_be_followed(lost, leaving))
         if self._end_reopenings(lambda one: one.id in hopeless):
-            self._out.append(GoBack("a state host is lost, and its executor with it"))
+            self._lost("a state host is lost, and its executor with it")
 
     def _hand_over(self, query: QueryState, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
         """Hand shards over that are ready, if no batch of their query runs."""
@@ -366,9 +367,13 @@ class Placement:
             case CopyStep.FAILED:
                 self._end_moves(lambda move: (move.id, move.target) == (report.copy_id, report.host))
                 if self._end_standbys(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
-                    self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
+                    self._failover.noticed.append(
+                        HostLost(f"the standby of a shard cannot take its place: {report.why}")
+                    )
                 if self._end_reopenings(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
-                    self._out.append(GoBack(f"the shard of a lost host cannot be opened again: {report.why}"))
+                    self._failover.noticed.append(
+                        HostLost(f"the shard of a lost host cannot be opened again: {report.why}")
+                    )
 
     def _all_in_sync(self) -> Iterator[StandbysInSync]:
         """Yield what says that each shard that a host has has a standby in sync; nothing if one has none."""
@@ -418,12 +423,12 @@ class Placement:
         """End what has taken too long."""
         self._end_moves(lambda move: move.deadline is not None and now >= move.deadline)
         if self._end_standbys(lambda one: one.deadline is not None and now >= one.deadline):
-            self._out.append(
-                GoBack(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
+            self._failover.noticed.append(
+                HostLost(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
             )
         if self._end_reopenings(lambda one: one.deadline is not None and now >= one.deadline):
-            self._out.append(
-                GoBack("no state host on its machine has opened the shard of a lost one in time")
+            self._failover.noticed.append(
+                HostLost("no state host on its machine has opened the shard of a lost one in time")
             )
 
     def query_over(self, query: str) -> None:
@@ -441,6 +446,9 @@ class Placement:
 
     def _give_up_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))
+
+    def _lost(self, why: str) -> None:
+        self._failover.noticed.append(HostLost(why))
 
     def _end_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         if any(map(which, self.moves.under_way.values())):

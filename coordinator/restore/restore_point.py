@@ -26,7 +26,7 @@ from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..errors import RestoreError
 from ..permit import Permit, Permits
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import PipelineStateMachine
 from ..spark.logs.compact_log import DEFAULT_INTERVAL
 from ..spark.logs.compatibility import check_logs
 from ..spark.seeding import seed
@@ -222,13 +222,13 @@ def _damaged(
     )
 
 
-def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
+def base_point(protocol: PipelineStateMachine) -> RestorePoint | None:
     """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
     manifest = protocol.checkpoints.retained.base_manifest
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
-def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> RestorePoint:
+def suspect(protocol: PipelineStateMachine, restored: RestorePoint) -> RestorePoint:
     """Return the checkpoint to look for damage in if what was restored cannot be read.
 
     That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.

@@ -146,14 +146,6 @@ def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> N
         manifest(pending())
 
 
-def test_no_savepoint_is_subsumed_by_a_checkpoint_that_completes_before_it() -> None:
-    savepoint = pending(kind=CheckpointKind.SAVEPOINT)
-    with pytest.raises(CheckpointStateError):
-        savepoint.enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
-    assert savepoint.phase is CheckpointPhase.COLLECTING
-    pending().enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
-
-
 def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_are_open() -> None:
     open_ways = {
         (CheckpointPhase.PLANNING, CheckpointPhase.COLLECTING),

@@ -336,7 +336,7 @@ VALUES = st.dictionaries(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b
     committed=st.integers(0, 6),
     is_staged=st.booleans(),
 )
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_shard_that_is_opened_again_goes_on_as_if_it_had_never_been_lost(
     tmp_path_factory: pytest.TempPathFactory,
     attempts: list[list[dict[bytes, bytes | None]]],

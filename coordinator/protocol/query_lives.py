@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from ..errors import RescaledError
-from ..protocol.life import QueryLife, QueryPhase, Setback
+from .errors import RescaledError
+from .life import QueryLife, QueryPhase, Setback
 
 
 @attrs.define
