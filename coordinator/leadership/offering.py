@@ -22,7 +22,7 @@ from ...storage.logs import logger
 
 log = logger(__name__)
 
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.5
 """How often a leader looks whether a shadow asks. It costs a request, and no output while it has not looked."""
 _POLL_SECONDS: Final = 0.05
 """How often it looks for the claim once it stands still."""
