@@ -94,7 +94,7 @@ def run(options: Options) -> Report:
         ("digests", _digests, PLAIN),
         ("shadow", _beside, ALONE),
         ("shadow of small batches", _small_batches, "leader"),
-        ("upgrade", _pauses, TAKE_OVER),
+        ("pause", _pauses, TAKE_OVER),
     ):
         if not options.takes(part):
             continue

@@ -104,8 +104,8 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again
-    while there is nothing to do; whether that is the end of following."""
+    """Called at the cut of each checkpoint at which it has taken one of its own, and with the newest of them again and
+    again while there is nothing to do; whether that is the end of following."""
     is_hurried: Callable[[], bool] = lambda: False
     """Whether the leader is about to wait: then state is not compared where the output of all batches was."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
@@ -119,7 +119,7 @@ class Follower:
     _has_outputs: bool = attrs.field(default=False, init=False)
     """Whether the output was compared of each batch since state was."""
     _newest: Passed | None = attrs.field(default=None, init=False)
-    """Where state was compared last; None: the engine has gone elsewhere since."""
+    """Where it has taken its last checkpoint; None: the engine has gone elsewhere since."""
     _told: ShadowVerdict | None = attrs.field(default=None, init=False)
     """What was written last, without times."""
     _told_at: float = attrs.field(default=float("-inf"), init=False)
