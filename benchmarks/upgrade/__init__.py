@@ -152,6 +152,9 @@ def _digests(size: Size, repetitions: int) -> Figures:
                     took, used = time.monotonic() - began, processor_seconds() - used
                     count = sum(one["numInputRows"] for one in query.recentProgress[done:])
                 shutil.rmtree(at, ignore_errors=True)
+                console().print(
+                    f"{contestant}: {count / took:,.0f} {RATE}, {count / used:,.0f} {BY_PROCESSOR}"
+                )
                 if number >= 0:
                     found[RATE][contestant].append(count / took)
                     found[BY_PROCESSOR][contestant].append(count / used)
