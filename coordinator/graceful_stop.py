@@ -145,13 +145,24 @@ class QueriesAtRest:
         batches = self.supervisor.current_batches()
         if base := self.executor.protocol.read(lambda state: state.checkpoints.retained.base_with(batches)):
             return base.id
-        asked = self.executor.request(CheckpointKind.MANUAL, is_final=True)
+        return self.checkpoint(is_final=True)
+
+    def checkpoint(self, *, is_final: bool = False) -> CheckpointId:
+        """Take a checkpoint; see ``Standstill``.
+
+        Args:
+            is_final: whether no batch runs any more.
+
+        Raises:
+            CheckpointError, NotSwitchedError: there is none.
+        """
+        asked = self.executor.request(CheckpointKind.MANUAL, is_final=is_final)
         try:
             return CheckpointId(asked.result(_STANDSTILL_SECONDS).id)
         except TimeoutError as error:
             raise NotSwitchedError(
                 "the shadow cannot take the pipeline over",
-                f"a last checkpoint within {_STANDSTILL_SECONDS:g} s",
+                f"a checkpoint within {_STANDSTILL_SECONDS:g} s",
                 "none",
                 "look at what holds it up by `chandy top`",
             ) from error

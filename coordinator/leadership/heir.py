@@ -13,7 +13,7 @@ from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.grafting import GraftError, graft
 from ...storage.checkpoints.layout import shadow_folder
 from ...storage.checkpoints.manifest import Manifest
-from ...storage.checkpoints.offers import AskedOffer, Offer, ask, offered, withdraw
+from ...storage.checkpoints.offers import AskedOffer, Offer, ask, asked, offered, withdraw
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
@@ -59,14 +59,29 @@ class Heir:
     """How long it may take to claim after the offer."""
     _asked: AskedOffer | None = attrs.field(default=None, init=False)
 
-    def ask(self, generation: int) -> None:
+    def ask(self, generation: int, passed: CheckpointId) -> None:
         """Ask the driver of a generation, the newest one.
+
+        Args:
+            generation: its number.
+            passed: its checkpoint that the shadow has passed last.
 
         Raises:
             StorageError: the store does not answer.
         """
-        self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds)
+        self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds, passed)
         ask(self.catalog.store, self._asked)
+
+    def has_passed(self, checkpoint: CheckpointId) -> None:
+        """Tell the driver how far the shadow has come since.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        assert self._asked is not None, "it has asked"
+        if checkpoint > self._asked.passed:
+            self._asked = attrs.evolve(self._asked, passed=checkpoint)
+            ask(self.catalog.store, self._asked)
 
     def offered(self) -> Offer | None:
         """Return what the driver offers; None: nothing yet, or no longer.
@@ -78,13 +93,14 @@ class Heir:
         return offered(self.catalog.store, self._asked)
 
     def is_in_vain(self) -> bool:
-        """Return whether another driver leads by now than the one that was asked.
+        """Return whether there will be no offer: another driver leads by now, or the one that was asked goes on.
 
         Raises:
             StorageError: the store does not answer.
         """
         assert self._asked is not None, "it has asked"
-        return self.catalog.newest_generation() != self._asked.generation
+        generation = self._asked.generation
+        return self.catalog.newest_generation() != generation or asked(self.catalog.store, generation) is None
 
     def give_up(self) -> None:
         """Ask no longer, so that the driver goes on at once.

@@ -104,10 +104,10 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again
-    while there is nothing to do; whether that is the end of following."""
+    """Called at the cut of each checkpoint at which it has taken one of its own, and with the newest of them again and
+    again while there is nothing to do; whether that is the end of following."""
     is_hurried: Callable[[], bool] = lambda: False
-    """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
+    """Whether the leader is about to wait: then state is not compared where the output of all batches was."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
     """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
     _over: runtime.Flag = attrs.field(factory=runtime.flag, init=False)
@@ -116,8 +116,10 @@ class Follower:
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
     _held: CheckpointId | None = attrs.field(default=None, init=False)
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
+    _has_outputs: bool = attrs.field(default=False, init=False)
+    """Whether the output was compared of each batch since state was."""
     _newest: Passed | None = attrs.field(default=None, init=False)
-    """Where state was compared last; None: the engine has gone elsewhere since."""
+    """Where it has taken its last checkpoint; None: the engine has gone elsewhere since."""
     _told: ShadowVerdict | None = attrs.field(default=None, init=False)
     """What was written last, without times."""
     _told_at: float = attrs.field(default=float("-inf"), init=False)
@@ -254,6 +256,7 @@ class Follower:
             return
         if self._stands_at != step.stage.id:
             self._stands_at = self._newest = None
+            self._has_outputs = False
             try:
                 engine.restore(self.leader.located(step.stage.id))
             except (ObjectMissingError, DamagedError) as error:
@@ -271,8 +274,7 @@ class Follower:
         self._tell(Phase.FOLLOWS)
 
     def _run(self, step: RunBatch, engine: Engine) -> None:
-        # If it is gone, its batches are compared all the same.
-        self._hold(step.stage)
+        self._hold_ahead()
         began = runtime.monotonic()
         self._stands_at = self._newest = None
         try:
@@ -298,6 +300,7 @@ class Follower:
         with self._lock:
             counts = self._following.ran(step)
         if counts:
+            self._has_outputs &= bool(step.record.outputs)
             found = self._differences(step, outcome)
             took = runtime.monotonic() - began
             self._took(self.verdict.ran(found, took, recorded=bool(step.record.outputs)), found)
@@ -325,11 +328,12 @@ class Follower:
     def _compare(self, step: CompareState, engine: Engine) -> bool:
         if not self._hold(step.stage):
             return False
+        is_hurried = self.is_hurried()
         is_due = runtime.monotonic() - self._compared_at >= self.shadow.compare_state_seconds
-        is_due = is_due or self.is_hurried()
-        own = engine.checkpoint() if is_due else None
+        is_due = not self._has_outputs if is_hurried else is_due
+        own = engine.checkpoint() if is_due or is_hurried else None
         try:
-            found = list(self._differing_state(step.stage, own)) if own else []
+            found = list(self._differing_state(step.stage, own)) if own and is_due else []
         except (ObjectMissingError, DamagedError) as error:
             self._lost(step.stage, error)
             return False
@@ -340,11 +344,19 @@ class Follower:
         self.pins.release_before(step.stage.id, _PROOF)
         if own is None:
             return False
-        self._compared_at = runtime.monotonic()
-        if own.manifest.operators:
-            self._took(self.verdict.compared(found), found)
+        if is_due:
+            self._compared_at, self._has_outputs = runtime.monotonic(), True
+            if own.manifest.operators:
+                self._took(self.verdict.compared(found), found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
+
+    def _hold_ahead(self) -> None:
+        """Keep the next checkpoint at which state can be compared. Those before it may be gone when it comes there."""
+        with self._lock:
+            ahead = self._following.ahead
+        if all(stage.id != self._held for stage in ahead):
+            any(map(self._hold, ahead))
 
     def _hold(self, stage: Stage) -> bool:
         """Keep a checkpoint of the leader. Return whether it is still there."""

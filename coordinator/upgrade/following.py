@@ -190,6 +190,12 @@ class Following:
         )
 
     @property
+    def ahead(self) -> list[Stage]:
+        """The checkpoints of the leader at which it can still compare state, oldest first."""
+        first = 0 if self._at is None else self._passed + 1
+        return [stage for stage in self._branch[first:] if self._is_usable(stage)]
+
+    @property
     def passed(self) -> CheckpointId | None:
         """The checkpoint of the leader that was passed last, from which the shadow could begin again."""
         return None if self._at is None else self._branch[self._passed].id

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from ...state.host.discovery import keep_spare
 from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints import locate
@@ -70,6 +71,7 @@ class ShadowRerun(Rerun):
             self._life,
             shadow.equal_batches,
             self.follower.look,
+            keep_spare,
             self._inherit,
             runtime.time,
         )

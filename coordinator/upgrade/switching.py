@@ -21,7 +21,7 @@ log = logger(__name__)
 _LOOK_SECONDS: Final = 1.0
 """How often a shadow looks for an order."""
 _OFFER_SECONDS: Final = 180.0
-"""How long it waits for the leader's offer, which ends its batches and takes a checkpoint before."""
+"""How long it waits for the leader's offer, which waits for it to come near, and ends its batches before."""
 _CLAIM_SECONDS: Final = 30.0
 """How long it may take from the offer to the claim: it runs the leader's last batches, and compares."""
 
@@ -100,6 +100,8 @@ class Switching:
     equal_batches: int | None
     look: Callable[[], None]
     """Looks for new checkpoints of the leader at once."""
+    prepare: Callable[[], object]
+    """Begins what takes long before it leads: the leader has been asked."""
     lead: Callable[[Inheritance], None]
     """Is given what has been claimed."""
     clock: Callable[[], float]
@@ -112,7 +114,7 @@ class Switching:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the leader has been asked: then no comparison may be left out."""
+        """Whether the leader has been asked."""
         return self._attempt is not None
 
     def passed(self, passed: Passed) -> bool:
@@ -140,7 +142,8 @@ class Switching:
                 if self.catalog.leader(generation) is not None:
                     log.info("asking the leader for the pipeline", generation=generation)
                     heir = Heir(self.catalog, self.life, _CLAIM_SECONDS)
-                    heir.ask(generation)
+                    heir.ask(generation, passed.checkpoint)
+                    self.prepare()
                     until = runtime.monotonic() + _OFFER_SECONDS
                     self._attempt = _Attempt(heir, ask, passed.verdict, until)
         return False
@@ -155,6 +158,10 @@ class Switching:
         if offer is None:
             if heir.is_in_vain() or runtime.monotonic() > attempt.until:
                 self._end("the leader has not handed over")
+                return False
+            heir.has_passed(passed.checkpoint)
+            # The fewer batches it is behind once the leader waits, the better.
+            self.look()
             return False
         if passed.checkpoint < offer.checkpoint:
             self.look()

@@ -1,6 +1,7 @@
 """Offers: the records by which a leader and a shadow agree that the shadow takes the pipeline over.
 
-1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``.
+1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``. It says there, too,
+   how far it has come meanwhile: the driver's batches go on until it is near.
 2. The driver ends its batches, takes a last checkpoint and *offers*: ``generations/<g>.offer.json``. It remains the
    leader, with its record and its lease, so that standbys go on waiting.
 3. The shadow *claims* the next generation, as every successor does. That alone decides: from then on the driver is
@@ -34,6 +35,8 @@ class AskedOffer:
     """Random: each time that a shadow asks is another one."""
     seconds: float
     """How long it may take to claim after the offer."""
+    passed: CheckpointId
+    """The checkpoint of the driver that it has passed last."""
 
 
 @attrs.frozen

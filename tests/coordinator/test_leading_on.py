@@ -11,6 +11,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import shadow_folder
 from chandy.storage.checkpoints.offers import asked
 from chandy.storage.errors import FencedError
+from chandy.storage.ids import CheckpointId
 
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline
@@ -69,12 +70,28 @@ def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
     assert not query.isActive
 
 
-def handed_over(pipeline: Pipeline, seconds: float) -> Heir:
-    """Ask the leader, and let it look."""
+def handed_over(pipeline: Pipeline, seconds: float, passed: int = 1000) -> Heir:
+    """Ask the leader, as a shadow that has passed the checkpoints up to one."""
     catalog = catalog_of(pipeline.coordinator)
     heir = Heir(catalog, "life", seconds)
-    heir.ask(catalog.newest_generation())
+    heir.ask(catalog.newest_generation(), CheckpointId(passed))
     return heir
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_batches_go_on_until_the_shadow_has_come_near(pipeline: Pipeline, comes: bool) -> None:
+    pipeline.start("q")
+    heir = handed_over(pipeline, 0.0, passed=0)
+    looks = Other(pipeline.coordinator._offering.look)
+    eventually(lambda: catalog_of(pipeline.coordinator).list_ids() or looks.ended, "a checkpoint")
+    (run,) = pipeline.runs
+    assert not run.stopped.is_set() and heir.offered() is None and not looks.ended
+    if comes:
+        heir.has_passed(CheckpointId(1000))
+    else:
+        heir.give_up()
+    assert looks.end().error is None
+    assert run.stopped.is_set() == comes
 
 
 def test_a_leader_stands_still_until_it_sees_the_claim(pipeline: Pipeline) -> None:

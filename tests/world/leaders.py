@@ -44,6 +44,7 @@ from .store import Bucket, Fault, ScriptedStore, Trouble
 from .system import SimulatedSystem, asked
 
 ROOT: Final = "memory://pipeline"
+NO_CHECKPOINT: Final = CheckpointId(0)
 PATIENCE: Final = 10.0
 """Seconds of a lease, and for which a predecessor is waited for."""
 ENOUGH: Final = 400.0
@@ -156,9 +157,10 @@ class Program:
                 generation = catalog.newest_generation()
                 heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0)
                 if catalog.leader(generation) is not None:
-                    heir.ask(generation)
+                    heir.ask(generation, NO_CHECKPOINT)
                     until = runtime.monotonic() + 10.0
                     while not (heir.is_in_vain() or heir.offered() or runtime.monotonic() > until):
+                        heir.has_passed(max(catalog.list_ids(), default=NO_CHECKPOINT))
                         runtime.sleep(0.05)
                     if (offer := heir.offered()) is not None:
                         state = self._state(catalog, offer)
@@ -246,6 +248,10 @@ class CommittedBatches:
         self.program.rests = True
         if not self.program.idle.wait(30.0):
             raise StoreFailedError(ROOT, "", "end a batch", "it runs on", transient=True)
+        return self.checkpoint()
+
+    def checkpoint(self) -> CheckpointId:
+        """Take a checkpoint."""
         query = QueryRecord("delays", sum(one.began for one in self.program.world.programs), Handle())
         made = make_manifest(self.program.next_id, self.program.generation, queries=(query,), operators=())
         self.program.next_id += 1

@@ -56,13 +56,23 @@ class World:
         self.generation = self.catalog.take_over("leader", 0.0).generation
         self.catalog.take_leadership(DriverRecord(self.generation, "m", "m", 1, 1, 1, 1))
         self.inherited: list[Inheritance] = []
-        self.looks = 0
+        self.looks = self.preparations = 0
         self.switching = Switching(
-            self.catalog, "shadow", "life", None, self.look, self.inherited.append, lambda: 0.0
+            self.catalog,
+            "shadow",
+            "life",
+            None,
+            self.look,
+            self.prepare,
+            self.inherited.append,
+            lambda: 0.0,
         )
 
     def look(self) -> None:
         self.looks += 1
+
+    def prepare(self) -> None:
+        self.preparations += 1
 
     def order(self, **more: bool) -> object:
         name, nonce = order_switch(self.store, None, **more)
@@ -91,10 +101,11 @@ def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     assert not world.passed(2) and asked(world.store, world.generation) is None
     world.order()
     assert not world.passed(2) and not world.passed(2)
-    assert world.switching.is_under_way and world.looks == 0
+    assert world.switching.is_under_way and world.preparations == 1
+    assert world.looks == 1, "what the leader does meanwhile need not be done while it waits"
     world.offers(3)
     assert not world.passed(2), "the leader has batches that it has not run"
-    assert world.looks == 1 and world.catalog.newest_generation() == world.generation
+    assert world.looks == 2 and world.catalog.newest_generation() == world.generation
     assert world.passed(3)
     (inherited,) = world.inherited
     assert (inherited.claim.generation, inherited.state.id) == (world.generation + 1, 103)
