@@ -20,6 +20,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "conformance", "face", "testing"),
     ("coordinator",),
+    ("changing_sides",),
     ("replicated", "upgrade"),
     ("graceful_stop", "keyed_operators", "query_starter", "replication", "state_questions", "supervised_run"),
     ("wiring",),
@@ -27,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("aggregating", "savepoints"),
     ("adopt", "batch_aggregate", "operator_arguments"),
     ("monitor",),
-    ("observer",),
+    ("observer", "suspension"),
     ("recovery",),
     ("restore",),
     ("hosts", "leadership"),
@@ -61,10 +62,8 @@ restore, leadership, hosts, keyed state, storage."""
 MEET: dict[tuple[str, str], str] = {
     ("coordinator.coordinator", "adopt"): "adoption() and start(adopt=...)",
     ("coordinator.coordinator", "aggregates"): "start() takes what aggregate_batches returned",
-    (
-        "coordinator.coordinator",
-        "connectors",
-    ): "it says which sources are known",
+    ("coordinator.changing_sides", "connectors"): "it says which sources are known",
+    ("coordinator.changing_sides", "upgrade"): "a driver whose pipeline a shadow leads follows as one",
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "replicas"): "it ends them",
     ("coordinator.replicated", "connectors"): "replicate() takes a registry",
@@ -154,7 +153,7 @@ TIME_OF_DAY = {
     "state.host.snapshot_manager": "it is for people",
     "coordinator.cli.shadow": "how long ago a shadow has told something",
     "coordinator.upgrade.follower": "it is for people",
-    "coordinator.upgrade.rerun": "it is for people",
+    "coordinator.upgrade.own_pins": "it is for people",
     "coordinator.upgrade.shadow_rerun": "the same",
     "state.reader.feed": "it is for people",
     "state.writer.savepoint_writer": "it is for people",
@@ -385,8 +384,7 @@ def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
         name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
     ] == [
         "coordinator.cli.readers",
-        "coordinator.upgrade.follower",
-        "coordinator.upgrade.rerun",
+        "coordinator.upgrade.own_pins",
         "state.reader.feed",
         "state.writer.savepoint_writer",
         "storage.checkpoints.collect",

@@ -7,7 +7,7 @@ The driver remains the leader until it sees the claim. Then it is fenced, as by 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
 import attrs
@@ -16,7 +16,7 @@ from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.offers import AskedOffer, Offer, asked, offer, withdraw
 from ...storage.checkpoints.proof import FenceProof
-from ...storage.errors import ChandyError, FencedError
+from ...storage.errors import ChandyError, FencedError, StorageError
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
@@ -24,12 +24,15 @@ log = logger(__name__)
 
 LOOK_SECONDS: Final = 2.0
 """How often a leader looks whether a shadow asks. It costs a request, and no output while it has not looked."""
+_SETTLED_SECONDS: Final = 30.0
+"""How long a driver that has handed over leaves the machine to its successor, at most."""
+_LOOK_AGAIN_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 0.05
 """How often it looks for the claim once it stands still."""
 
 
 class Standstill(Protocol):
-    """Ends the batches of a pipeline for a while. One thread uses it."""
+    """Ends the batches of a pipeline for a while, or for good. One thread uses it."""
 
     def begin(self) -> CheckpointId:
         """Let running batches end and begin no other; return the checkpoint that has all of them.
@@ -43,6 +46,14 @@ class Standstill(Protocol):
         """Let the batches go on."""
         ...
 
+    def hand_over(self, last: CheckpointId, error: FencedError) -> None:
+        """Follow the shadow that has claimed the pipeline, from the last checkpoint on."""
+        ...
+
+    def give_up(self, error: FencedError) -> None:
+        """Take in that another driver has claimed the pipeline."""
+        ...
+
 
 @attrs.define
 class Offering:
@@ -50,8 +61,8 @@ class Offering:
 
     catalog: Catalog
     proof: FenceProof
-    standstill: Callable[[], Standstill]
-    """Makes one."""
+    standstill: Callable[[AskedOffer], Standstill]
+    """Makes one for a shadow that asks."""
     may_begin: Callable[[], bool]
     """Whether the pipeline runs, and is not about to go back or to stop."""
     alone: Callable[[], AbstractContextManager[None]]
@@ -78,9 +89,25 @@ class Offering:
         """Do not wait for the shadow any longer: somebody wants to stop the pipeline."""
         self._interrupted.set()
 
+    def await_checkpoint(self, after: CheckpointId) -> bool:
+        """Wait until the shadow that leads has completed a checkpoint of its own; return whether it may take longer.
+
+        Whatever this driver does before competes with the first batch of its successor.
+
+        Args:
+            after: the last one before.
+        """
+        until = runtime.monotonic() + _SETTLED_SECONDS
+        while runtime.monotonic() < until and not self._interrupted.wait(_LOOK_AGAIN_SECONDS):
+            with suppress(StorageError, OSError):
+                # The next one is what the shadow begins with.
+                if max(self.catalog.list_ids(), default=after) > after + 1:
+                    break
+        return not self._interrupted.is_set()
+
     def _answer(self, request: AskedOffer) -> None:
         log.info("a shadow asks for the pipeline; its batches end", shadow=request.shadow)
-        standstill = self.standstill()
+        standstill, last = self.standstill(request), None
         try:
             last = standstill.begin()
             self.proof.check_now()
@@ -88,7 +115,11 @@ class Offering:
             self._await_claim(request)
             log.warning("the shadow did not come; the pipeline goes on", shadow=request.shadow)
         except FencedError as error:
+            if last is None or not self._is_of(request):
+                standstill.give_up(error)
+                return
             log.info("the pipeline is handed over", shadow=request.shadow, to=error.owner)
+            standstill.hand_over(last, error)
             return
         except ChandyError as error:
             log.warning("the pipeline cannot be handed over, and goes on", because=str(error))
@@ -101,6 +132,14 @@ class Offering:
             self.proof.check_now()
             if asked(self.catalog.store, request.generation) != request:
                 return
+
+    def _is_of(self, request: AskedOffer) -> bool:
+        """Whether the shadow that has asked is the successor; not if nobody can tell."""
+        try:
+            return self.catalog.claimed_with(request.nonce, request.generation + 1) is not None
+        except (StorageError, OSError) as error:
+            log.warning("cannot tell who has claimed the pipeline", error=str(error))
+            return False
 
     def _go_on(self, standstill: Standstill, request: AskedOffer) -> None:
         """Withdraw the offer, and let batches go on; a claim that has come meanwhile fences them, as ever."""

@@ -16,8 +16,6 @@ from ...state.reader.differences import compare
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
-from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
 from ...storage.ids import CheckpointId
@@ -31,6 +29,7 @@ from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, staged_files
 from .outputs import differing_outputs
+from .own_pins import OwnPins
 from .shadow import Shadow
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ _TELL_SECONDS: Final = 1.0
 """The verdict is written no more often than that, unless something differs or the phase changes."""
 _STILL_SECONDS: Final = 15.0
 """How often it is written while nothing changes."""
-_PROOF: Final = Unshared()
-"""A shadow's pins are its own, and keep checkpoints from nobody else."""
 
 
 class Engine(Protocol):
@@ -134,6 +131,8 @@ class Follower:
         leader: FollowedPipeline,
         rows: Callable[[str], Iterator[pa.Table]],
         life: str,
+        *,
+        is_new: bool = False,
     ) -> Follower:
         """Return a shadow that goes on with what it has found in its lives before.
 
@@ -141,20 +140,25 @@ class Follower:
             shadow, leader, rows: as the fields say.
             pipeline: the leader's.
             life: the folder of this life.
+            is_new: whether it has found nothing yet: another leader is compared, or from elsewhere on.
         """
         store = leader.catalog.store
-        known = ShadowStore(store, shadow.name).read()
-        known = known or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        nothing = ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        known = ShadowStore(store, shadow.name).read() or nothing
         keeps = ShadowStore(store, shadow.name, life, known.lives)
         verdict = attrs.evolve(
-            known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
+            nothing if is_new else known,
+            phase=Phase.STARTS,
+            because="",
+            ignored=shadow.ignore,
+            lives=(*known.lives, life),
         )
         return cls(shadow, leader, keeps, rows, verdict)
 
     @property
-    def pins(self) -> Pins:
+    def pins(self) -> OwnPins:
         """The leader's checkpoints that it keeps."""
-        return Pins(self.leader.catalog.store, reader_of(self.shadow.name))
+        return OwnPins(self.leader.catalog.store, self.shadow.reader)
 
     def forget(self, lives: Sequence[str]) -> None:
         """Take in that the folders of lives are somebody else's, or gone."""
@@ -267,7 +271,7 @@ class Follower:
         if has_skipped:
             self.verdict = attrs.evolve(self.verdict, skipped_because=self._passes_over or step.why)
         self._passes_over = ""
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)
 
     def _run(self, step: RunBatch, engine: Engine) -> None:
@@ -337,7 +341,7 @@ class Follower:
             counts = self._following.compared(step)
         if not counts:
             return False
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id)
         if own is None:
             return False
         self._compared_at = runtime.monotonic()
@@ -351,7 +355,7 @@ class Follower:
         if self._held == stage.id:
             return True
         try:
-            self.pins.hold(stage.id, runtime.time())
+            self.pins.hold(stage.id)
         except (ObjectMissingError, DamagedError) as error:
             self._lost(stage, error)
             return False
@@ -494,8 +498,3 @@ class Follower:
                 self._told = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None)
             except (StorageError, OSError) as error:
                 log.warning("cannot write what the shadow has found; it tries again", error=str(error))
-
-
-def reader_of(shadow: str) -> str:
-    """Return the name by which a shadow keeps checkpoints of its leader."""
-    return f"shadow-{shadow}"

@@ -9,6 +9,7 @@ from chandy.coordinator.errors import NotSwitchedError
 from chandy.coordinator.leadership.heir import Inheritance
 from chandy.coordinator.switch_orders import SwitchOutcome, order_switch, read_answer
 from chandy.coordinator.upgrade.follower import Passed
+from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
@@ -58,7 +59,7 @@ class World:
         self.inherited: list[Inheritance] = []
         self.looks = 0
         self.switching = Switching(
-            self.catalog, "shadow", "life", None, self.look, self.inherited.append, lambda: 0.0
+            self.catalog, Shadow(), "life", self.look, self.inherited.append, lambda: 0.0
         )
 
     def look(self) -> None:
