@@ -232,10 +232,11 @@ class ChangesSides(ABC):
                 ),
             )
         except Exception:
-            rerun.release()
-            # Who waits for queries is told once, and by whoever has handed the pipeline over.
+            # Of the end, whoever has handed the pipeline over tells, once.
             self._supervisor.news.hold_back()
             self._supervisor.fenced(error)
+            self._parts.closing.close()
+            rerun.release()
             raise
         self._shadow = shadow
         self._begin_rerun(rerun)

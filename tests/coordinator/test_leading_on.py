@@ -130,6 +130,8 @@ def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked
     coordinator.stop()
     (end,) = pipeline.ends
     assert isinstance(end.error, FencedError) and not pins(catalog.store)
+    error = coordinator.life.error
+    assert isinstance(error, FencedError) and (error.store, error.by) == (catalog.store.uri, 2)
     assert catalog.leader(1) is None, "it has stepped down"
 
 
