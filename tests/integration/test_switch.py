@@ -77,7 +77,8 @@ def test_a_switch_leads_to_the_new_version_and_back_with_each_row_once(
             assert schema(first) == before, "its state is its own"
             with pytest.raises(FencedError):
                 new.awaitTermination()
-            assert second.life.phase is LifePhase.FENCED and not pins(store)
+            assert second.life.phase is LifePhase.FENCED
+            eventually(lambda: not pins(store), "the end of all pins")
             latest = first.checkpoint().result()
     by = [version for _, _, version in rows_by(tmp_path / "out")]
     assert by == ["old"] * 50 + ["new"] * 30 + ["old"] * 20

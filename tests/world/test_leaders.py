@@ -14,6 +14,7 @@ from chandy.coordinator.leadership import leadership
 from chandy.coordinator.leadership.election import Election
 from chandy.coordinator.leadership.leadership import Leadership
 from chandy.coordinator.leadership.lease import HeldLease
+from chandy.coordinator.leadership.offering import Offering
 from chandy.storage.checkpoints.catalog import Catalog
 
 from ..effort import examples, some
@@ -131,6 +132,14 @@ BUGS: Final = [
         "step_down_after",
         "if ended(_END_SECONDS):",
         "if ended(_END_SECONDS) or True:",
+    ),
+    SeededBug(
+        "a driver that has offered follows whoever claims",
+        122,
+        Offering,
+        "_is_of",
+        "self.catalog.claimed_with(request.nonce, request.generation + 1) is not None",
+        "True",
     ),
     SeededBug(
         "a standby claims whatever has been claimed since",
