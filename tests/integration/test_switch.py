@@ -12,6 +12,7 @@ from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.recovery.pipeline_events import PipelineEnded, PipelineEvent
 from chandy.coordinator.switch_orders import await_switch, order_switch
 from chandy.coordinator.verdicts import read_verdict
+from chandy.state.local.changelog import shard_folder
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import SHADOWS
@@ -65,8 +66,9 @@ def test_a_switch_leads_to_the_new_version_and_back_with_each_row_once(
             assert schema(second) != before
             eventually(lambda: is_equal(OLD, 2), "batches of the old version that are equal")
             assert old.isActive and first.verdict is not None and first.verdict.shadow == OLD
-            # It may not come back from this machine, and loses nothing in place.
-            assert insides.supervisor(second)._local_recovery.enabled
+            # From then on it keeps what local recovery goes on with.
+            changelogs, run = insides.driver(second).changelogs, insides.run(second, "q")
+            assert shard_folder(changelogs, run.query_id, "numbered", 0).is_dir()
             named = frozenset[str]().union(*(one.keys() for one in catalog.completed()))
             assert any(key.startswith(SHADOWS) for key in named)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -65,7 +67,7 @@ class World:
     def look(self) -> None:
         self.looks += 1
 
-    def order(self, **more: bool) -> object:
+    def order(self, **more: Any) -> object:
         name, nonce = order_switch(self.store, None, **more)
         self.switching._looked_at = float("-inf")
         order = self.switching._ordered()
@@ -90,8 +92,10 @@ class World:
 def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     world = World()
     assert not world.passed(2) and asked(world.store, world.generation) is None
-    world.order()
+    world.order(keep_old="1 min")
     assert not world.passed(2) and not world.passed(2)
+    request = asked(world.store, world.generation)
+    assert request is not None and (request.name, request.keep_old) == ("shadow", 60.0)
     assert world.switching.is_under_way and world.looks == 0
     world.offers(3)
     assert not world.passed(2), "the leader has batches that it has not run"
@@ -99,6 +103,7 @@ def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     assert world.passed(3)
     (inherited,) = world.inherited
     assert (inherited.claim.generation, inherited.state.id) == (world.generation + 1, 103)
+    assert inherited.claim.nonce == request.nonce, "so that the leader knows who it is"
     assert world.outcome is SwitchOutcome.LEADS
 
 
