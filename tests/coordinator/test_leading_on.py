@@ -87,42 +87,53 @@ def handed_over(pipeline: Pipeline, seconds: float, keep_old: float = 0.0) -> He
 
 
 @pytest.mark.parametrize(
-    ("claims", "keep_old", "refuses"),
-    [("heir", 0.0, False), ("heir", DEADLINE, False), ("heir", DEADLINE, True), ("another", DEADLINE, False)],
+    "case", ["is kept", "leads again", "is not kept", "cannot follow", "lost to another"]
 )
 def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked(
-    claims: str, keep_old: float, refuses: bool, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    case: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepared(rerun: Rerun, request: QueryRequest) -> QueryRequest:
-        if refuses:
+        if case == "cannot follow":
             raise WriterError("it cannot run again", "a sink", "a function")
         return request
 
     monkeypatch.setattr(Rerun, "prepared", prepared)
     coordinator, catalog = pipeline.coordinator, catalog_of(pipeline.coordinator)
     query = pipeline.start("q")
+    keep_old = 0.0 if case == "is not kept" else DEADLINE
     waits, heir = Other(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old)
     looks = Other(coordinator._offering.look)
     eventually(lambda: heir.offered() or looks.ended, "an offer")
     assert pipeline.runs[0].stopped.is_set() and query.isActive
     offer = heir.offered()
     assert offer is not None and catalog.latest() is not None
-    follows = claims == "heir" and keep_old > 0
     assert pins(catalog.store) == ({"shadow-before-next": (offer.checkpoint,)} if keep_old else {})
-    if claims == "heir":
+    if case == "lost to another":
+        catalog.claim("another", 0.0)
+    else:
         last = catalog.read(offer.checkpoint)
         assert heir.claim(last, 0.0) is not None
         # What it leads with, and the first one of its own.
         for id in (last.id + 1, last.id + 2):
             catalog.commit(attrs.evolve(last, id=id, generation=2))
-    else:
-        catalog.claim(claims, 0.0)
     assert looks.end().error is None
-    if follows and not refuses:
+    if case in ("is kept", "leads again"):
         assert query.isActive and coordinator.life.phase is LifePhase.RUNNING and not waits.ended
         assert coordinator.verdict is not None and coordinator.verdict.shadow == "before-next"
         assert not pipeline.ends, "it goes on"
         assert coordinator._rerun.exit(Exit.DONE) is Exit.FENCED, "its program must not start again"
+    if case == "leads again":
+        state = catalog_of(coordinator).read(coordinator.checkpoint().result(DEADLINE).id)
+        claim = catalog.claim_after(2, "the old version", 0.0)
+        assert claim is not None
+        coordinator._lead(Inheritance(claim, None, coordinator._rerun.pipeline, state))
+        assert query.isActive and not waits.ended and coordinator.verdict is None
+        assert coordinator.restored is not None and coordinator.restored.id == last.id + 3
+        coordinator.stop()
+        (end,) = pipeline.ends
+        assert waits.end().error is end.error is None and len(pipeline.runs) == 2
+        return
+    if case == "is kept":
         coordinator._rerun._until = 0.0
     assert isinstance(waits.end().error, FencedError)
     eventually(lambda: coordinator.life.phase is LifePhase.FENCED, "its end")
