@@ -211,7 +211,7 @@ class ChangesSides(ABC):
                 ", ".join(one.status.name for one in self.replicas),
             )
         self._parts.closing.close()
-        if not self._offering.await_checkpoint(last):
+        if not self._offering.await_checkpoint():
             raise CoordinatorStoppedError(self._pipeline)
         rerun = ShadowRerun(shadow, self._pipeline, self._storage, Former(last, error, seconds))
         self._closing.callback(rerun.close)

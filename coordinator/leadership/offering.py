@@ -89,19 +89,17 @@ class Offering:
         """Do not wait for the shadow any longer: somebody wants to stop the pipeline."""
         self._interrupted.set()
 
-    def await_checkpoint(self, after: CheckpointId) -> bool:
+    def await_checkpoint(self) -> bool:
         """Wait until the shadow that leads has completed a checkpoint of its own; return whether it may take longer.
 
         Whatever this driver does before competes with the first batch of its successor.
-
-        Args:
-            after: the last one before.
         """
         until = runtime.monotonic() + _SETTLED_SECONDS
         while runtime.monotonic() < until and not self._interrupted.wait(_LOOK_AGAIN_SECONDS):
             with suppress(StorageError, OSError):
-                # The next one is what the shadow begins with.
-                if max(self.catalog.list_ids(), default=after) > after + 1:
+                begun = max(self.catalog.generations(), key=lambda one: one.generation)
+                # Its first one is what the shadow begins with.
+                if begun.generation > self.proof.generation and max(self.catalog.list_ids()) > begun.next_id:
                     break
         return not self._interrupted.is_set()
 

@@ -18,7 +18,7 @@ from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
-from ...storage.ids import CheckpointId
+from ...storage.ids import FIRST_CHECKPOINT, CheckpointId
 from ...storage.logs import carried, logger
 from ..errors import CheckpointError, PipelineFailedError, SessionEndedError, ShadowReplacedError
 from ..sources.errors import SourceLostError
@@ -111,6 +111,10 @@ class Follower:
     _following: Following = attrs.field(init=False)
     _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
+    _restored: CheckpointId = attrs.field(default=FIRST_CHECKPOINT, init=False)
+    """The leader's checkpoint that the engine was restored from."""
+    _unread: set[str] = attrs.field(factory=set, init=False)
+    """The queries that have run nothing since: hosts may read it yet."""
     _held: CheckpointId | None = attrs.field(default=None, init=False)
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
     _newest: Passed | None = attrs.field(default=None, init=False)
@@ -178,7 +182,8 @@ class Follower:
             self.verdict.skipped,
             stood_at(self.verdict.stood, queries),
         )
-        self._stands_at = engine.start.manifest.id
+        self._stands_at = self._restored = engine.start.manifest.id
+        self._unread = set(queries)
         looking = runtime.thread(target=carried(self._look_on), name="chandy-shadow-looks")
         try:
             self._tell(Phase.STARTS)
@@ -263,7 +268,8 @@ class Follower:
             except (ObjectMissingError, DamagedError) as error:
                 self._lost(step.stage, error)
                 return
-            self._stands_at = step.stage.id
+            self._stands_at = self._restored = step.stage.id
+            self._unread = set(self._following.queries)
         with self._lock:
             before = self._following.skipped
             self._following.restored(step)
@@ -299,6 +305,7 @@ class Follower:
                 finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
                 self._took(self.verdict.failed(finding), [finding])
             return
+        self._unread.discard(step.query)
         with self._lock:
             counts = self._following.ran(step)
         if counts:
@@ -341,7 +348,7 @@ class Follower:
             counts = self._following.compared(step)
         if not counts:
             return False
-        self.pins.release_before(step.stage.id)
+        self.pins.release_before(step.stage.id, but=self._restored if self._unread else None)
         if own is None:
             return False
         self._compared_at = runtime.monotonic()

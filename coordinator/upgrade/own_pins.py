@@ -34,9 +34,9 @@ class OwnPins:
         """Keep a checkpoint, and return its manifest; raise what ``Pins.hold`` raises."""
         return self._pins.hold(checkpoint, runtime.time())
 
-    def release_before(self, checkpoint: CheckpointId) -> None:
-        """Keep nothing before a checkpoint any more."""
-        self._pins.release_before(checkpoint, _PROOF)
+    def release_before(self, checkpoint: CheckpointId, but: CheckpointId | None = None) -> None:
+        """Keep nothing before a checkpoint any more, but one perhaps."""
+        self._pins.release_before(checkpoint, _PROOF, but)
 
     def release(self) -> None:
         """Keep nothing any more."""

@@ -112,7 +112,9 @@ def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked
         catalog.claim("another", 0.0)
     else:
         last = catalog.read(offer.checkpoint)
-        assert heir.claim(last, 0.0) is not None
+        given = heir.claim(last, 0.0)
+        assert given is not None
+        catalog.start(given.claim)
         # What it leads with, and the first one of its own.
         for id in (last.id + 1, last.id + 2):
             catalog.commit(attrs.evolve(last, id=id, generation=2))
