@@ -41,6 +41,7 @@ from .upgrade.own_pins import OwnPins
 from .upgrade.shadow import Shadow
 from .wiring.assembly import Assembly, assemble_again
 from .wiring.taken_pipeline import TakenPipeline
+from .wiring.transactional import transactional_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,7 @@ class ChangesSides(ABC):
             operators=parts.operators,
             adopt=parts.adopter.begin,
             sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
+            make_sink=partial(transactional_sink, parts),
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,

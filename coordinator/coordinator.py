@@ -18,8 +18,8 @@ from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
-from .adopt.adopter import Successor
-from .adopt.findings import Adoption
+from .adopting import AdoptsQueries
+from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
 from .changing_sides import ChangesSides
 from .checkpoint import Checkpoint
@@ -27,9 +27,9 @@ from .config import CheckpointConfig
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .graceful_stop import GracefulStop
-from .keyed_operators import KeyedOperators
 from .monitor.monitoring import Monitoring
 from .permit import Permit
+from .processing import KeyedProcessors
 from .protocol.events import DrainRequested
 from .protocol.life import Life
 from .protocol.statistics import Statistics
@@ -38,11 +38,8 @@ from .query_starter import QueryRequest
 from .recovery.metrics import RecoveryMetrics
 from .replicated import KeepsReplicas
 from .restore import restore_point
-from .sinks.recognition import sink_of
 from .sinks.two_phase.contract import TwoPhaseSink
-from .spark import plan
 from .spark.environment import check_pyspark, check_session
-from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
 from .switch_orders import KEEP_OLD, await_switch, order_switch
@@ -65,7 +62,9 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas, ChangesSides):
+class CheckpointCoordinator(
+    KeyedProcessors, KeyedAggregates, AdoptsQueries, StateQuestions, KeepsReplicas, ChangesSides
+):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -233,35 +232,6 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas, Chang
             await_outcome = self._starter.rescale(operator, parallelism, patience)
         # Without the lock: neither a stop nor another start waits for the batch.
         await_outcome()
-
-    def adoption(
-        self,
-        path: str,
-        writer: DataStreamWriter | None = None,
-        *,
-        name: str = "",
-        table: str | None = None,
-    ) -> Adoption:
-        """Say what ``start(writer, adopt=path)`` would take over, and what is in the way. Nothing is changed.
-
-        Args:
-            path: the ``checkpointLocation`` of a plain Spark query, a local path.
-            writer: the writer of the query that is to go on; None: say only what the checkpoint has.
-            name, table: as for ``start``.
-
-        Returns:
-            What was found. ``print`` it, or ask ``is_possible``.
-
-        Raises:
-            AdoptionError: there is no checkpoint of Spark, or only a part of one.
-            WriterError: the query cannot be checkpointed at all.
-        """
-        with self._growing():
-            if writer is None:
-                return self._parts.adopter.look(path)
-            facts = plan.facts(writer, table=table)
-            check(facts)
-            return self._parts.adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.logs import logger, named
 from ...storage.long_waits import told_if_slow
 from ..errors import GivenBatchError
+from ..protocol import decisions as on
 from ..query import CheckpointedQuery
 from ..restore.restore_point import RestorePoint
 from ..spark import progress
 from ..spark.batch_entries import write_entry
-from . import decisions as on
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback

@@ -1,6 +1,6 @@
 """Keeps the queries of a pipeline running: receives reports of failures, and carries out the decisions about them.
 
-One thread takes one event after the other. ``RecoveryStateMachine`` decides what to do, ``rollback.go_back``
+One thread takes one event after the other. The protocol decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
 """
 
@@ -30,6 +30,8 @@ from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
+from ..execution.locked_protocol import LockedProtocol
+from ..protocol import decisions as on
 from ..protocol import events
 from ..protocol.life import Life
 from ..query import CheckpointedQuery, Definition, Supervision
@@ -37,7 +39,6 @@ from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
 from ..restore.resume import ResumableRun
 from ..spark import progress
-from . import decisions as on
 from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import FailureReport
@@ -45,7 +46,6 @@ from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd
 from .pipeline_rollback import PipelineRollback
-from .recovery_state import RecoveryStateMachine
 from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
@@ -61,7 +61,7 @@ _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
 
-_Report = on.Event | on.Decision | RunEnd
+_Report = on.RecoveryEvent | on.Decision | RunEnd
 
 
 class Supervisor:
@@ -70,7 +70,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        state: RecoveryStateMachine,
+        protocol: LockedProtocol,
         launcher: Launcher,
         runs: Runs,
         local_recovery: LocalRecovery,
@@ -86,7 +86,7 @@ class Supervisor:
         """Make a supervisor without queries.
 
         Args:
-            state: decides about failures; from now on used here alone.
+            protocol: decides about failures.
             launcher: makes and starts runs; from now on used here alone.
             runs: the current runs; from now on changed here alone.
             local_recovery: what queries can resume.
@@ -99,7 +99,7 @@ class Supervisor:
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
             tell: is told of what users may want to know.
         """
-        self._state = state
+        self._protocol = protocol
         self._launcher = launcher
         self._runs = runs
         self._local_recovery = local_recovery
@@ -116,9 +116,7 @@ class Supervisor:
         self._events: runtime.Queue[_Report | None] = runtime.simple_queue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = runtime.rlock()
-        # Held for a moment, also inside of ``_changing``. It is notified after every event.
-        self._deciding = runtime.condition()
-        self.replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
+        self.replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, protocol.changed)
         """Has queries go on with other plans."""
         self._restart_at: float | None = None
         self._failures = FailureReport()
@@ -135,22 +133,19 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor.protocol, executor.watch.proof, self)
+        self._launcher.begin(self._protocol, executor.watch.proof, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------
 
-    def state_lost(self, why: str) -> None:
-        """Report that a state host is gone, and state with it."""
-        self._events.put(on.HostLost(why, self._clock()))
+    def decided(self, decision: on.Decision) -> None:
+        """Have a decision carried out, which was made on another thread."""
+        if decision != on.DoNothing():
+            self._events.put(decision)
 
     def output_failed(self, error: ChandyError) -> None:
         """Report that a transactional sink cannot publish, and that going back would not help."""
         self._events.put(on.FatalError(error))
-
-    def must_fail(self, error: ChandyError) -> None:
-        """Report a failure of the pipeline that lies outside of its queries."""
-        self._events.put(on.CheckpointsFailed(error, self._clock()))
 
     def fenced(self, error: FencedError) -> None:
         """Report that there is a successor, which waits for nothing that this driver is in the middle of."""
@@ -225,7 +220,7 @@ class Supervisor:
     @property
     def life(self) -> Life:
         """Whether the pipeline runs."""
-        return self._state.life
+        return self._protocol.life()
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -244,8 +239,8 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
-            life = partial(self._state.queries.of, definition.name)
-            supervision = Supervision(definition, self.stop_query, life, self._deciding)
+            life = partial(self._protocol.life_of, definition.name)
+            supervision = Supervision(definition, self.stop_query, life, self._protocol.changed)
             query = CheckpointedQuery(supervision) if known is None else known.go_on(supervision)
             resumed = self._leftover(definition)
             point = self._point
@@ -276,7 +271,7 @@ class Supervisor:
             try:
                 with self._stopping(run):
                     self._launcher.stop(run)
-                    run = settled(run, query, self._launcher, self._state, self._clock)
+                    run = settled(run, query, self._launcher, self._protocol, self._clock)
             finally:
                 self._decide(on.QueryOver(name))
         self._report_stop(run)
@@ -337,7 +332,7 @@ class Supervisor:
             self._check_not_failed()
             withdrawn = self._decide(on.StopWithdrawn())
             try:
-                for run in stopped if not self._state.must_go_back else ():
+                for run in stopped if not self._protocol.must_go_back() else ():
                     self._restart_in_place(run, "a stop that was not carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
@@ -387,7 +382,7 @@ class Supervisor:
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, current_batch = run.definition.name, progress.newest_committed(run.logs_as_known())
-        self._executor.protocol.handle(events.QueryStopped(name, current_batch))
+        self._protocol.handle(events.QueryStopped(name, current_batch))
 
     def _check_not_failed(self) -> None:
         if (failed := self.life.error) is not None:
@@ -411,23 +406,18 @@ class Supervisor:
 
     # --- supervision ----------------------------------------------------------------------------------------
 
-    def _decide(self, event: on.Event) -> on.Decision:
-        with self._deciding:
-            before, decision = self.life, self._state.handle(event, self._clock())
-            if self.life is not before:
-                self._executor.protocol.handle(events.LifeChanged(self.life))
-            if self.life.is_ending:
-                self._ending.set()
-            else:
-                self._ending.clear()
-            self._deciding.notify_all()
-            return decision
+    def _decide(self, event: on.RecoveryEvent) -> on.Decision:
+        return self._protocol.handle(event, before=self._note_end)
 
-    def _report(self, event: on.Event) -> None:
-        """Decide about an event, and leave to the thread what is to be done."""
-        decision = self._decide(event)
-        if decision != on.DoNothing():
-            self._events.put(decision)
+    def _note_end(self, _: on.Decision) -> None:
+        if self.life.is_ending:
+            self._ending.set()
+        else:
+            self._ending.clear()
+
+    def _report(self, event: on.RecoveryEvent) -> None:
+        """Have an event decided, and leave to the thread what is to be done."""
+        self.decided(self._decide(event))
 
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
@@ -475,7 +465,7 @@ class Supervisor:
         restored = self._point
         if restored is None or self.life.error is not None:
             return None
-        point = self._executor.protocol.read(lambda state: suspect(state, restored))
+        point = self._protocol.read(lambda state: suspect(state, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
 
