@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -21,32 +21,30 @@ from ..storage.errors import ChandyError, FencedError
 from ..storage.ids import CheckpointId
 from ..storage.logs import logger, named
 from .config import CheckpointConfig
-from .connectors.recognition import sources_of
 from .errors import CoordinatorStoppedError, NotSwitchedError
 from .execution.executor import CheckpointExecutor
-from .execution.polls import Poll, Polls
 from .graceful_stop import QueriesAtRest
 from .leadership.heir import Inheritance
-from .leadership.offering import LOOK_SECONDS, Offering
+from .leadership.offering import Offering
 from .lookup import Lookup
 from .operators import Operators
 from .permit import Permit
-from .protocol.life import Life, LifePhase
+from .protocol.life import Life
 from .query import CheckpointedQuery
-from .query_starter import QueryRequest, QueryStarter, as_given
+from .query_starter import QueryRequest, QueryStarter
 from .recovery.supervisor import Supervisor
 from .restore import restore_point
 from .suspension import Suspension
 from .upgrade.own_pins import OwnPins
 from .upgrade.shadow import Shadow
+from .user_acts import UserActs
 from .wiring.assembly import Assembly, assemble_again
 from .wiring.taken_pipeline import TakenPipeline
-from .wiring.transactional import transactional_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .observer import HasStatus, Orders
+    from .observer import HasStatus
     from .upgrade.rerun import Rerun
 
 log = logger(__name__)
@@ -77,6 +75,7 @@ class ChangesSides(ABC):
     _lookup: Lookup
     _starter: QueryStarter
     _offering: Offering
+    _acts: UserActs
 
     @property
     @abstractmethod
@@ -100,6 +99,7 @@ class ChangesSides(ABC):
     def _start(self, request: QueryRequest) -> CheckpointedQuery:
         """Start a query."""
 
+    @abstractmethod
     def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
         """Run the pipeline by these parts from now on.
 
@@ -107,39 +107,6 @@ class ChangesSides(ABC):
             parts: wired and running.
             known: what users have of queries that other parts have run, by name.
         """
-        rerun = self._rerun
-        self._parts = parts
-        self._taken = parts.pipeline
-        self._executor = parts.executor
-        self._supervisor = parts.supervisor
-        self._operators = parts.operators
-        self._lookup = parts.lookup
-        self._starter = QueryStarter(
-            spark=self._spark,
-            config=parts.ground.driver.config,
-            pipeline=parts.pipeline,
-            operators=parts.operators,
-            adopt=parts.adopter.begin,
-            sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
-            make_sink=partial(transactional_sink, parts),
-            channels=parts.channels,
-            protocol=parts.executor.protocol,
-            supervisor=parts.supervisor,
-            prepare=rerun.prepared if rerun else as_given,
-            known=known,
-        )
-        self._offering = Offering(
-            parts.pipeline.catalog,
-            parts.pipeline.watch.proof,
-            standstill=self._standstill,
-            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
-            alone=self._growing,
-        )
-        # A shadow cannot follow a leader that records no batches.
-        if rerun is None and self._within is None and self._config.record_batches:
-            looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
-            parts.closing.callback(Polls.begin(looks).close)
-        parts.observe(cast("Orders", self))
 
     def _begin_rerun(self, rerun: Rerun) -> None:
         parts = self._parts
@@ -153,7 +120,7 @@ class ChangesSides(ABC):
         Raises:
             ChandyError: it cannot. The queries have ended with that.
         """
-        with named(pipeline=self._pipeline), self._changing:
+        with named(pipeline=self._pipeline), self._acts.between_stops(self._changing):
             suspension = Suspension.begin(self._supervisor)
             try:
                 self._check_running()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from ..storage import html, runtime
 from ..storage.backends.open import open_store, pipeline_uri
@@ -17,24 +17,27 @@ from ..storage.checkpoints.proof import FenceProof
 from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
-from ..storage.long_waits import told_if_slow
 from .adopting import AdoptsQueries
 from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
 from .changing_sides import ChangesSides
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
+from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
-from .graceful_stop import GracefulStop
+from .execution.polls import Poll, Polls
+from .graceful_stop import GracefulStop, end_growth
+from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .permit import Permit
 from .processing import KeyedProcessors
+from .protocol.acts import ActKind
 from .protocol.events import DrainRequested
-from .protocol.life import Life
+from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
-from .query_starter import QueryRequest
+from .query_starter import QueryRequest, QueryStarter, as_given
 from .recovery.metrics import RecoveryMetrics
 from .replicated import KeepsReplicas
 from .restore import restore_point
@@ -42,9 +45,11 @@ from .sinks.two_phase.contract import TwoPhaseSink
 from .spark.environment import check_pyspark, check_session
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
-from .switch_orders import KEEP_OLD, await_switch, order_switch
-from .upgrade.requested import requested
-from .wiring.assembly import assemble
+from .switch_orders import KEEP_OLD, switch_to
+from .upgrade.requested import requested, shadowing
+from .user_acts import UserActs
+from .wiring.assembly import Assembly, assemble
+from .wiring.transactional import transactional_sink
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -52,14 +57,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from .replication.replica import Replica
-    from .upgrade.rerun import Rerun
     from .upgrade.shadow import Shadow
     from .verdict import ShadowVerdict
 
 log = logger(__name__)
-
-_INTERRUPT_SECONDS: Final = 1.0
-"""From one interruption of what a stop waits for to the next."""
 
 
 class CheckpointCoordinator(
@@ -120,9 +121,10 @@ class CheckpointCoordinator(
         self._shadow = shadow
         self._replicas: dict[str, Replica] = {}
         self._changing = runtime.rlock()
+        self._stopping = runtime.lock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            rerun = self._rerun = requested(self._pipeline) or _shadow(shadow, self._pipeline, storage)
+            rerun = self._rerun = requested(self._pipeline) or shadowing(shadow, self._pipeline, storage)
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
@@ -143,6 +145,48 @@ class CheckpointCoordinator(
         self._use(parts, {})
         if rerun is not None:
             self._begin_rerun(rerun)
+
+    def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
+        """Run the pipeline by these parts from now on.
+
+        Args:
+            parts: wired and running.
+            known: what users have of queries that other parts have run, by name.
+        """
+        rerun = self._rerun
+        self._parts = parts
+        self._taken = parts.pipeline
+        self._executor = parts.executor
+        self._supervisor = parts.supervisor
+        self._operators = parts.operators
+        self._lookup = parts.lookup
+        self._starter = QueryStarter(
+            spark=self._spark,
+            config=parts.ground.driver.config,
+            pipeline=parts.pipeline,
+            operators=parts.operators,
+            adopt=parts.adopter.begin,
+            sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
+            make_sink=partial(transactional_sink, parts),
+            channels=parts.channels,
+            protocol=parts.executor.protocol,
+            supervisor=parts.supervisor,
+            prepare=rerun.prepared if rerun else as_given,
+            known=known,
+        )
+        self._offering = Offering(
+            parts.pipeline.catalog,
+            parts.pipeline.watch.proof,
+            standstill=self._standstill,
+            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            alone=self._growing,
+        )
+        # A shadow cannot follow a leader that records no batches.
+        if rerun is None and self._within is None and self._config.record_batches:
+            looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
+            parts.closing.callback(Polls.begin(looks).close)
+        self._acts = UserActs(parts.executor.protocol)
+        parts.observe(self)
 
     def _watch(self, config: CheckpointConfig, closing: ExitStack) -> Monitoring:
         return Monitoring.begin(
@@ -283,10 +327,13 @@ class CheckpointCoordinator(
 
         Raises:
             NotSwitchedError: there is no such shadow, something differs, or it has not come. The pipeline is as it was.
+            NotCarriedOutError: another switch is under way, or the pipeline is being stopped or has failed.
         """
-        store = open_store(pipeline_uri(self._storage, self._pipeline))
-        name, nonce = order_switch(store, shadow, although_different=although_different, keep_old=keep_old)
-        await_switch(store, name, nonce, seconds(timeout))
+        store, patience = open_store(pipeline_uri(self._storage, self._pipeline)), seconds(timeout)
+        switch = partial(
+            switch_to, store, shadow, patience, although_different=although_different, keep_old=keep_old
+        )
+        self._acts.do(ActKind.SWITCH, self._pipeline, lambda wanted: switch(wanted.check))
 
     def statistics(self) -> Statistics:
         """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""
@@ -415,15 +462,19 @@ class CheckpointCoordinator(
         patience = seconds(timeout)
         if self._rerun is not None:
             savepoint, checkpoint = None, False
-            self._rerun.await_end()
-        with named(pipeline=self._pipeline), ExitStack() as held:
+        with named(pipeline=self._pipeline):
             target = None if savepoint is None else self._parts.savepoints.uri(savepoint)
-            self._end_waits()
-            with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
-                while not self._changing.acquire(timeout=_INTERRUPT_SECONDS):
-                    # Again: what that thread waits for may have begun since.
-                    self._end_waits()
-            held.callback(self._changing.release)
+            stop = partial(self._stop, target, patience, timeout, checkpoint, hand_over)
+            return self._acts.do(ActKind.STOP, self._pipeline, lambda _: stop())
+
+    def _stop(
+        self, target: str | None, patience: float, timeout: Duration, checkpoint: bool, hand_over: bool
+    ) -> Checkpoint | None:
+        # The acts of a shadow are others than those of the leader that it becomes.
+        with self._stopping:
+            if self._rerun is not None:
+                self._rerun.await_end()
+            end_growth(self._changing, self._end_waits)
             if self._executor.is_closed:
                 # What is left of one that could not change sides.
                 self._closing.close()
@@ -431,9 +482,7 @@ class CheckpointCoordinator(
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
             stop = GracefulStop(self._executor, self._supervisor, self._taken.catalog.store.uri)
-            taken = stop.stop_queries(target, patience)
-            if taken is None and checkpoint:
-                taken = stop.last_checkpoint(patience)
+            taken = stop.stop(target, patience, checkpoint=checkpoint)
             if replicas := self.replicas:
                 with runtime.pool(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
@@ -470,24 +519,19 @@ class CheckpointCoordinator(
     @contextmanager
     def _growing(self) -> Iterator[None]:
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
-        with named(pipeline=self._pipeline), self._changing:
-            self._check_running()
-            try:
-                yield
-            except ChandyError as error:
-                self._supervisor.news.refused(error)
-                raise
+        with named(pipeline=self._pipeline), self._acts.between_stops(self._changing), self._refusing():
+            yield
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Tell of what a running pipeline refuses inside of the ``with``."""
+        self._check_running()
+        try:
+            yield
+        except ChandyError as error:
+            self._supervisor.news.refused(error)
+            raise
 
     def _check_running(self) -> None:
         if self._executor.is_closed:
             raise CoordinatorStoppedError(self._pipeline)
-
-
-def _shadow(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
-    """Return what a shadow does instead of leading the pipeline; None if it is none."""
-    if shadow is None:
-        return None
-    # Only a shadow loads what reads state.
-    from .upgrade.shadow_rerun import ShadowRerun
-
-    return ShadowRerun(shadow, pipeline, storage)

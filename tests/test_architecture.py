@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("batch_aggregate", "savepoints"),
+    ("batch_aggregate", "savepoints", "user_acts"),
     ("adopt", "operator_arguments"),
     ("monitor",),
     ("observer", "suspension"),
@@ -113,7 +113,12 @@ WINGS: dict[str, tuple[str, ...]] = {
     ),
     "export": ("coordinator.export",),
     "replicas": ("coordinator.replicated", "coordinator.replication"),
-    "upgrade": ("coordinator.switch_orders", "coordinator.upgrade", "coordinator.verdicts"),
+    "upgrade": (
+        "coordinator.changing_sides",
+        "coordinator.switch_orders",
+        "coordinator.upgrade",
+        "coordinator.verdicts",
+    ),
     "command line": ("coordinator.cli", "coordinator.face", "coordinator.restore.leftovers"),
     "stores": (
         "storage.backends.clients",
@@ -126,8 +131,7 @@ WINGS: dict[str, tuple[str, ...]] = {
 """Packages and modules that could be left out; of two names that a module begins with, the longer one counts. All
 others are the core: barriers, the protocol, execution, recovery, restore, leadership, hosts, keyed state, storage."""
 MEET: dict[tuple[str, str], str] = {
-    ("coordinator.changing_sides", "connectors"): "it says which sources are known",
-    ("coordinator.changing_sides", "upgrade"): "a driver whose pipeline a shadow leads follows as one",
+    ("coordinator.coordinator", "connectors"): "it says which sources are known",
     ("coordinator.coordinator", "adopt"): "adoption()",
     ("coordinator.coordinator", "aggregates"): "aggregate(), aggregate_batches()",
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",

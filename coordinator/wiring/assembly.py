@@ -190,12 +190,10 @@ def assemble_again(
 
     Args:
         before: what runs. If this fails, it has ended all the same.
-        name: of the pipeline.
-        storage, config, restore, permit: as for ``assemble``.
+        name, storage, config, restore, permit, followed: as for ``assemble``.
         built: the queries that make their operators again.
         closing: ends what was made, before it ends the ground.
         inherited: what a shadow leads on with; None: it follows from now on.
-        followed: as for ``assemble``.
 
     Raises:
         ChandyError: the pipeline cannot be led, or followed.
