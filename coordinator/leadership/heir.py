@@ -57,6 +57,10 @@ class Heir:
     """The life of the shadow."""
     seconds: float
     """How long it may take to claim after the offer."""
+    name: str = ""
+    keep_old: float = 0.0
+    ignored: tuple[str, ...] = ()
+    """Of the shadow, as ``AskedOffer`` has them."""
     _asked: AskedOffer | None = attrs.field(default=None, init=False)
 
     def ask(self, generation: int, passed: CheckpointId) -> None:
@@ -69,7 +73,16 @@ class Heir:
         Raises:
             StorageError: the store does not answer.
         """
-        self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds, passed)
+        self._asked = AskedOffer(
+            generation,
+            self.shadow,
+            runtime.token(),
+            self.seconds,
+            passed,
+            self.name,
+            self.keep_old,
+            self.ignored,
+        )
         ask(self.catalog.store, self._asked)
 
     def has_passed(self, checkpoint: CheckpointId) -> None:
@@ -128,7 +141,10 @@ class Heir:
         if offered(store, self._asked) is None:
             return None
         owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
-        claim = self.catalog.claim_after(generation, owner, now)
+        nonce = self._asked.nonce
+        # An attempt before may have made the claim without knowing it.
+        claim = self.catalog.claim_after(generation, owner, now, nonce)
+        claim = claim or self.catalog.claimed_with(nonce, generation + 1)
         if claim is None:
             return None
         return Inheritance(claim, None if lease is None else lease.seconds, self.shadow, state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Final, Protocol
 
 import attrs
@@ -17,7 +17,7 @@ from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.offers import AskedOffer, Offer, asked, offer, withdraw
 from ...storage.checkpoints.proof import FenceProof
-from ...storage.errors import ChandyError, FencedError
+from ...storage.errors import ChandyError, FencedError, StorageError
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
@@ -25,6 +25,9 @@ log = logger(__name__)
 
 LOOK_SECONDS: Final = 0.5
 """How often a leader looks whether a shadow asks. It costs a request, and no output while it has not looked."""
+_SETTLED_SECONDS: Final = 30.0
+"""How long a driver that has handed over leaves the machine to its successor, at most."""
+_LOOK_AGAIN_SECONDS: Final = 0.2
 _POLL_SECONDS: Final = 0.05
 """How often it looks how far the shadow is, once that has asked."""
 _ROUND_SECONDS: Final = 60.0
@@ -34,7 +37,7 @@ _SHORTER: Final = 0.8
 
 
 class Standstill(Protocol):
-    """Ends the batches of a pipeline for a while. One thread uses it."""
+    """Ends the batches of a pipeline for a while, or for good. One thread uses it."""
 
     def checkpoint(self) -> CheckpointId:
         """Take a checkpoint, while batches go on.
@@ -56,6 +59,14 @@ class Standstill(Protocol):
         """Let the batches go on."""
         ...
 
+    def hand_over(self, last: CheckpointId, error: FencedError) -> None:
+        """Follow the shadow that has claimed the pipeline, from the last checkpoint on."""
+        ...
+
+    def give_up(self, error: FencedError) -> None:
+        """Take in that another driver has claimed the pipeline."""
+        ...
+
 
 @attrs.define
 class Offering:
@@ -63,8 +74,8 @@ class Offering:
 
     catalog: Catalog
     proof: FenceProof
-    standstill: Callable[[], Standstill]
-    """Makes one."""
+    standstill: Callable[[AskedOffer], Standstill]
+    """Makes one for a shadow that asks."""
     may_begin: Callable[[], bool]
     """Whether the pipeline runs, and is not about to go back or to stop."""
     alone: Callable[[], AbstractContextManager[None]]
@@ -91,9 +102,23 @@ class Offering:
         """Do not wait for the shadow any longer: somebody wants to stop the pipeline."""
         self._interrupted.set()
 
+    def await_checkpoint(self) -> bool:
+        """Wait until the shadow that leads has completed a checkpoint of its own; return whether it may take longer.
+
+        Whatever this driver does before competes with the first batch of its successor.
+        """
+        until = runtime.monotonic() + _SETTLED_SECONDS
+        while runtime.monotonic() < until and not self._interrupted.wait(_LOOK_AGAIN_SECONDS):
+            with suppress(StorageError, OSError):
+                begun = max(self.catalog.generations(), key=lambda one: one.generation)
+                # Its first one is what the shadow begins with.
+                if begun.generation > self.proof.generation and max(self.catalog.list_ids()) > begun.next_id:
+                    break
+        return not self._interrupted.is_set()
+
     def _answer(self, request: AskedOffer) -> None:
         log.info("a shadow asks for the pipeline", shadow=request.shadow)
-        standstill, stands_still = self.standstill(), False
+        standstill, last, stands_still = self.standstill(request), None, False
         try:
             if self._has_come_near(request, standstill) and self.may_begin():
                 log.info("the shadow is near; batches end", shadow=request.shadow)
@@ -104,7 +129,11 @@ class Offering:
                 self._wait(request, request.seconds)
             log.warning("the shadow did not come; the pipeline goes on", shadow=request.shadow)
         except FencedError as error:
+            if last is None or not self._is_of(request):
+                standstill.give_up(error)
+                return
             log.info("the pipeline is handed over", shadow=request.shadow, to=error.owner)
+            standstill.hand_over(last, error)
             return
         except ChandyError as error:
             log.warning("the pipeline cannot be handed over, and goes on", because=str(error))
@@ -144,6 +173,14 @@ class Offering:
                 return True
             if runtime.monotonic() >= until or self._interrupted.wait(_POLL_SECONDS):
                 return False
+
+    def _is_of(self, request: AskedOffer) -> bool:
+        """Whether the shadow that has asked is the successor; not if nobody can tell."""
+        try:
+            return self.catalog.claimed_with(request.nonce, request.generation + 1) is not None
+        except (StorageError, OSError) as error:
+            log.warning("cannot tell who has claimed the pipeline", error=str(error))
+            return False
 
     def _withdraw(self, request: AskedOffer) -> None:
         """Withdraw the offer; a claim that has come meanwhile fences the batches that go on, as ever."""

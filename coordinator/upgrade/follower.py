@@ -16,11 +16,9 @@ from ...state.reader.differences import compare
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
-from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
-from ...storage.ids import CheckpointId
+from ...storage.ids import FIRST_CHECKPOINT, CheckpointId
 from ...storage.logs import carried, logger
 from ..errors import CheckpointError, PipelineFailedError, SessionEndedError, ShadowReplacedError
 from ..sources.errors import SourceLostError
@@ -31,6 +29,7 @@ from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, staged_files
 from .outputs import differing_outputs
+from .own_pins import OwnPins
 from .shadow import Shadow
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ _TELL_SECONDS: Final = 1.0
 """The verdict is written no more often than that, unless something differs or the phase changes."""
 _STILL_SECONDS: Final = 15.0
 """How often it is written while nothing changes."""
-_PROOF: Final = Unshared()
-"""A shadow's pins are its own, and keep checkpoints from nobody else."""
 
 
 class Engine(Protocol):
@@ -114,6 +111,10 @@ class Follower:
     _following: Following = attrs.field(init=False)
     _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
+    _restored: CheckpointId = attrs.field(default=FIRST_CHECKPOINT, init=False)
+    """The leader's checkpoint that the engine was restored from."""
+    _unread: set[str] = attrs.field(factory=set, init=False)
+    """The queries that have run nothing since: hosts may read it yet."""
     _held: CheckpointId | None = attrs.field(default=None, init=False)
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
     _has_outputs: bool = attrs.field(default=False, init=False)
@@ -136,6 +137,8 @@ class Follower:
         leader: FollowedPipeline,
         rows: Callable[[str], Iterator[pa.Table]],
         life: str,
+        *,
+        is_new: bool = False,
     ) -> Follower:
         """Return a shadow that goes on with what it has found in its lives before.
 
@@ -143,20 +146,25 @@ class Follower:
             shadow, leader, rows: as the fields say.
             pipeline: the leader's.
             life: the folder of this life.
+            is_new: whether it has found nothing yet: another leader is compared, or from elsewhere on.
         """
         store = leader.catalog.store
-        known = ShadowStore(store, shadow.name).read()
-        known = known or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        nothing = ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        known = ShadowStore(store, shadow.name).read() or nothing
         keeps = ShadowStore(store, shadow.name, life, known.lives)
         verdict = attrs.evolve(
-            known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
+            nothing if is_new else known,
+            phase=Phase.STARTS,
+            because="",
+            ignored=shadow.ignore,
+            lives=(*known.lives, life),
         )
         return cls(shadow, leader, keeps, rows, verdict)
 
     @property
-    def pins(self) -> Pins:
+    def pins(self) -> OwnPins:
         """The leader's checkpoints that it keeps."""
-        return Pins(self.leader.catalog.store, reader_of(self.shadow.name))
+        return OwnPins(self.leader.catalog.store, self.shadow.reader)
 
     def forget(self, lives: Sequence[str]) -> None:
         """Take in that the folders of lives are somebody else's, or gone."""
@@ -176,7 +184,8 @@ class Follower:
             self.verdict.skipped,
             stood_at(self.verdict.stood, queries),
         )
-        self._stands_at = engine.start.manifest.id
+        self._stands_at = self._restored = engine.start.manifest.id
+        self._unread = set(queries)
         looking = runtime.thread(target=carried(self._look_on), name="chandy-shadow-looks")
         try:
             self._tell(Phase.STARTS)
@@ -262,7 +271,8 @@ class Follower:
             except (ObjectMissingError, DamagedError) as error:
                 self._lost(step.stage, error)
                 return
-            self._stands_at = step.stage.id
+            self._stands_at = self._restored = step.stage.id
+            self._unread = set(self._following.queries)
         with self._lock:
             before = self._following.skipped
             self._following.restored(step)
@@ -270,7 +280,7 @@ class Follower:
         if has_skipped:
             self.verdict = attrs.evolve(self.verdict, skipped_because=self._passes_over or step.why)
         self._passes_over = ""
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)
 
     def _run(self, step: RunBatch, engine: Engine) -> None:
@@ -297,6 +307,7 @@ class Follower:
                 finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
                 self._took(self.verdict.failed(finding), [finding])
             return
+        self._unread.discard(step.query)
         with self._lock:
             counts = self._following.ran(step)
         if counts:
@@ -341,7 +352,7 @@ class Follower:
             counts = self._following.compared(step)
         if not counts:
             return False
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id, but=self._restored if self._unread else None)
         if own is None:
             return False
         if is_due:
@@ -363,7 +374,7 @@ class Follower:
         if self._held == stage.id:
             return True
         try:
-            self.pins.hold(stage.id, runtime.time())
+            self.pins.hold(stage.id)
         except (ObjectMissingError, DamagedError) as error:
             self._lost(stage, error)
             return False
@@ -506,8 +517,3 @@ class Follower:
                 self._told = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None)
             except (StorageError, OSError) as error:
                 log.warning("cannot write what the shadow has found; it tries again", error=str(error))
-
-
-def reader_of(shadow: str) -> str:
-    """Return the name by which a shadow keeps checkpoints of its leader."""
-    return f"shadow-{shadow}"

@@ -19,9 +19,7 @@ from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord, Digest
 from ...storage.checkpoints.locate import Located
 from ...storage.checkpoints.manifest import CheckpointKind, Manifest
-from ...storage.checkpoints.pins import Pins
-from ...storage.checkpoints.proof import Unshared
-from ...storage.errors import ChandyError, StoreFailedError
+from ...storage.errors import StoreFailedError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
@@ -44,9 +42,11 @@ from ..sources.reader import SourceReader
 from ..spark import plan
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
+from ..supervised_run import Exit
 from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
 from .nowhere import Nowhere, taken
+from .own_pins import OwnPins
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -61,8 +61,6 @@ _SINK: Final = "sink"
 _BATCH_SECONDS: Final = 3600.0
 _CHECKPOINT_SECONDS: Final = 600.0
 _JOIN_SECONDS: Final = 60.0
-_PROOF: Final = Unshared()
-"""Nobody can succeed a reader whose name is new in each life."""
 
 
 @attrs.frozen
@@ -130,19 +128,20 @@ class Rerun:
         self._tells = tells
         self._is_awaited = is_awaited
         own = next((one for one in (start, *needed) if not _is_savepoint(one)), start)
-        self._pins = Pins(own.store, f"rerun-{runtime.token()[:12]}")
+        self._pins = OwnPins(own.store, f"rerun-{runtime.token()[:12]}")
         self._changed = runtime.condition()
         self._names: set[str] = set()
         self._is_complete = False
         """Whether the program starts no more queries."""
         self._is_over = runtime.flag()
+        self._is_released = False
         self._thread = runtime.thread(target=carried(self._run), name="chandy-rerun")
 
     # --- called by the coordinator --------------------------------------------------------------------------
 
     def config(self, given: CheckpointConfig) -> CheckpointConfig:
         """Return how the coordinator checkpoints: when it is told to, on this machine, and for nobody else."""
-        silent: dict[str, Any] = {} if self._tells else {"page": None, "on_event": None, "traces": False}
+        silent: dict[str, Any] = {"page": None, "on_event": None, "traces": False, "changelog": False}
         has_local = given.work_dir is not None and is_local(given.work_dir)
         return attrs.evolve(
             given,
@@ -152,9 +151,8 @@ class Rerun:
             savepoints=Savepoints(),
             standbys=0,
             work_dir=given.work_dir if has_local else None,
-            changelog=False,
             record_batches=False,
-            **silent,
+            **({} if self._tells else silent),
         )
 
     @staticmethod
@@ -264,19 +262,21 @@ class Rerun:
         """End, now that no query runs any more."""
         self._is_awaited = False
         self.await_end()
-        if runtime.current_thread() is not self._thread:
+        if runtime.current_thread() is not self._thread and self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
 
+    def exit(self, ended: Exit) -> Exit:
+        """Return how a run has ended, given what became of its own pipeline."""
+        return ended if self.error is None else Exit.FAILED
+
     def release(self) -> None:
-        """Have the other pipeline keep nothing any more for this one."""
-        try:
-            self._pins.release(_PROOF)
-        except (ChandyError, OSError) as error:
-            log.warning(
-                "a pin of a checkpoint is left; `chandy readers` can release it",
-                reader=self._pins.reader,
-                error=str(error),
-            )
+        """Have the other pipeline keep nothing any more for this one; calls after the first do nothing."""
+        is_new, self._is_released = not self._is_released, True
+        if is_new:
+            self._release()
+
+    def _release(self) -> None:
+        self._pins.release()
 
     # --- called by whoever gives batches --------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class Rerun:
         self._supervisor.go_to(point)
         self.start = located
         if before.store.uri == located.store.uri and not self._needed:
-            self._pins.release_before(located.manifest.id, _PROOF)
+            self._pins.release_before(located.manifest.id)
 
     def run(self, query: str, record: BatchRecord, timeout: float = _BATCH_SECONDS) -> BatchOutcome:
         """Run a batch, the next one of a query, and return what it has given.
@@ -362,13 +362,16 @@ class Rerun:
             self._is_over.set()
             self._lead_on(self.inherited)
             return
+        self._end_queries()
+        self._is_over.set()
+
+    def _end_queries(self) -> None:
         for query in self._supervisor.queries:
             try:
                 # What the program waits for has come to its end.
                 self._supervisor.stop_query(query.name)
             except Exception as error:  # noqa: BLE001 (the program is to end all the same)
                 log.warning("cannot end a query", query=query.name, error=str(error))
-        self._is_over.set()
 
     def _lead_on(self, inherited: Inheritance) -> None:
         try:
@@ -393,7 +396,7 @@ class Rerun:
         """Pin a checkpoint, and return its manifest; nobody deletes savepoints, or what cannot be written to."""
         if not _is_savepoint(located):
             try:
-                return self._pins.hold(located.manifest.id, runtime.time())
+                return self._pins.hold(located.manifest.id)
             except (StoreFailedError, PermissionError) as error:
                 log.info(
                     "a checkpoint is not pinned, because nothing can be written beside it", error=str(error)

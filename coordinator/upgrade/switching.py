@@ -11,10 +11,12 @@ from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.errors import StorageError
 from ...storage.logs import logger
+from ..durations import seconds
 from ..leadership.heir import Heir, Inheritance
-from ..switch_orders import SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
+from ..switch_orders import KEEP_OLD, SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
 from ..verdict import ShadowVerdict
 from .follower import Passed
+from .shadow import Shadow
 
 log = logger(__name__)
 
@@ -41,6 +43,8 @@ class Ask:
     """The shadow is to lead."""
 
     although_different: bool = False
+    keep_old: float = seconds(KEEP_OLD)
+    """For how many seconds the driver before follows."""
 
 
 def decide(
@@ -55,10 +59,10 @@ def decide(
     """
     if order is not None:
         if order.although_different:
-            return Ask(order.although_different)
+            return Ask(order.although_different, order.keep_old)
         if not verdict.is_equal:
             return Refuse(differs(verdict))
-        return Ask() if verdict.has_compared else Refuse("nothing was compared yet")
+        return Ask(False, order.keep_old) if verdict.has_compared else Refuse("nothing was compared yet")
     if equal_batches is None or verdict.equal < equal_batches:
         return None
     return Ask() if verdict.has_compared and verdict.state_is_equal else None
@@ -93,11 +97,9 @@ class Switching:
 
     catalog: Catalog
     """The leader's."""
-    shadow: str
-    """The name of the shadow."""
+    shadow: Shadow
     life: str
     """This life of it, which names its folder."""
-    equal_batches: int | None
     look: Callable[[], None]
     """Looks for new checkpoints of the leader at once."""
     prepare: Callable[[], object]
@@ -133,7 +135,7 @@ class Switching:
             return False
 
     def _begin(self, passed: Passed) -> bool:
-        match decide(passed.verdict, self._ordered(), self.equal_batches):
+        match decide(passed.verdict, self._ordered(), self.shadow.equal_batches):
             case Refuse(because):
                 self._answer(SwitchOutcome.REFUSED, because)
             case Ask() as ask:
@@ -141,7 +143,14 @@ class Switching:
                 # Without a driver, there is nobody to ask; the next one is asked.
                 if self.catalog.leader(generation) is not None:
                     log.info("asking the leader for the pipeline", generation=generation)
-                    heir = Heir(self.catalog, self.life, _CLAIM_SECONDS)
+                    heir = Heir(
+                        self.catalog,
+                        self.life,
+                        _CLAIM_SECONDS,
+                        self.shadow.name,
+                        ask.keep_old,
+                        self.shadow.ignore,
+                    )
                     heir.ask(generation, passed.checkpoint)
                     self.prepare()
                     until = runtime.monotonic() + _OFFER_SECONDS
@@ -180,7 +189,7 @@ class Switching:
         now = runtime.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
-            found = read_order(self.catalog.store, self.shadow)
+            found = read_order(self.catalog.store, self.shadow.name)
             self._order = None if found is None or found.nonce == self._answered else found
         return self._order
 
@@ -195,6 +204,6 @@ class Switching:
             return
         self._order, self._answered = None, order.nonce
         try:
-            answer_order(self.catalog.store, self.shadow, SwitchAnswer(order.nonce, outcome, because))
+            answer_order(self.catalog.store, self.shadow.name, SwitchAnswer(order.nonce, outcome, because))
         except (StorageError, OSError) as error:
             log.warning("cannot answer the order to switch", error=str(error))

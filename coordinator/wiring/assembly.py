@@ -16,7 +16,6 @@ import attrs
 
 from ...state.host.discovery import end_host
 from ...state.rpc.addresses import place
-from ...state.rpc.messages import Endpoint
 from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
@@ -122,7 +121,6 @@ def assemble(
     stand_by: StandBy | None,
     within: FenceProof | None,
     *,
-    given_batches: bool = False,
     followed: Store | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
@@ -137,8 +135,7 @@ def assemble(
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
-        given_batches: whether its queries run no batches but those that they are given.
-        followed: the store of the pipeline that these are of; None: there is none.
+        followed: the store of the pipeline whose batches its queries are given; None: they run their own.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -172,7 +169,6 @@ def assemble(
             storage,
             parts.pop_all(),
             closing,
-            given_batches,
             followed,
         )
 
@@ -182,26 +178,30 @@ def assemble_again(
     name: str,
     storage: str,
     config: CheckpointConfig,
+    restore: str | int | RestorePoint,
     permit: Permit,
-    inherited: Inheritance,
     built: Collection[str],
     closing: ExitStack,
+    *,
+    inherited: Inheritance | None = None,
+    followed: Store | None = None,
 ) -> Assembly:
-    """End what a shadow runs, and make all that runs once it leads: on the same ground, so that plans stay valid.
+    """End what runs, and make all that runs on the other side of a switch: on the same ground, so plans stay valid.
 
     Args:
         before: what runs. If this fails, it has ended all the same.
-        name: of the pipeline.
-        storage, config, permit: as for ``assemble``.
-        inherited: what it goes on with.
+        name, storage, config, restore, permit, followed: as for ``assemble``.
         built: the queries that make their operators again.
         closing: ends what was made, before it ends the ground.
+        inherited: what a shadow leads on with; None: it follows from now on.
 
     Raises:
-        ChandyError: the pipeline cannot be led.
+        ChandyError: the pipeline cannot be led, or followed.
     """
     before.closing.close()
     driver = attrs.evolve(before.ground.driver, pipeline=name, config=config)
+    if inherited is None:
+        driver = driver.on_this_machine(closing)
     ground = attrs.evolve(before.ground, driver=driver)
     if is_here(driver.spark):
         end_host(ground.endpoint, executor_root())
@@ -213,7 +213,7 @@ def assemble_again(
             name,
             catalog,
             config,
-            restore_point.LATEST,
+            restore,
             driver.clock,
             driver.java.process,
             permit,
@@ -221,10 +221,23 @@ def assemble_again(
             None,
         )
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
-            pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
+            if inherited is None:
+                pipeline = take_over.now(look(catalog, restore), parts)
+            else:
+                pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
         driver.place_directories(catalog, pipeline.claim)
         operators = before.operators.taken_over(pipeline.point, built)
-        return _wired(ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing)
+        return _wired(
+            ground,
+            pipeline,
+            runs,
+            channels,
+            operators,
+            storage,
+            parts.pop_all(),
+            closing,
+            followed,
+        )
 
 
 def _wired(
@@ -236,7 +249,6 @@ def _wired(
     storage: str,
     parts: ExitStack,
     closing: ExitStack,
-    given_batches: bool = False,
     followed: Store | None = None,
 ) -> Assembly:
     """Make and wire what runs a pipeline that this process has taken over.
@@ -248,20 +260,22 @@ def _wired(
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
         closing: ends the ground; from now on it ends ``parts`` before.
-        given_batches, followed: as for ``assemble``.
+        followed: as for ``assemble``.
     """
     driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
     spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
     closing.enter_context(parts)
     adoptions = Adoptions()
-    local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
+    # Each life of a shadow begins at a checkpoint. Hosts keep changelogs only of runs that this admits.
+    enabled = endpoint.changelogs is not None and followed is None
+    local_recovery = _local_recovery(driver, pipeline, adoptions, enabled=enabled)
     parts.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
     protocol = LockedProtocol(state, driver.clock)
     supervisor = _supervisor(
-        driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, given_batches
+        driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, followed
     )
     ground.led.supervisor = supervisor
     executor = _executor(driver, pipeline, protocol, runs, supervisor)
@@ -376,7 +390,7 @@ def _nothing_to_spread() -> bool:
 
 
 def _local_recovery(
-    driver: Driver, pipeline: TakenPipeline, endpoint: Endpoint, adoptions: Adoptions
+    driver: Driver, pipeline: TakenPipeline, adoptions: Adoptions, *, enabled: bool
 ) -> LocalRecovery:
     return LocalRecovery.begin(
         driver.directories.base,
@@ -385,7 +399,7 @@ def _local_recovery(
         generation=pipeline.generation.generation,
         workspace=driver.directories.path,
         point=pipeline.point,
-        enabled=endpoint.changelogs is not None,
+        enabled=enabled,
         resume=pipeline.may_resume,
         java=driver.java.process.pid,
         adoptions=adoptions,
@@ -401,10 +415,10 @@ def _supervisor(
     host: LocalHost | None,
     ticks: Ticks,
     adoptions: Adoptions,
-    given_batches: bool,
+    followed: Store | None,
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
-    supervisors, launchers = (BatchSupervisor, BatchLauncher) if given_batches else (Supervisor, Launcher)
+    supervisors, launchers = (BatchSupervisor, BatchLauncher) if followed else (Supervisor, Launcher)
     ending = runtime.flag()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, ending)
     return supervisors(

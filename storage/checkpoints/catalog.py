@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -404,19 +405,27 @@ class Catalog:
                 continue
             return claim
 
-    def claim_after(self, generation: int, owner: str, now: float) -> Claim | None:
+    def claim_after(self, generation: int, owner: str, now: float, nonce: str = "") -> Claim | None:
         """Claim the generation after this one; None if somebody else has.
 
         Args:
             generation: the newest one when the caller decided to take over.
             owner, now: as for ``claim``.
+            nonce: random, and known to those who are to recognise the claim; empty: nobody is.
         """
-        claim = Claim(generation + 1, owner, now, runtime.token())
+        claim = Claim(generation + 1, owner, now, nonce or runtime.token())
         try:
             create_own(self.store, generation_key(claim.generation), to_sealed_json(claim))
         except ObjectExistsError:
             return None
         return claim
+
+    def claimed_with(self, nonce: str, generation: int) -> Claim | None:
+        """Return the claim of a generation if it has a nonce; None if there is none, or somebody else's."""
+        with suppress(ObjectMissingError, DamagedError):
+            claim = read_record(self.store, generation_key(generation), Claim, "a claim")
+            return claim if claim.nonce == nonce else None
+        return None
 
     # --- who writes into the sinks --------------------------------------------------------------------------
 

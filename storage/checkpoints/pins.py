@@ -70,18 +70,21 @@ class Pins:
             self.store.delete(pin_key(self.reader, checkpoint))
             raise
 
-    def release_before(self, checkpoint: CheckpointId, proof: FenceProof) -> None:
+    def release_before(
+        self, checkpoint: CheckpointId, proof: FenceProof, but: CheckpointId | None = None
+    ) -> None:
         """Release all checkpoints below an id.
 
         Args:
             checkpoint: the id.
             proof: that the reader's are still those of the one who releases them.
+            but: one that is kept all the same; None: none is.
 
         Raises:
             FencedError, StorageError: they may be a successor's. Nothing was released.
             NotDeletedError: some pins could not be deleted. The next call tries again.
         """
-        self._release([id for id in self.held() if id < checkpoint], proof)
+        self._release([id for id in self.held() if id < checkpoint and id != but], proof)
 
     def held(self) -> tuple[CheckpointId, ...]:
         """Return the ids of the checkpoints that this reader keeps, ascending."""

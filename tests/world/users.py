@@ -15,6 +15,7 @@ from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
+from chandy.coordinator.upgrade.own_pins import OwnPins
 from chandy.coordinator.user_acts import Wanted
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -134,7 +135,8 @@ class Users:
             self._ask(driver, lambda: self._rest(driver, event.seconds))
 
     def _rest(self, driver: Driver, seconds: float) -> None:
-        rest = QueriesAtRest(driver.executor, driver.supervisor)
+        pins = OwnPins(self.world.catalog().store, "shadow-old")
+        rest = QueriesAtRest(driver.executor, driver.supervisor, pins, follow=None)
         with driver.acts.between_stops(driver.changing):
             if driver.supervisor.life.is_ending:
                 return
@@ -144,7 +146,8 @@ class Users:
                 runtime.sleep(seconds)
                 rests = self._committed(driver) == before or driver.supervisor.life.is_over
                 self.world.promises.check(rests, "batches commit while the pipeline rests")
-            except FencedError:
+            except FencedError as error:
+                rest.give_up(error)
                 return
             except ChandyError:
                 pass

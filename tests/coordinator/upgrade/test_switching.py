@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -9,6 +11,7 @@ from chandy.coordinator.errors import NotSwitchedError
 from chandy.coordinator.leadership.heir import Inheritance
 from chandy.coordinator.switch_orders import SwitchOutcome, order_switch, read_answer
 from chandy.coordinator.upgrade.follower import Passed
+from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
@@ -59,9 +62,8 @@ class World:
         self.looks = self.preparations = 0
         self.switching = Switching(
             self.catalog,
-            "shadow",
+            Shadow(),
             "life",
-            None,
             self.look,
             self.prepare,
             self.inherited.append,
@@ -74,7 +76,7 @@ class World:
     def prepare(self) -> None:
         self.preparations += 1
 
-    def order(self, **more: bool) -> object:
+    def order(self, **more: Any) -> object:
         name, nonce = order_switch(self.store, None, **more)
         self.switching._looked_at = float("-inf")
         order = self.switching._ordered()
@@ -99,8 +101,10 @@ class World:
 def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     world = World()
     assert not world.passed(2) and asked(world.store, world.generation) is None
-    world.order()
+    world.order(keep_old="1 min")
     assert not world.passed(2) and not world.passed(2)
+    request = asked(world.store, world.generation)
+    assert request is not None and (request.name, request.keep_old) == ("shadow", 60.0)
     assert world.switching.is_under_way and world.preparations == 1
     assert world.looks == 1, "what the leader does meanwhile need not be done while it waits"
     world.offers(3)
@@ -109,6 +113,7 @@ def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     assert world.passed(3)
     (inherited,) = world.inherited
     assert (inherited.claim.generation, inherited.state.id) == (world.generation + 1, 103)
+    assert inherited.claim.nonce == request.nonce, "so that the leader knows who it is"
     assert world.outcome is SwitchOutcome.LEADS
 
 
