@@ -149,7 +149,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             self._closing = closing.pop_all()
         self._use(parts, {})
         if rerun is not None:
-            rerun.begin(parts.supervisor, parts.executor, parts.pipeline, self._lead)
+            rerun.begin(parts.supervisor, parts.executor, parts.pipeline, parts.operators, self._lead)
 
     def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
         """Run the pipeline by these parts from now on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 
+def as_made(record: OperatorRecord, spec: OperatorSpec) -> OperatorSpec:
+    """Return an operator."""
+    return spec
+
+
 @attrs.frozen
 class DefinedOperator:
     """An operator that was made."""
@@ -80,6 +85,8 @@ class Operators:
     """Whether local paths are on a file system that all machines have mounted."""
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
+    watched: Callable[[OperatorRecord, OperatorSpec], OperatorSpec] = as_made
+    """Returns what the tasks of an operator run."""
     _made: dict[str, DefinedOperator] = attrs.field(factory=dict, init=False)
     """By uid."""
     _again: dict[str, DefinedOperator | None] = attrs.field(factory=dict, init=False)
@@ -325,7 +332,7 @@ class Operators:
             self._made[uid] = made
             if accumulated is not None:
                 self._tell_of_new_aggregates(record)
-        return task.with_spec(taking_up(spec, record)), record
+        return task.with_spec(self.watched(record, taking_up(spec, record))), record
 
     # --- making them again ----------------------------------------------------------------------------------
 

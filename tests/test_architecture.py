@@ -88,6 +88,7 @@ MEET: dict[tuple[str, str], str] = {
     ("page and metrics", "upgrade"): "what shadows have found is shown",
     ("upgrade", "replicas"): "it stands in for one that is not written",
     ("upgrade", "state as tables"): "the state of two versions is compared",
+    ("upgrade", "test kits"): "one key runs in this process, under a debugger",
     ("export", "state as tables"): "a state becomes Parquet",
     ("replicas", "aggregates"): "of an aggregate, results are replicated",
     ("replicas", "connectors"): "it reads a source of changes, and may write messages with a registry",
