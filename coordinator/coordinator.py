@@ -176,6 +176,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
+            recording=parts.recording,
             prepare=rerun.prepared if rerun else as_given,
             known=known,
         )
@@ -183,11 +184,10 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             parts.pipeline.catalog,
             parts.pipeline.watch.proof,
             standstill=partial(QueriesAtRest, parts.executor, parts.supervisor),
-            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            may_begin=lambda: parts.recording.is_on and self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        # A shadow cannot follow a leader that records no batches.
-        if rerun is None and self._within is None and self._config.record_batches:
+        if rerun is None and self._within is None:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
         self._interrupt = parts.interrupt

@@ -18,6 +18,7 @@ from .channels.observer import Channels
 from .config import CheckpointConfig
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
+from .execution.recording import Recording
 from .operators import Operators, name_taken
 from .permit import Permit
 from .protocol.events import Published, ScheduleStarted
@@ -130,6 +131,7 @@ class QueryStarter:
     channels: Channels
     protocol: LockedProtocol
     supervisor: Supervisor
+    recording: Recording
     prepare: Callable[[QueryRequest], QueryRequest]
     """Returns what is started of a query. Another life of it may start what the user has said."""
     known: Mapping[str, CheckpointedQuery] = attrs.field(factory=dict)
@@ -326,7 +328,7 @@ class QueryStarter:
     ) -> TransactionalSink:
         sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
         check_together(sinks)
-        made = TransactionalSink(
+        return TransactionalSink(
             [sink.for_rows(rows) for sink in sinks],
             self.pipeline.fence(query),
             self.pipeline.watch.proof,
@@ -335,10 +337,8 @@ class QueryStarter:
             first_epoch=self.pipeline.generation.next_id,
             on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
             on_failure=self.supervisor.output_failed,
+            takes_digests=lambda: self.recording.is_on,
         )
-        if self.config.record_batches:
-            made.take_digests()
-        return made
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from ...state.reader.differences import compare
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.pins import Pins, reader_of
 from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
@@ -494,8 +494,3 @@ class Follower:
                 self._told = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None)
             except (StorageError, OSError) as error:
                 log.warning("cannot write what the shadow has found; it tries again", error=str(error))
-
-
-def reader_of(shadow: str) -> str:
-    """Return the name by which a shadow keeps checkpoints of its leader."""
-    return f"shadow-{shadow}"

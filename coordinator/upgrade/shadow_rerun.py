@@ -15,7 +15,7 @@ from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.layout import SHADOWS
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
+from ...storage.checkpoints.pins import Pins, reader_of
 from ...storage.errors import ChandyError, DamagedError, NothingHereError, ObjectMissingError
 from ...storage.logs import logger
 from ...storage.uri import join_uri
@@ -27,7 +27,7 @@ from ..operators import Operators
 from ..recovery.supervisor import Supervisor
 from ..verdict import Finding, ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
-from .follower import Follower, reader_of
+from .follower import Follower
 from .leader import FollowedPipeline
 from .rerun import Rerun
 from .shadow import Shadow

@@ -35,6 +35,7 @@ from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
 from ..execution.polls import Poll, Polls
+from ..execution.recording import Recording
 from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
@@ -93,6 +94,7 @@ class Assembly:
     pipeline: TakenPipeline
     executor: CheckpointExecutor
     supervisor: Supervisor
+    recording: Recording
     operators: Operators
     lookup: Lookup
     adopter: Adopter
@@ -149,7 +151,9 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    # Only a pipeline that stands for itself is followed.
+    followable = None if given_batches or within is not None else catalog.store
+    runs = Runs(channels := Channels(), recording := Recording(config.record_batches, followable))
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -166,6 +170,7 @@ def assemble(
             pipeline,
             runs,
             channels,
+            recording,
             operators,
             storage,
             parts.pop_all(),
@@ -205,7 +210,7 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    runs = Runs(channels := Channels(), recording := Recording(config.record_batches, catalog.store))
     with parts:
         take_over = PipelineTakeover(
             name,
@@ -222,7 +227,9 @@ def assemble_again(
             pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
         driver.place_directories(catalog, pipeline.claim)
         operators = before.operators.taken_over(pipeline.point, built)
-        return _wired(ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing)
+        return _wired(
+            ground, pipeline, runs, channels, recording, operators, storage, parts.pop_all(), closing
+        )
 
 
 def _wired(
@@ -230,6 +237,7 @@ def _wired(
     pipeline: TakenPipeline,
     runs: Runs,
     channels: Channels,
+    recording: Recording,
     operators: Operators,
     storage: str,
     parts: ExitStack,
@@ -243,6 +251,7 @@ def _wired(
         ground: what it is made on.
         pipeline: the pipeline.
         runs, channels: as yet without queries.
+        recording: whether batches are recorded.
         operators: of the plans that there are.
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
@@ -260,7 +269,9 @@ def _wired(
     supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, given_batches)
     ground.led.supervisor = supervisor
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
-    executor = _executor(driver, pipeline, runs, supervisor, state)
+    # One that has come before does not wait for a checkpoint of this life.
+    recording.look()
+    executor = _executor(driver, pipeline, runs, supervisor, state, recording)
     _begin(driver, pipeline, executor, supervisor, host, parts)
     looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
@@ -322,6 +333,7 @@ def _wired(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
+        recording=recording,
         operators=operators,
         lookup=lookup,
         adopter=adopter,
@@ -439,6 +451,7 @@ def _executor(
     runs: Runs,
     supervisor: Supervisor,
     state: CheckpointStateMachine,
+    recording: Recording,
 ) -> CheckpointExecutor:
     """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
     return CheckpointExecutor(
@@ -451,6 +464,7 @@ def _executor(
         clock=driver.clock,
         host_timeout=driver.config.host_timeout_seconds,
         reports=supervisor,
+        recording=recording,
     )
 
 
