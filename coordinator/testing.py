@@ -211,8 +211,8 @@ class PipelineTester:
 
             assert PipelineTester.replay("/data/chandy", my_pipeline.build, from_=41, to=57) == []
 
-        The pipeline, which must have been run with ``CheckpointConfig(record_batches=True)``, is not touched. Its
-        sources are read again. The replay ends with the first batch that differs or fails.
+        The pipeline, which must have been run with ``CheckpointConfig(record_batches=True)`` or beside a shadow, is not
+        touched. Its sources are read again. The replay ends with the first batch that differs or fails.
 
         Args:
             storage: of the pipeline, or a copy of it.
