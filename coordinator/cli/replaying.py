@@ -110,9 +110,9 @@ def replay(
 ) -> None:
     """Run recorded batches again with a program, and say where their output or the state is not what it was.
 
-    The pipeline must have been run with CheckpointConfig(record_batches=True), or beside a shadow. It is not touched: its checkpoints are
-    read, and its targets are not even asked. Sources are read again, and must still have the data. The exit code is 1
-    if something differs or fails.
+    The pipeline must have been run with CheckpointConfig(record_batches=True), or beside a shadow. It is not touched:
+    its checkpoints are read, and its targets are not even asked. Sources are read again, and must still have the data.
+    The exit code is 1 if something differs or fails.
     """
     if break_at is not None and as_json:
         raise click.UsageError("--json is not for people, and a debugger is.")

@@ -325,18 +325,6 @@ class Runs:
                 **records,
             }
 
-    def records(self, query: str, after: BatchId) -> BatchRecords:
-        """Return the records of the batches of a running query that have committed behind a batch.
-
-        The numbers begin again when the pipeline goes back, which gives the query another ``Run.query_id``.
-
-        Raises:
-            WorkingDirectoryError: the store cannot be read.
-        """
-        run = self._current[query]
-        logs = run.directory if run.mirror is None else run.mirror.planned_logs()
-        return read_records(logs, run.definition.sink, after, BatchId(progress.newest_committed(logs)))
-
     def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close off a query's output up to a cut."""
         self._current[query].definition.sink.close_epoch(checkpoint, cut)

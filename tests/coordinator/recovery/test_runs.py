@@ -203,13 +203,6 @@ def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: Query) -> 
     assert records.missing(2) == (0, 1)
 
 
-def test_the_batches_of_a_running_query_are_there_as_soon_as_they_have_committed(recording: Query) -> None:
-    recording.plan(3)
-    assert numbers(recording.runs.records("q", 0)) == (0, [1, 2])
-    recording.commit(3)
-    assert numbers(recording.runs.records("q", 2)) == (2, [3])
-
-
 def test_records_that_are_turned_on_begin_behind_the_checkpoint_before(query: Query) -> None:
     with query.runs.hold("q", 1) as files:
         assert RECORDS_FILE not in files
