@@ -195,8 +195,11 @@ def test_state_is_compared_at_checkpoints_where_no_output_tells(
 def test_a_program_that_fails_stops_at_its_batch_and_a_debugger_shows_the_key_on_which_it_fails(
     recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Python's own, in whose place pytest has put another one.
-    monkeypatch.setattr(sys, "breakpointhook", lambda: pdb.Pdb().set_trace(sys._getframe(1)))
+    def stop() -> None:
+        # As Python does, in whose place pytest has put another one; and click has it ask a terminal.
+        pdb.Pdb(stdin=sys.stdin, stdout=sys.stdout).set_trace(sys._getframe(1))
+
+    monkeypatch.setattr(sys, "breakpointhook", stop)
     program = tmp_path / "app.py"
     program.write_text(PROGRAM)
     half = f"{recorded.storage}/p/savepoints/half"
