@@ -22,7 +22,10 @@ from .one_life import Setup
 class Away(LocalStore):
     """A store that cannot list."""
 
+    asked_for = 0
+
     def list(self, prefix: str = "") -> list[str]:
+        self.asked_for += 1
         raise StoreFailedError(self.uri, prefix, "list", "connection reset")
 
 
@@ -38,16 +41,16 @@ def test_a_shadow_turns_it_on_and_neither_another_reader_nor_a_store_that_is_awa
     assert not recording.is_on
     shadow.hold(CheckpointId(1), 0.0)
     Recording(store=None).look()
-    recording.store = Away(tmp_path)
+    recording.store = away = Away(tmp_path)
     recording.look()
-    assert not recording.is_on
+    assert (recording.is_on, away.asked_for) == (False, 1)
     recording.store = store
     recording.look()
     assert recording.is_on
     shadow.release(Unshared())
-    recording.store = Away(tmp_path)
+    recording.store = away
     recording.look()
-    assert recording.is_on
+    assert (recording.is_on, away.asked_for) == (True, 1)
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])

@@ -156,9 +156,9 @@ def test_the_processor_runs_here_for_the_key_alone_as_in_its_task_which_nothing_
     assert task.run(spec, ("a", 1), ("b", 2), ("aa", 7))[:2] == [Row(k="b", total=2), Row(k="a", total=1)]
     in_task = task.run(spec, ("a", 3), ("b", 2), ("a", 1))
     stored = dict(task.shards.held)
-    found = task.take()
     # The batch after the one that is debugged does not count.
     task.run(spec, ("a", 100))
+    found = task.take()
     assert found.run() == [Row(k="a", total=5)] == found.run()
     assert Row(k="a", total=5) in in_task and len(hook.frames) == 2
     plain = Task(debugged(), tmp_path)
