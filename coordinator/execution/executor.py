@@ -22,10 +22,10 @@ from ..checkpoint import Checkpoint
 from ..protocol import events as on
 from ..protocol import host_watch
 from ..protocol import instructions as do
+from ..protocol.decisions import Stopped
 from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
-from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
@@ -51,7 +51,7 @@ class CheckpointExecutor:
 
     def __init__(
         self,
-        state: CheckpointStateMachine,
+        protocol: LockedProtocol,
         *,
         catalog: Catalog,
         store: Store,
@@ -66,7 +66,7 @@ class CheckpointExecutor:
         """Start the threads.
 
         Args:
-            state: the state machine; from now on only this object touches it.
+            protocol: the protocol of the pipeline.
             catalog: where manifests are committed.
             store: the pipeline's own store.
             open_store: opens other stores, by their URIs.
@@ -77,7 +77,7 @@ class CheckpointExecutor:
             reports: is told of what happens.
             recording: looks for shadows when a checkpoint begins; None: nothing is recorded.
         """
-        self.protocol = LockedProtocol(state, clock)
+        self.protocol = protocol
         self.watch = watch
         self.hosts = ConnectedHosts(
             self.protocol,
@@ -263,8 +263,7 @@ class CheckpointExecutor:
         if self._threads_end.is_set():
             return
         asked = list(self._futures.values())
-        life = self.protocol.read(lambda state: state.life).stopped()
-        self.protocol.handle(on.LifeChanged(life))
+        self.protocol.handle(Stopped())
         self._settle_all()
         self._threads_end.set()
         self.protocol.wake_watchers()
@@ -281,8 +280,9 @@ class CheckpointExecutor:
             log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=left)
         self._answer_the_rest()
         runtime.wait(asked, _STOP_SECONDS)
-        assert life.why_over is not None
-        self._refuse_the_rest(life.why_over)
+        over = self.protocol.life().why_over
+        assert over is not None
+        self._refuse_the_rest(over)
 
     def _settle_all(self) -> None:
         """Wait for the manifests of savepoints, too."""

@@ -17,7 +17,7 @@ from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, enco
 from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
-from ..channels.observer import Channels
+from ..channels.contract import Channels
 from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
 from ..execution.recording import Recording
 from ..query import Definition
@@ -211,7 +211,7 @@ class Runs:
         """Make it without runs.
 
         Args:
-            channels: those between the queries.
+            channels: what is between the queries; None: nothing.
             recording: whether checkpoints get records of batches; None: they never do.
         """
         self._recording = recording or Recording()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 
 from ...storage.backends.open import open_store
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ...storage.store import Store
 from ...storage.verified import read_verified
 from ..format.keys import KeyCodec
@@ -104,6 +104,10 @@ class WatchedSpec:
     def states(self) -> Mapping[str, StateRecord]:
         """The operator's states, by name."""
         return self.given.states
+
+    def taking_up(self, record: OperatorRecord) -> WatchedSpec:
+        """Return the operator for the states of a record, which has all their versions."""
+        return attrs.evolve(self, given=self.given.taking_up(record))
 
     @contextmanager
     def open(self, context: RuntimeContext) -> Iterator[Operator]:
