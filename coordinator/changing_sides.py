@@ -110,7 +110,7 @@ class ChangesSides(ABC):
 
     def _begin_rerun(self, rerun: Rerun) -> None:
         parts = self._parts
-        rerun.begin(parts.supervisor, parts.executor, parts.pipeline, self._lead)
+        rerun.begin(parts.supervisor, parts.executor, parts.pipeline, parts.operators, self._lead)
 
     # --- from the one side to the other ---------------------------------------------------------------------
 

@@ -178,11 +178,10 @@ class CheckpointCoordinator(
             parts.pipeline.catalog,
             parts.pipeline.watch.proof,
             standstill=self._standstill,
-            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            may_begin=lambda: parts.recording.is_on and self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        # A shadow cannot follow a leader that records no batches.
-        if rerun is None and self._within is None and self._config.record_batches:
+        if rerun is None and self._within is None:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
         self._acts = UserActs(parts.executor.protocol)

@@ -169,7 +169,9 @@ MEET: dict[tuple[str, str], str] = {
     ("test kits", "state as tables"): "the tester shows a state",
     ("test kits", "upgrade"): "the tester runs recorded batches again",
     ("upgrade", "replicas"): "it stands in for one that is not written",
+    ("upgrade", "processors"): "one key runs in this process, under a debugger",
     ("upgrade", "state as tables"): "the state of two versions is compared",
+    ("upgrade", "test kits"): "the same as of processors",
 }
 """Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}

@@ -24,7 +24,7 @@ from ...storage.logs import logger
 log = logger(__name__)
 
 LOOK_SECONDS: Final = 0.5
-"""How often a leader looks whether a shadow asks. It costs a request, and no output while it has not looked."""
+"""How often a leader that records batches looks whether a shadow asks. It costs a request, and no output meanwhile."""
 _SETTLED_SECONDS: Final = 30.0
 """How long a driver that has handed over leaves the machine to its successor, at most."""
 _LOOK_AGAIN_SECONDS: Final = 0.2
@@ -77,7 +77,7 @@ class Offering:
     standstill: Callable[[AskedOffer], Standstill]
     """Makes one for a shadow that asks."""
     may_begin: Callable[[], bool]
-    """Whether the pipeline runs, and is not about to go back or to stop."""
+    """Whether a shadow can be there, and the pipeline runs, and is not about to go back or to stop."""
     alone: Callable[[], AbstractContextManager[None]]
     """Keeps whatever else would start or stop queries waiting."""
     _answered: str = attrs.field(default="", init=False)
@@ -90,8 +90,10 @@ class Offering:
         Raises:
             ChandyError: the pipeline goes on, and this says why the shadow does not lead.
         """
+        if not self.may_begin():
+            return
         request = asked(self.catalog.store, self.proof.generation)
-        if request is None or request.nonce == self._answered or not self.may_begin():
+        if request is None or request.nonce == self._answered:
             return
         self._answered = request.nonce
         with self.alone():

@@ -278,7 +278,8 @@ class Follower:
             self._following.restored(step)
             has_skipped = self._following.skipped > before
         if has_skipped:
-            self.verdict = attrs.evolve(self.verdict, skipped_because=self._passes_over or step.why)
+            because = self._passes_over or "; ".join(filter(None, (step.why, self.verdict.pace)))
+            self.verdict = attrs.evolve(self.verdict, skipped_because=because)
         self._passes_over = ""
         self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)

@@ -20,7 +20,7 @@ import attrs
 from ...storage.checkpoints.batch_record import BatchRecord, BatchRecords
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 
-NO_RECORDS = "the leader records no batches: it needs CheckpointConfig(record_batches=True)"
+NO_RECORDS = "the next checkpoint of the leader is the first one with records of its batches"
 NO_CHECKPOINT = "the leader has no checkpoint"
 GONE = "the checkpoints that lead to them were gone"
 CAUGHT_UP = ""

@@ -18,7 +18,7 @@ from ...state.reader.names import FORMAT as CHANGES
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord, Digest
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.manifest import CheckpointKind, Manifest
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord
 from ...storage.errors import StoreFailedError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, logger
@@ -28,6 +28,7 @@ from ..config import CheckpointConfig
 from ..errors import GivenBatchError, WriterError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
+from ..operators import Operators, as_made
 from ..permit import Permit
 from ..query_starter import QueryRequest
 from ..recovery.given_batches import BatchSupervisor
@@ -51,6 +52,7 @@ from .own_pins import OwnPins
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from ...state.operators.engine import OperatorSpec
     from ..replication.formats import Format
     from ..replication.replica import Replica
 
@@ -96,6 +98,7 @@ class Rerun:
         pipeline: str | None = None,
         rows: str | None = None,
         needed: Sequence[Located] = (),
+        watched: Callable[[OperatorRecord, OperatorSpec], OperatorSpec] = as_made,
         may_write: bool = False,
         tells: bool = False,
         is_awaited: bool = True,
@@ -110,6 +113,7 @@ class Rerun:
             pipeline: name of the coordinator's own pipeline in ``storage``; None: that of the checkpoint.
             rows: URI of a store for the rows of batches, as Parquet; None: rows are not kept.
             needed: other checkpoints that whoever gives batches reads until the end.
+            watched: returns what the tasks of an operator run.
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
             tells: whether the page, the events and the traces of the program's configuration are its own.
             is_awaited: whether a program that stops its coordinator waits until all batches have been given.
@@ -124,6 +128,7 @@ class Rerun:
         self._conduct = conduct
         self._rows = rows
         self._needed = needed
+        self._watched = watched
         self._may_write = may_write
         self._tells = tells
         self._is_awaited = is_awaited
@@ -225,12 +230,14 @@ class Rerun:
         supervisor: Supervisor,
         executor: CheckpointExecutor,
         own: TakenPipeline,
+        operators: Operators,
         lead: Callable[[Inheritance], None],
     ) -> None:
         """Begin to give batches, with what runs them.
 
         Args:
             supervisor, executor, own: they run them.
+            operators: those of the program, before it makes any.
             lead: has the coordinator lead the pipeline, once no batch is given any more.
         """
         assert isinstance(supervisor, BatchSupervisor), "the coordinator was assembled for given batches"
@@ -238,6 +245,7 @@ class Rerun:
         self._executor = executor
         self._catalog = own.catalog
         self._lead = lead
+        operators.watched = self._watched
         self._thread.start()
 
     def started(self, query: str) -> None:
@@ -290,6 +298,11 @@ class Rerun:
         """The queries that the program has started."""
         with self._changed:
             return frozenset(self._names)
+
+    def operators(self, query: str) -> tuple[str, ...]:
+        """Return the uids of the operators of a query that the program has started."""
+        found = next(one for one in self._supervisor.queries if one.name == query)
+        return tuple(operator.uid for operator in found.operators)
 
     def await_queries(self, names: Sequence[str]) -> None:
         """Wait until the program has started certain queries.

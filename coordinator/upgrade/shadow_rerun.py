@@ -26,6 +26,7 @@ from ...storage.verified import read_verified
 from ..errors import ReplicaError, ShadowReplacedError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
+from ..operators import Operators
 from ..recovery.supervisor import Supervisor
 from ..supervised_run import Exit
 from ..verdict import Finding, ShadowVerdict
@@ -125,13 +126,14 @@ class ShadowRerun(Rerun):
         supervisor: Supervisor,
         executor: CheckpointExecutor,
         own: TakenPipeline,
+        operators: Operators,
         lead: Callable[[Inheritance], None],
     ) -> None:
         def tell(finding: Finding) -> None:
             supervisor.news.shadow_differs(self.verdict.shadow, finding)
 
         self.follower.on_difference = tell
-        super().begin(supervisor, executor, own, lead)
+        super().begin(supervisor, executor, own, operators, lead)
 
     @override
     def replica(self, name: str, operator: str, state: str | None, format: Format | None) -> Replica:

@@ -36,6 +36,7 @@ from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
 from ..execution.locked_protocol import LockedProtocol
 from ..execution.polls import Poll, Polls
+from ..execution.recording import Recording
 from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
@@ -94,6 +95,7 @@ class Assembly:
     pipeline: TakenPipeline
     executor: CheckpointExecutor
     supervisor: Supervisor
+    recording: Recording
     operators: Operators
     lookup: Lookup
     adopter: Adopter
@@ -148,7 +150,9 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
+    # Only a pipeline that stands for itself is followed.
+    followable = None if followed or within is not None else catalog.store
+    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -165,6 +169,7 @@ def assemble(
             pipeline,
             runs,
             channels,
+            recording,
             operators,
             storage,
             parts.pop_all(),
@@ -207,7 +212,8 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
+    followable = None if followed else catalog.store
+    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
     with parts:
         take_over = PipelineTakeover(
             name,
@@ -232,6 +238,7 @@ def assemble_again(
             pipeline,
             runs,
             channels,
+            recording,
             operators,
             storage,
             parts.pop_all(),
@@ -245,6 +252,7 @@ def _wired(
     pipeline: TakenPipeline,
     runs: Runs,
     channels: Channels,
+    recording: Recording,
     operators: Operators,
     storage: str,
     parts: ExitStack,
@@ -256,6 +264,7 @@ def _wired(
     Args:
         ground: what it is made on.
         runs, channels: as yet without queries.
+        recording: whether batches are recorded.
         operators: of the plans that there are.
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
@@ -273,12 +282,14 @@ def _wired(
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
+    # One that has come before does not wait for a checkpoint of this life.
+    recording.look()
     protocol = LockedProtocol(state, driver.clock)
     supervisor = _supervisor(
         driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, followed
     )
     ground.led.supervisor = supervisor
-    executor = _executor(driver, pipeline, protocol, runs, supervisor)
+    executor = _executor(driver, pipeline, protocol, runs, supervisor, recording)
     _begin(driver, pipeline, executor, supervisor, host, parts)
     looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
@@ -340,6 +351,7 @@ def _wired(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
+        recording=recording,
         operators=operators,
         lookup=lookup,
         adopter=adopter,
@@ -457,6 +469,7 @@ def _executor(
     protocol: LockedProtocol,
     runs: Runs,
     supervisor: Supervisor,
+    recording: Recording,
 ) -> CheckpointExecutor:
     """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
     return CheckpointExecutor(
@@ -469,6 +482,7 @@ def _executor(
         clock=driver.clock,
         host_timeout=driver.config.host_timeout_seconds,
         reports=supervisor,
+        recording=recording,
     )
 
 

@@ -118,7 +118,7 @@ def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked
     coordinator, catalog = pipeline.coordinator, catalog_of(pipeline.coordinator)
     query = pipeline.start("q")
     keep_old = 0.0 if case == "is not kept" else DEADLINE
-    waits, heir = Other(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old)
+    waits, heir = Other(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old=keep_old)
     looks = Other(coordinator._offering.look)
     eventually(lambda: heir.offered() or looks.ended, "an offer")
     assert pipeline.runs[0].stopped.is_set() and query.isActive
