@@ -22,7 +22,13 @@ from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
 from ...storage.ids import CheckpointId
 from ...storage.logs import carried, logger
-from ..errors import CheckpointError, PipelineFailedError, SessionEndedError, ShadowReplacedError
+from ..errors import (
+    CheckpointError,
+    GivenBatchInterruptedError,
+    PipelineFailedError,
+    SessionEndedError,
+    ShadowReplacedError,
+)
 from ..sources.errors import SourceLostError
 from ..verdict import Finding, Kind, Phase, ShadowVerdict
 from ..verdicts import ShadowStore
@@ -50,6 +56,14 @@ _TELL_SECONDS: Final = 1.0
 """The verdict is written no more often than that, unless something differs or the phase changes."""
 _STILL_SECONDS: Final = 15.0
 """How often it is written while nothing changes."""
+_NO_FINDING: Final = (
+    SourceLostError,
+    GivenBatchInterruptedError,
+    PipelineFailedError,
+    SessionEndedError,
+    StorageError,
+)
+"""Why a batch cannot be run that says nothing about the program."""
 _PROOF: Final = Unshared()
 """A shadow's pins are its own, and keep checkpoints from nobody else."""
 
@@ -110,7 +124,11 @@ class Follower:
     """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
     """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
+    _telling: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
+    """Guards the verdict, and orders what is written of it: it is told while a batch runs, too."""
     _over: runtime.Flag = attrs.field(factory=runtime.flag, init=False)
+    _running: tuple[RunBatch, float] | None = attrs.field(default=None, init=False)
+    """The batch that runs, and when it began."""
     _following: Following = attrs.field(init=False)
     _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
@@ -158,9 +176,10 @@ class Follower:
 
     def forget(self, lives: Sequence[str]) -> None:
         """Take in that the folders of lives are somebody else's, or gone."""
-        left = tuple(life for life in self.verdict.lives if life not in lives)
-        self.verdict = attrs.evolve(self.verdict, lives=left)
-        self.keeps.write(self.verdict)
+        with self._telling:
+            left = tuple(life for life in self.verdict.lives if life not in lives)
+            self.verdict = attrs.evolve(self.verdict, lives=left)
+            self.keeps.write(self.verdict)
 
     def conduct(self, engine: Engine) -> None:
         """Follow until the program ends, or it can not go on."""
@@ -201,6 +220,11 @@ class Follower:
     def _look_on(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             self.look()
+            try:
+                self._tell_meanwhile()
+            except ShadowReplacedError:
+                # What is told next by the thread that follows ends this shadow.
+                return
 
     def look(self) -> None:
         """Look for what the leader has completed."""
@@ -230,12 +254,12 @@ class Follower:
             try:
                 if self._do(step, engine):
                     return
-            except (StorageError, OSError, CheckpointError) as error:
-                # The storage is away, and may come back. What ran since the last checkpoint runs again.
+            except (StorageError, OSError, CheckpointError, GivenBatchInterruptedError) as error:
+                # What the shadow runs on is away, and may come back. What ran since the last checkpoint runs again.
                 with self._lock:
                     self._following.interrupted()
                 self._stands_at = None
-                self._tell(Phase.WAITS, str(error))
+                self._tell(Phase.WAITS, str(error).splitlines()[0])
                 if engine.rest(_AGAIN_SECONDS):
                     return
 
@@ -265,7 +289,8 @@ class Follower:
             self._following.restored(step)
             has_skipped = self._following.skipped > before
         if has_skipped:
-            self.verdict = attrs.evolve(self.verdict, skipped_because=self._passes_over or step.why)
+            because = self._passes_over or step.why
+            self._take(lambda verdict: attrs.evolve(verdict, skipped_because=because))
         self._passes_over = ""
         self.pins.release_before(step.stage.id, _PROOF)
         self._tell(Phase.FOLLOWS)
@@ -275,14 +300,10 @@ class Follower:
         self._hold(step.stage)
         began = runtime.monotonic()
         self._stands_at = self._newest = None
+        self._running = step, began
         try:
             outcome = self._outcome(step, engine)
-        except SourceLostError as error:
-            self._passes_over = str(error)
-            with self._lock:
-                self._following.failed(step)
-            return
-        except (PipelineFailedError, SessionEndedError, StorageError):
+        except _NO_FINDING:
             raise
         except ChandyError as error:
             if engine.rest(0):
@@ -293,14 +314,17 @@ class Follower:
                 counts = self._following.failed(step)
             if counts:
                 finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
-                self._took(self.verdict.failed(finding), [finding])
+                self._took(lambda verdict: verdict.failed(finding), [finding])
             return
+        finally:
+            self._running = None
         with self._lock:
             counts = self._following.ran(step)
         if counts:
             found = self._differences(step, outcome)
             took = runtime.monotonic() - began
-            self._took(self.verdict.ran(found, took, recorded=bool(step.record.outputs)), found)
+            recorded = bool(step.record.outputs)
+            self._took(lambda verdict: verdict.ran(found, took, recorded=recorded), found)
         else:
             self._drop(outcome)
 
@@ -309,7 +333,7 @@ class Follower:
         """Run a batch. What fails once may have other reasons than the program."""
         try:
             return engine.run(step.query, step.record)
-        except (SourceLostError, PipelineFailedError, SessionEndedError, StorageError):
+        except _NO_FINDING:
             raise
         except ChandyError as error:
             if engine.rest(0):
@@ -342,7 +366,7 @@ class Follower:
             return False
         self._compared_at = runtime.monotonic()
         if own.manifest.operators:
-            self._took(self.verdict.compared(found), found)
+            self._took(lambda verdict: verdict.compared(found), found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
 
@@ -455,8 +479,12 @@ class Follower:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _took(self, verdict: ShadowVerdict, found: Sequence[Finding]) -> None:
-        self.verdict = verdict
+    def _take(self, change: Callable[[ShadowVerdict], ShadowVerdict]) -> None:
+        with self._telling:
+            self.verdict = change(self.verdict)
+
+    def _took(self, change: Callable[[ShadowVerdict], ShadowVerdict], found: Sequence[Finding]) -> None:
+        self._take(change)
         for finding in found[:1]:
             log.warning(
                 "the shadow differs",
@@ -470,6 +498,22 @@ class Follower:
         self._tell(Phase.FOLLOWS, force=bool(found))
 
     def _tell(self, phase: Phase, because: str = "", *, force: bool = False) -> None:
+        with self._telling:
+            self._write(phase, because, force=force)
+
+    def _tell_meanwhile(self) -> None:
+        """Tell what is true while a step takes its time."""
+        with self._telling:
+            because = self.verdict.because
+            if (running := self._running) is not None:
+                step, began = running
+                is_long = runtime.monotonic() - began >= _STILL_SECONDS
+                because = (
+                    f"batch {step.record.batch} of query {step.query!r} takes long" if is_long else because
+                )
+            self._write(self.verdict.phase, because)
+
+    def _write(self, phase: Phase, because: str, *, force: bool = False) -> None:
         with self._lock:
             following = self._following
             verdict = attrs.evolve(

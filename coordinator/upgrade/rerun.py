@@ -136,6 +136,7 @@ class Rerun:
         self._is_complete = False
         """Whether the program starts no more queries."""
         self._is_over = runtime.flag()
+        self._has_begun = False
         self._thread = runtime.thread(target=carried(self._run), name="chandy-rerun")
 
     # --- called by the coordinator --------------------------------------------------------------------------
@@ -239,6 +240,7 @@ class Rerun:
         self._executor = executor
         self._catalog = own.catalog
         self._lead = lead
+        self._has_begun = True
         self._thread.start()
 
     def started(self, query: str) -> None:
@@ -263,7 +265,8 @@ class Rerun:
         """End, now that no query runs any more."""
         self._is_awaited = False
         self.await_end()
-        if runtime.current_thread() is not self._thread:
+        # A coordinator that could not be made has not begun.
+        if self._has_begun and runtime.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
 
     def release(self) -> None:
