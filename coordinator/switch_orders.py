@@ -111,21 +111,25 @@ def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
         NotSwitchedError: it does not lead. The pipeline goes on as it was.
     """
     until = runtime.monotonic() + seconds
-    while True:
-        found = read_answer(store, shadow)
-        if found is not None and found.nonce == nonce:
-            if found.outcome is SwitchOutcome.LEADS:
-                return
-            raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
-        if runtime.monotonic() >= until:
-            break
-        runtime.sleep(_LOOK_SECONDS)
+    try:
+        while (found := read_answer(store, shadow)) is None or found.nonce != nonce:
+            if runtime.monotonic() >= until:
+                raise NotSwitchedError(
+                    f"shadow {shadow!r} does not lead",
+                    f"it to take over within {seconds:g} s",
+                    "that it has not, and may still be about to",
+                    "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
+                )
+            runtime.sleep(_LOOK_SECONDS)
+    except BaseException:
+        # Nobody waits for it any more: it is given up, or Ctrl-C was pressed.
+        _withdraw(store, shadow, nonce)
+        raise
+    if found.outcome is not SwitchOutcome.LEADS:
+        raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
+
+
+def _withdraw(store: Store, shadow: str, nonce: str) -> None:
     order = read_order(store, shadow)
     if order is not None and order.nonce == nonce:
         store.delete(switch_key(shadow))
-    raise NotSwitchedError(
-        f"shadow {shadow!r} does not lead",
-        f"it to take over within {seconds:g} s",
-        "that it has not, and may still be about to",
-        "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
-    )

@@ -72,6 +72,10 @@ class BatchSupervisor(Supervisor):
         """Return the uids of the transactional sinks of a query."""
         return self._queries[name].definition.sink.uids
 
+    def watermarks(self, name: str) -> int:
+        """Return how often the plan of a query has a watermark."""
+        return self._queries[name].definition.facts.watermarks
+
     def run_batch(self, name: str, record: BatchRecord, timeout: float) -> Path:
         """Have a query take a batch, wait until it has committed, and return the query's working directory.
 

@@ -36,7 +36,7 @@ from .following import CAUGHT_UP, CompareState, Following, Restore, RunBatch, St
 from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, staged_files
-from .outputs import differing_outputs
+from .outputs import LEADER_AND_SHADOW, differing_outputs
 from .shadow import Shadow
 
 if TYPE_CHECKING:
@@ -391,13 +391,14 @@ class Follower:
 
     def _differences(self, step: RunBatch, outcome: BatchOutcome) -> list[Finding]:
         """Return how the output of a batch differs, and keep rows of it."""
+        found = list(self._differing_watermark(step, outcome))
         if not step.record.outputs:
             self._drop(outcome)
-            return []
+            return found
         ignored = self.shadow.ignored
         differing = differing_outputs(step.record.outputs, outcome.outputs, ignored)
         kept = self._kept_rows(step, outcome, differing, ignored)
-        return [
+        found += [
             self._finding(
                 Kind.OUTPUT,
                 step,
@@ -407,6 +408,12 @@ class Follower:
             )
             for uid, says in differing.items()
         ]
+        return found
+
+    def _differing_watermark(self, step: RunBatch, outcome: BatchOutcome) -> Iterator[Finding]:
+        """Yield that other rows are late: a batch runs with the leader's watermark, so its output does not tell."""
+        if outcome.watermarks is not None and (says := outcome.watermarks.differing(LEADER_AND_SHADOW)):
+            yield self._finding(Kind.OUTPUT, step, "the watermark", says)
 
     def _kept_rows(
         self, step: RunBatch, outcome: BatchOutcome, differing: dict[str, str], ignored: Ignored

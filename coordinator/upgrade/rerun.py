@@ -42,11 +42,13 @@ from ..sinks.two_phase.contract import TwoPhaseSink
 from ..sources.query_sources import QuerySources
 from ..sources.reader import SourceReader
 from ..spark import plan
+from ..spark.batch_entries import watermark_after, watermark_of
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
 from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
 from .nowhere import Nowhere, taken
+from .outputs import Watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -73,6 +75,8 @@ class BatchOutcome:
     """What went out, by the uid of the sink; empty if the query writes by itself."""
     rows: tuple[str, ...] = ()
     """Keys of the Parquet files with the rows, in the store that keeps them."""
+    watermarks: Watermarks | None = None
+    """That of the batch as it was planned, and as this version would have planned it; None: the plan has none."""
 
 
 class ReadSources(QuerySources):
@@ -337,10 +341,11 @@ class Rerun:
         directory = self._supervisor.run_batch(query, record, timeout)
         uids = self._supervisor.sinks(query)
         staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) if uids else None
+        watermarks = self._watermarks(query, directory, record)
         if staged is None:
-            return BatchOutcome({})
+            return BatchOutcome({}, watermarks=watermarks)
         digest, rows = taken(staged[record.batch])
-        return BatchOutcome(dict.fromkeys(uids, digest), rows)
+        return BatchOutcome(dict.fromkeys(uids, digest), rows, watermarks)
 
     def checkpoint(self, timeout: float = _CHECKPOINT_SECONDS) -> Located:
         """Take a checkpoint behind the batches that have run, in the storage of its own.
@@ -379,6 +384,11 @@ class Rerun:
         except Exception as error:
             self.error = error
             log.exception("the shadow has claimed the pipeline, and cannot lead it; start the program again")
+
+    def _watermarks(self, query: str, directory: Path, record: BatchRecord) -> Watermarks | None:
+        number = self._supervisor.watermarks(query)
+        own = watermark_after(directory, BatchId(record.batch - 1))
+        return Watermarks(watermark_of(record), own, number == 1) if number else None
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         return sorted(set(names) - self._names)

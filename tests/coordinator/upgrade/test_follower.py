@@ -14,6 +14,7 @@ from chandy.coordinator.upgrade import follower
 from chandy.coordinator.upgrade.follower import Follower
 from chandy.coordinator.upgrade.following import Stage
 from chandy.coordinator.upgrade.leader import FollowedPipeline
+from chandy.coordinator.upgrade.outputs import Watermarks
 from chandy.coordinator.upgrade.rerun import BatchOutcome
 from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.verdict import Phase, ShadowVerdict
@@ -114,6 +115,12 @@ def test_a_batch_that_was_interrupted_runs_again_from_the_checkpoint_and_is_no_d
     engine, found, error = followed(failing(away), failing(away), equal)
     assert error is None and engine.restored == [1, 1]
     assert (found.batches, found.equal, found.differing, found.skipped) == (1, 1, 0, 0)
+
+
+def test_rows_that_would_be_late_are_a_difference_although_the_batch_gives_the_same() -> None:
+    _, found, error = followed(lambda: BatchOutcome(ROWS, watermarks=Watermarks(7000, 9000)))
+    assert error is None and found.differing == 1
+    assert (found.findings[0].batch, found.findings[0].what) == (2, "the watermark")
 
 
 def test_a_source_that_has_lost_the_data_ends_the_shadow_by_name() -> None:

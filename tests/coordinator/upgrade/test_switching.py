@@ -7,11 +7,18 @@ import pytest
 
 from chandy.coordinator.errors import NotSwitchedError
 from chandy.coordinator.leadership.heir import Inheritance
-from chandy.coordinator.switch_orders import SwitchOutcome, order_switch, read_answer
+from chandy.coordinator.switch_orders import (
+    SwitchOutcome,
+    await_switch,
+    order_switch,
+    read_answer,
+    read_order,
+)
 from chandy.coordinator.upgrade.follower import Passed
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
+from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord
 from chandy.storage.checkpoints.locate import Located
@@ -128,3 +135,16 @@ def test_a_shadow_that_has_ended_is_not_waited_for() -> None:
     for name in (None, "shadow", "another"):
         with pytest.raises(NotSwitchedError, match="shadow, which has ended"):
             order_switch(world.store, name)
+
+
+def test_an_order_that_nobody_waits_for_any_more_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "sleep", interrupted)
+    world = World()
+    for error, patience in ((KeyboardInterrupt, 60.0), (NotSwitchedError, 0.0)):
+        name, nonce = order_switch(world.store, None)
+        with pytest.raises(error):
+            await_switch(world.store, name, nonce, patience)
+        assert read_order(world.store, name) is None
