@@ -159,9 +159,8 @@ class Switching:
         if passed.checkpoint < offer.checkpoint:
             self.look()
             return False
-        inherited = (
-            heir.claim(passed.own.manifest, self.clock()) if passed.checkpoint == offer.checkpoint else None
-        )
+        # A leader that offers stands still: what checkpoints come meanwhile are at the same cut.
+        inherited = heir.claim(passed.own.manifest, self.clock())
         if inherited is None:
             self._end("another driver has claimed the pipeline, or the leader has gone on")
             return False
