@@ -58,6 +58,8 @@ class Heir:
     seconds: float
     """How long it may take to claim after the offer."""
     _asked: AskedOffer | None = attrs.field(default=None, init=False)
+    _tried_at: float | None = attrs.field(default=None, init=False)
+    """When it has tried to claim first."""
 
     def ask(self, generation: int) -> None:
         """Ask the driver of a generation, the newest one.
@@ -95,6 +97,11 @@ class Heir:
         assert self._asked is not None, "it has asked"
         withdraw(self.catalog.store, self._asked.generation)
 
+    @property
+    def may_have_claimed(self) -> bool:
+        """Whether the claim was tried. If nobody knows what has come of that, it is to be tried again."""
+        return self._tried_at is not None
+
     def claim(self, state: Manifest, now: float) -> Inheritance | None:
         """Claim the pipeline; None if it is offered no longer, or somebody else has claimed it.
 
@@ -103,16 +110,18 @@ class Heir:
             now: seconds since 1970.
 
         Raises:
-            StorageError: the store does not answer. The claim may have been made.
+            StorageError: the store does not answer. The claim may have been made: call it again.
         """
         assert self._asked is not None, "it has asked"
         store, generation = self.catalog.store, self._asked.generation
         lease = self.catalog.lease(generation)
-        # Right before: what comes between is an ordinary claim.
-        if offered(store, self._asked) is None:
-            return None
+        if self._tried_at is None:
+            # Right before: what comes between is an ordinary claim.
+            if offered(store, self._asked) is None:
+                return None
+            self._tried_at = now
         owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
-        claim = self.catalog.claim_after(generation, owner, now)
+        claim = self.catalog.claim_after(generation, owner, self._tried_at, self._asked.nonce)
         if claim is None:
             return None
         return Inheritance(claim, None if lease is None else lease.seconds, self.shadow, state)

@@ -405,14 +405,16 @@ class Catalog:
                 continue
             return claim
 
-    def claim_after(self, generation: int, owner: str, now: float) -> Claim | None:
+    def claim_after(self, generation: int, owner: str, now: float, nonce: str = "") -> Claim | None:
         """Claim the generation after this one; None if somebody else has.
 
         Args:
             generation: the newest one when the caller decided to take over.
             owner, now: as for ``claim``.
+            nonce: with the same one, and the same owner and time, the claim may be repeated until it succeeds. Empty: it
+                gets one of its own.
         """
-        claim = Claim(generation + 1, owner, now, runtime.token())
+        claim = Claim(generation + 1, owner, now, nonce or runtime.token())
         try:
             create_own(self.store, generation_key(claim.generation), to_sealed_json(claim))
         except ObjectExistsError:

@@ -22,7 +22,8 @@ from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord
 from chandy.storage.checkpoints.locate import Located
-from chandy.storage.checkpoints.offers import Offer, asked, offer
+from chandy.storage.checkpoints.offers import Offer, asked, offer, withdraw
+from chandy.storage.errors import OutcomeUnknownError
 
 from ...builders import MemoryStore, make_manifest
 
@@ -109,6 +110,27 @@ def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before(completed_
     assert inherited.claim.generation == world.generation + 1
     assert inherited.state.id == 103 + completed_since
     assert world.outcome is SwitchOutcome.LEADS
+
+
+def test_a_claim_whose_outcome_is_not_known_is_repeated_and_is_the_same_one() -> None:
+    world = World()
+    world.order()
+    assert not world.passed(2)
+    world.offers(2)
+    create = world.store.create
+
+    def made_and_not_answered(key: str, data: bytes) -> None:
+        create(key, data)
+        raise OutcomeUnknownError(world.store.uri, key, "create", "no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.store, "create", made_and_not_answered)
+        assert not world.passed(2)
+    # The time is up, and the leader, which does not know yet that it is fenced, withdraws.
+    withdraw(world.store, world.generation)
+    assert world.passed(2)
+    (inherited,) = world.inherited
+    assert world.catalog.newest_generation() == inherited.claim.generation == world.generation + 1
 
 
 def test_what_differs_in_the_last_batches_ends_the_switch_and_the_leader_goes_on() -> None:
