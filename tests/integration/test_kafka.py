@@ -214,6 +214,9 @@ def test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_wha
         assert sum(n for n, _ in found.values()) == len(flow.given) - 4
 
 
+@pytest.mark.full(
+    "coordinator/connectors/test_kafka_source.py::test_a_broker_that_is_away_holds_nobody_up_and_gets_the_newest_offsets_later"
+)
 def test_a_broker_that_does_not_answer_holds_up_no_checkpoint(flow: Flow) -> None:
     flow.out = None
     flow.give(20, partitions=2)
