@@ -100,7 +100,9 @@ class KafkaDriver:
         """Wait for an event, and forget it and those before it; return its words."""
 
         def found() -> bool:
-            is_there = any(words[0] == event for words in list(self.events))
+            names = [words[0] for words in list(self.events)]
+            is_there = event in names
+            assert is_there or "refused" not in names, self.events
             assert is_there or self.process.poll() is None, (event, self.log.read_text()[-5000:])
             return is_there
 

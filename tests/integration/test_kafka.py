@@ -353,8 +353,12 @@ def test_a_version_that_was_compared_goes_on_from_kafka_into_postgresql_and_a_wr
     if not IS_FULL:
         course = [course[at] for at in (before, before + 1, mistake, mistake + 1)]
         before, mistake = 0, 2
-    flow = Flow(kafka, tmp_path, jars, new_topic(kafka, 1), f"totals_{tmp_path.name[-1]}")
-    flow.more = {"postgres": postgres.conninfo()}
+    topic = new_topic(kafka, 1)
+    table = topic.replace("-", "_")
+    postgres.execute(
+        f"CREATE TABLE {table} (carrier text, aircraft text, new bigint, flights bigint, delay bigint)"
+    )
+    flow = Flow(kafka, tmp_path, jars, topic, table, more={"postgres": postgres.conninfo()})
     store = open_store(str(tmp_path / "store" / PIPELINE))
 
     with flow.driver(**{"kafka.isolation.level": "read_committed"}) as driver:
@@ -405,7 +409,7 @@ def test_a_version_that_was_compared_goes_on_from_kafka_into_postgresql_and_a_wr
     assert (output.batch, state.batch, output.what) == (mistake, mistake, "sink 'postgres'")
     assert "columns with other values: delay" in output.says
     assert WRONGED in output.example or WRONGED in state.example
-    rows = postgres.execute(f"SELECT row_to_json(t) FROM {flow.out} t")
+    rows = postgres.execute(f"SELECT row_to_json(t) FROM {table} t")
     table = pa.Table.from_pylist([row for (row,) in rows])
     counted = check("postgres", map(json.dumps, as_rows(table)), answer(part.flights for part in course))
     assert counted.is_right, counted
