@@ -7,6 +7,7 @@ queries run the batches alone that ``conduct`` gives them, on a thread beside th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -154,6 +155,8 @@ class Rerun:
             interval=None,
             interval_during_backlog=None,
             restart=NoRestart(),
+            # Whoever has asked for a checkpoint decides what comes of its failure.
+            tolerable_failures=sys.maxsize,
             savepoints=Savepoints(),
             standbys=0,
             work_dir=given.work_dir if has_local else None,
