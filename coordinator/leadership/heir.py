@@ -13,7 +13,7 @@ from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.grafting import GraftError, graft
 from ...storage.checkpoints.layout import shadow_folder
 from ...storage.checkpoints.manifest import Manifest
-from ...storage.checkpoints.offers import AskedOffer, Offer, ask, offered, withdraw
+from ...storage.checkpoints.offers import AskedOffer, Offer, ask, asked, offered, withdraw
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
@@ -80,13 +80,16 @@ class Heir:
         return offered(self.catalog.store, self._asked)
 
     def is_in_vain(self) -> bool:
-        """Return whether another driver leads by now than the one that was asked.
+        """Return whether the driver that was asked will not offer anything: it has refused, has ended, or is fenced.
 
         Raises:
             StorageError: the store does not answer.
         """
         assert self._asked is not None, "it has asked"
-        return self.catalog.newest_generation() != self._asked.generation
+        generation = self._asked.generation
+        if asked(self.catalog.store, generation) != self._asked:
+            return True
+        return self.catalog.newest_generation() != generation or self.catalog.leader(generation) is None
 
     def give_up(self) -> None:
         """Ask no longer, so that the driver goes on at once.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import pytest
 
@@ -142,6 +144,25 @@ def test_what_differs_in_the_last_batches_ends_the_switch_and_the_leader_goes_on
     assert asked(world.store, world.generation) is None, "the leader need not wait"
     assert not world.inherited and world.outcome is SwitchOutcome.REFUSED
     assert not world.passed(3) and not world.switching.is_under_way, "the order is answered"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda world: withdraw(world.store, world.generation),
+        lambda world: world.catalog.step_down(world.generation),
+        lambda world: world.catalog.claim("a standby", 0.0),
+    ],
+    ids=["refuses", "stops", "is fenced"],
+)
+def test_a_leader_that_will_not_hand_over_is_not_waited_for(ends: Callable[[World], object]) -> None:
+    world = World()
+    world.order()
+    assert not world.passed(2) and not world.passed(2)
+    assert world.outcome is None
+    ends(world)
+    assert not world.passed(2)
+    assert world.outcome is SwitchOutcome.REFUSED and not world.inherited
 
 
 def test_a_claim_that_somebody_else_has_made_ends_the_switch() -> None:
