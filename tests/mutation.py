@@ -20,9 +20,15 @@ def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right
         right: what is there once, as it is in the method without the indentation of the class.
         wrong: what is to be there.
     """
-    method = getattr(owner, name)
+    method = _function(getattr(owner, name))
     text = textwrap.dedent(inspect.getsource(method))
     assert text.count(right) == 1, f"{owner.__name__}.{name} has changed: {right!r} is not there once"
     made: dict[str, Any] = {}
     exec(compile(text.replace(right, wrong), inspect.getfile(method), "exec"), method.__globals__, made)
-    patch.setattr(owner, name, made[method.__name__])
+    # Its code, not its name: other modules have imported it.
+    patch.setattr(method, "__code__", _function(made[method.__name__]).__code__)
+
+
+def _function(found: Any) -> Any:
+    """Return what a decorator wraps."""
+    return inspect.unwrap(found.fget if isinstance(found, property) else found)

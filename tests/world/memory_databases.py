@@ -16,6 +16,7 @@ from chandy.state.errors import ShardClosedError, ShardUnreadableError
 from chandy.state.host.cache import Value
 from chandy.state.host.changes import POSITION_KEY
 from chandy.state.rpc.metrics import OperatorMetrics
+from chandy.storage import runtime
 from chandy.storage.ids import NO_BATCH, BatchId
 
 TABLES = 3
@@ -142,12 +143,13 @@ class MemoryDatabase:
         self._number += 1
         name = f"{self._number:06}.sst"
         table = {key.hex(): None if value is None else value.hex() for key, value in sorted(entries.items())}
-        self._tables[name] = json.dumps(table).encode().ljust(self._smallest)
+        # No two tables have the same bytes: RocksDB writes into each by which session of which database it was made.
+        self._tables[name] = json.dumps([runtime.token(), table]).encode().ljust(self._smallest)
         (self._directory / name).write_bytes(self._tables[name])
 
 
 def _unpacked(table: bytes) -> dict[bytes, Value]:
-    found: dict[str, str | None] = json.loads(table)
+    found: dict[str, str | None] = json.loads(table)[1]
     return {
         bytes.fromhex(key): None if value is None else bytes.fromhex(value) for key, value in found.items()
     }

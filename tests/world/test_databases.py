@@ -144,6 +144,18 @@ def test_tables_are_shared_with_later_checkpoints_and_have_no_name_twice(
         database.checkpoint(tmp_path / "0")
 
 
+def test_no_table_has_the_bytes_of_another_one(databases: Databases, tmp_path: Path) -> None:
+    contents = set()
+    for name in "ab":
+        database = databases.open("op/0", tmp_path / name)
+        database.write({b"k": b"v"}, 0)
+        database.checkpoint(tmp_path / f"of {name}")
+        database.close()
+        [table] = (path for file, path in snapshot_files(tmp_path / f"of {name}").items() if ".sst" in file)
+        contents.add(table.read_bytes())
+    assert len(contents) == 2
+
+
 def test_what_comes_after_the_end_is_refused(databases: Databases, tmp_path: Path) -> None:
     database = databases.open("op/0", tmp_path / "shard")
     database.write({b"k": b"v"}, 0)

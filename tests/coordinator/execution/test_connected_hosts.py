@@ -1,6 +1,6 @@
 """State hosts that join, leave and go silent, and what they are told.
 
-Here a notice is an order in a mailbox. A notice cannot be delivered (D7) if its host is gone.
+Here a notice is an order in a mailbox. A notice cannot be delivered if its host is gone.
 """
 
 from __future__ import annotations

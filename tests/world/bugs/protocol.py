@@ -1,4 +1,4 @@
-"""Bugs that are put into the decisions of protocol, recovery and state hosts, to see that worlds find them."""
+"""Bugs in the decisions of protocol, recovery and state hosts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import CopyPhase
+from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.moves import Moves
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.placement import Placement
@@ -22,8 +23,7 @@ from chandy.coordinator.protocol.query_state import Queries, QueryState
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import Reopenings
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
+from chandy.coordinator.protocol.state_machine import PipelineStateMachine
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches, StagedChanges
 from chandy.state.host.forwarding import Forwarding
@@ -41,7 +41,8 @@ from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
-from ..mutation import mutate
+from ...mutation import mutate
+from .bug import Bug
 
 
 def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
@@ -187,13 +188,13 @@ def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
 
 def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
     """Lost state is no reason to go back."""
-    patch.setattr(RecoveryStateMachine, "_lose", lambda machine, why, with_host: None)
+    patch.setattr(Failover, "_lose", lambda machine, why, with_host: None)
 
 
 def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     """Checkpoints of the state that is given up go on."""
     right = "self.checkpoints.abort_all(Reason.JOB_FAILOVER, life.because, now)"
-    mutate(patch, CheckpointStateMachine, "_live", right, "pass")
+    mutate(patch, PipelineStateMachine, "_live", right, "pass")
 
 
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
@@ -374,46 +375,48 @@ def forget_what_is_staged_in_a_changelog(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardBatches, "reopen", reopen)
 
 
-PROTOCOL_BUGS: Final = (
-    count_an_acknowledgement_twice,
-    apply_a_batch_twice,
-    apply_what_a_left_over_attempt_has_made,
-    snapshot_a_shard_before_the_staged_batch,
-    leave_out_a_shard_of_an_order,
-    build_on_whatever_was_stored_last,
-    place_a_barrier_before_a_batch_that_has_passed,
-    change_the_answer_for_a_batch,
-    cut_upstream_first,
-    delete_what_others_need,
-    announce_before_the_manifest_is_durable,
-    never_look_for_a_successor,
-    delete_a_successors_objects,
-    abort_a_checkpoint_whose_manifest_is_being_written,
-    use_ids_again,
-    forget_a_request_that_waits,
-    keep_on_restarting_in_place,
-    take_checkpoints_while_going_back,
-    abort_whatever_fails_late,
-    wait_for_a_manifest_for_ever,
-    wait_for_a_place_for_ever,
-    abort_an_overdue_checkpoint,
-    delete_what_a_manifest_may_name,
-    forget_the_batch_before_the_move,
-    have_two_owners_in_one_term,
-    snapshot_shards_that_are_being_handed_over,
-    begin_a_batch_while_a_shard_is_handed_over,
-    count_the_acknowledgement_of_a_zombie,
-    promote_a_standby_that_has_missed_something,
-    tell_the_task_before_the_standby_has_it,
-    go_on_without_asking,
-    promote_while_the_former_owner_may_acknowledge,
-    forget_what_is_staged,
-    apply_what_has_not_committed,
-    replay_what_may_not_have_committed,
-    let_the_next_batch_begin,
-    start_from_an_old_checkpoint,
-    start_from_the_newest_checkpoint_as_if_it_were_older,
-    let_the_lost_host_count,
-    forget_what_is_staged_in_a_changelog,
+PROTOCOL: Final = tuple(
+    Bug(one.__name__.replace("_", " "), one)
+    for one in (
+        apply_a_batch_twice,
+        count_an_acknowledgement_twice,
+        apply_what_a_left_over_attempt_has_made,
+        snapshot_a_shard_before_the_staged_batch,
+        leave_out_a_shard_of_an_order,
+        build_on_whatever_was_stored_last,
+        place_a_barrier_before_a_batch_that_has_passed,
+        change_the_answer_for_a_batch,
+        cut_upstream_first,
+        delete_what_others_need,
+        announce_before_the_manifest_is_durable,
+        never_look_for_a_successor,
+        delete_a_successors_objects,
+        abort_a_checkpoint_whose_manifest_is_being_written,
+        use_ids_again,
+        forget_a_request_that_waits,
+        keep_on_restarting_in_place,
+        take_checkpoints_while_going_back,
+        abort_whatever_fails_late,
+        wait_for_a_manifest_for_ever,
+        wait_for_a_place_for_ever,
+        abort_an_overdue_checkpoint,
+        delete_what_a_manifest_may_name,
+        forget_the_batch_before_the_move,
+        have_two_owners_in_one_term,
+        snapshot_shards_that_are_being_handed_over,
+        begin_a_batch_while_a_shard_is_handed_over,
+        count_the_acknowledgement_of_a_zombie,
+        promote_a_standby_that_has_missed_something,
+        tell_the_task_before_the_standby_has_it,
+        go_on_without_asking,
+        promote_while_the_former_owner_may_acknowledge,
+        forget_what_is_staged,
+        apply_what_has_not_committed,
+        replay_what_may_not_have_committed,
+        let_the_next_batch_begin,
+        start_from_an_old_checkpoint,
+        start_from_the_newest_checkpoint_as_if_it_were_older,
+        let_the_lost_host_count,
+        forget_what_is_staged_in_a_changelog,
+    )
 )
-"""Each puts its bug in."""

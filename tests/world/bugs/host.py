@@ -1,112 +1,76 @@
-"""Bugs that are put into state hosts, to see that worlds find them."""
+"""Bugs in state hosts."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from chandy.state.host.batches import ShardBatches
-from chandy.state.host.coordinator_client import Lease
-from chandy.state.host.layers import Layers
-from chandy.state.host.levels import Levels
-from chandy.state.host.shard import Shard
-from chandy.state.host.shard_table import ShardTable
-from chandy.state.host.snapshot_manager import SnapshotManager
-from chandy.state.host.snapshot_orders import AcceptedOrder, SnapshotOrders
-from chandy.state.host.state_host import StateHost
+from .bug import text
 
-from .seeded import SeededBug
-
-HOST_BUGS: Final = (
-    SeededBug(
+HOST: Final = (
+    text(
         "a snapshot lacks the batch that is staged, although it has committed",
-        0,
-        ShardBatches,
-        "_promote",
+        "state.host.batches:ShardBatches._promote",
         "staged.batch > upto",
         "staged.batch >= upto",
     ),
-    SeededBug(
+    text(
         "an attempt at an earlier batch stages its changes",
-        0,
-        ShardBatches,
-        "check_current",
+        "state.host.batches:ShardBatches.check_current",
         "if batch != self.begun:",
         "if False:",
     ),
-    SeededBug(
-        "a snapshot has batches after its cut",
-        0,
-        Layers,
-        "next",
-        "    break\n",
-        "    pass\n",
+    text(
+        "a snapshot has batches after its cut", "state.host.layers:Layers.next", "    break\n", "    pass\n"
     ),
-    SeededBug(
+    text(
         "a host writes a layer after readers have lost it",
-        0,
-        Levels,
-        "_settle_until",
+        "state.host.levels:Levels._flush_until",
         "            self._write(layers)\n",
         """            self._layers.drop(len(layers))
             self._write(layers)
             self._layers.freeze(None)
 """,
     ),
-    SeededBug(
+    text(
         "a shard is handed over without the batch that is staged",
-        0,
-        Shard,
-        "hand_over",
+        "state.host.shard:Shard.hand_over",
         "self._batches.seal(cut)",
         "pass",
     ),
-    SeededBug(
+    text(
         "a shard that was handed over is served on",
-        0,
-        StateHost,
-        "hand_over",
+        "state.host.state_host:StateHost.hand_over",
         "self._table.set_aside(key, shard)",
         "pass",
     ),
-    SeededBug(
+    text(
         "a host keeps a shard that was set aside, in whatever term",
-        0,
-        ShardTable,
-        "settle",
+        "state.host.shard_table:ShardTable.keep_or_delete",
         "is_own = shard.term == term",
         "is_own = True",
     ),
-    SeededBug(
+    text(
         "an order is carried out twice",
-        0,
-        SnapshotOrders,
-        "accept",
+        "state.host.snapshot_orders:SnapshotOrders.accept",
         "if key not in self._orders:",
         "if True:",
     ),
-    SeededBug(
+    text(
         "a shard is snapshotted twice for an order",
-        0,
-        AcceptedOrder,
-        "begin",
+        "state.host.snapshot_orders:AcceptedOrder.begin",
         "self._begun.add(shard)",
         "pass",
     ),
-    SeededBug(
+    text(
         "a snapshot is not acknowledged",
-        0,
-        SnapshotManager,
-        "_run",
+        "state.host.snapshot_manager:SnapshotManager._run",
         "self._control.send(Ack(self._host, order.checkpoint, order.query_id, snapshots))",
         "pass",
     ),
-    SeededBug(
+    text(
         "a host lives on without its driver",
-        0,
-        Lease,
-        "renew",
+        "state.host.coordinator_client:Lease.renew",
         "self._renewed = self.clock()",
         "self._renewed = self.clock() + 1e9",
     ),
 )
-"""All of them."""

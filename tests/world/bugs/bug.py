@@ -1,0 +1,83 @@
+"""A bug that is put into the product, and how it is searched for."""
+
+from __future__ import annotations
+
+import pkgutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from ...mutation import mutate
+from .. import leaders, runs
+from ..events import OF_TARGETS, events_of
+from ..promises import MEMORY
+
+
+@attrs.frozen
+class Search:
+    """What finds bugs."""
+
+    name: str
+    look: Callable[[int], object] = attrs.field(repr=False)
+    """Look from a seed on. It raises what it finds."""
+    tries: int
+    """Seeds in which a bug is found."""
+
+
+def _lead(seed: int) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        leaders.run(seed, Path(folder))
+
+
+def _pass(node: str, seed: int) -> None:
+    assert pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", node]) == 0, "it fails"
+
+
+def tests(node: str) -> Search:
+    """Return the search by a test, or by the tests of a file."""
+    return Search(node, partial(_pass, node), 1)
+
+
+def publish(seed: int) -> None:
+    """Run a world whose query has transactional sinks."""
+    runs.run(seed, events_of(seed, 12, 0.4, OF_TARGETS), publishes=True)
+
+
+WORLDS: Final = Search("worlds", lambda seed: runs.run(seed, events_of(seed, runs.EVENTS, runs.RATE)), 40)
+PUBLISHING: Final = Search("worlds that publish", publish, 100)
+LEADERS: Final = Search("worlds of leaders", _lead, 200)
+
+
+@attrs.frozen
+class Bug:
+    """A bug, and what finds it."""
+
+    name: str
+    put_in: Callable[[pytest.MonkeyPatch], object] = attrs.field(repr=False)
+    """Put it into the product."""
+    by: Search = WORLDS
+    seed: int = 0
+    """It was found from this one: it is tried first."""
+
+
+def text(name: str, place: str, right: str, wrong: str, **found: Any) -> Bug:
+    """Return a bug that is a text in the place of another one.
+
+    Args:
+        name: what is wrong.
+        place: "module:function" or "module:Class.method", without the name of the package.
+        right, wrong: what is there once, and what is to be there.
+        found: see ``Bug``.
+    """
+
+    def put_in(patch: pytest.MonkeyPatch) -> None:
+        module, _, path = place.partition(":")
+        owner, _, method = f"chandy.{module}:{path}".rpartition("." if "." in path else ":")
+        mutate(patch, pkgutil.resolve_name(owner), method, right, wrong)
+
+    return Bug(name, put_in, **found)
