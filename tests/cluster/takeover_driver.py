@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, FixedDelay, Shadow
+from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, FixedDelay
 from chandy.storage.errors import ChandyError
 
 from ..integration import drivers
@@ -23,7 +23,7 @@ from ..waiting import DEADLINE
 
 
 def run(options: dict[str, Any]) -> None:
-    """Lead the pipeline, at once, after having stood by, or after having been its shadow."""
+    """Lead the pipeline, at once or after having stood by."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     cloudpickle.register_pickle_by_value(drivers)
@@ -41,15 +41,10 @@ def run(options: dict[str, Any]) -> None:
             takeover_timeout="4 s",
             restart=FixedDelay("100 ms", attempts=1000),
             shared=True,
-            record_batches=True,
         ),
-        standby=options["role"] == "standby",
-        shadow=Shadow() if options["role"] == "shadow" else None,
+        standby=options["standby"],
     )
-    say(
-        "follows" if options["role"] == "shadow" else "leads",
-        coordinator.restored.id if coordinator.restored else 0,
-    )
+    say("leads", coordinator.restored.id if coordinator.restored else 0)
     rows = drivers.chained(coordinator, spark, folder / "in")
     query = coordinator.start(rows.writeStream, sink=FilesSink(str(folder / "out")), name="chained")
     try:

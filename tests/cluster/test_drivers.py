@@ -16,13 +16,10 @@ from benchmarks.cluster.loopback import LoopbackMachine
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
-from chandy.coordinator.switch_orders import await_switch, order_switch
-from chandy.coordinator.verdicts import read_verdict
-from chandy.storage.backends.open import open_store
 
 from ..integration.drivers import EVENT, add_file, answer_of_batches, batches_in
 from ..spark_settings import WITH_EXECUTORS
-from ..waiting import DEADLINE, eventually
+from ..waiting import eventually
 from .conftest import Cluster
 from .stream import rows_in
 
@@ -100,12 +97,11 @@ class Pipeline:
 
     def __init__(self, both: Both, folder: Path) -> None:
         self._both, self._folder, self._files = both, folder, 0
-        self.store = open_store(str(folder / "store" / "p"))
         self.drivers: list[Driver] = []
         (folder / "in").mkdir(parents=True)
 
-    def start(self, machine: Machine, role: str = "leader") -> Driver:
-        """Start a driver on a machine: a ``leader``, a ``standby`` or a ``shadow``."""
+    def start(self, machine: Machine, *, standby: bool) -> Driver:
+        """Start a driver on a machine."""
         log = self._folder / f"driver-{len(self.drivers)}.log"
         settings = {
             **SOON,
@@ -126,7 +122,7 @@ class Pipeline:
             "spark.shuffle.reduceLocality.enabled": "false",
             "spark.deploy.maxExecutorRetries": "-1",
         }
-        options = {"folder": str(self._folder), "role": role, "settings": settings}
+        options = {"folder": str(self._folder), "standby": standby, "settings": settings}
         command = [sys.executable, "-m", _DRIVER, json.dumps(options)]
         env = {"PYTHONPATH": str(_REPOSITORY), "PYSPARK_PYTHON": sys.executable}
         with log.open("ab") as output:
@@ -163,9 +159,9 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
     both: Both, pipeline: Pipeline
 ) -> None:
     first, second = both.machines
-    killed = pipeline.start(first, "standby")
+    killed = pipeline.start(first, standby=True)
     killed.event("leads")
-    standby = pipeline.start(second, "standby")
+    standby = pipeline.start(second, standby=True)
     pipeline.add(3)
     pipeline.await_all()
     eventually(lambda: standby.told("standing by"), "the second driver stands by")
@@ -183,7 +179,7 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
             "the end of the killed driver's state hosts",
         )
     # The next one takes over while its own executor there is frozen, too.
-    frozen, standby = standby, pipeline.start(first, "standby")
+    frozen, standby = standby, pipeline.start(first, standby=True)
     eventually(lambda: standby.told("standing by"), "the third driver stands by")
     second.freeze()
     try:
@@ -200,43 +196,13 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
 
 
 @pytest.mark.full(
-    "integration/test_switch.py::test_a_shadow_leads_when_it_is_told_to_and_each_row_is_there_once"
-)
-def test_a_shadow_on_another_machine_is_compared_and_goes_on_with_executors_of_its_own(
-    both: Both, pipeline: Pipeline
-) -> None:
-    first, second = both.machines
-    leader = pipeline.start(first)
-    leader.event("leads")
-    pipeline.add(2)
-    pipeline.await_all()
-    shadow = pipeline.start(second, "shadow")
-    assert int(shadow.event("follows")) > 0
-
-    def is_compared() -> bool:
-        found = read_verdict(pipeline.store, "shadow")
-        assert found is None or found.is_equal, found
-        return found is not None and found.batches >= 2 and found.states > 0
-
-    pipeline.add(2)
-    eventually(is_compared, "two batches and their state compared")
-    name, nonce = order_switch(pipeline.store, None)
-    pipeline.add(1)
-    await_switch(pipeline.store, name, nonce, DEADLINE)
-    pipeline.add(2)
-    pipeline.await_all()
-    assert "was fenced" in leader.event("ended")
-    assert not shadow.told(f"{EVENT}ended")
-
-
-@pytest.mark.full(
     "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
 )
 def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both, pipeline: Pipeline) -> None:
     first, second = both.machines
     if not isinstance(first, NamespaceMachine):
         pytest.skip("machines share one network here")
-    cut_off = pipeline.start(first)
+    cut_off = pipeline.start(first, standby=False)
     pipeline.add(2)
     pipeline.await_all()
     cut_off.event("leads")
@@ -244,7 +210,7 @@ def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both,
     try:
         # It reaches the storage all the same, and an executor on its own machine.
         pipeline.add(1)
-        other = pipeline.start(second)
+        other = pipeline.start(second, standby=False)
         other.event("leads")
         pipeline.add(2)
         pipeline.await_all()
@@ -262,8 +228,8 @@ def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both,
 )
 def test_a_standby_goes_on_when_the_drivers_machine_loses_its_power(both: Both, pipeline: Pipeline) -> None:
     first, second = both.machines
-    pipeline.start(first, "standby").event("leads")
-    standby = pipeline.start(second, "standby")
+    pipeline.start(first, standby=True).event("leads")
+    standby = pipeline.start(second, standby=True)
     pipeline.add(3)
     pipeline.await_all()
     eventually(lambda: standby.told("standing by"), "the second driver stands by")
