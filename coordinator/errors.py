@@ -138,6 +138,21 @@ class QueryFailedError(ChandyError):
 
 
 @attrs.define(eq=False)
+class GivenBatchInterruptedError(ChandyError):
+    """A batch that was given to run was interrupted, because a store or a state host has failed."""
+
+    query: str
+    batch: int
+    because: str
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch} of query {self.query!r} was interrupted, for a reason that says nothing about the "
+            f"program: {self.because}"
+        )
+
+
+@attrs.define(eq=False)
 class BatchSkippedError(ChandyError):
     """A function of ``foreachBatch`` has returned without having taken the rows of its batch."""
 

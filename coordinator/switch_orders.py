@@ -14,7 +14,7 @@ import attrs
 from ..storage import runtime
 from ..storage.checkpoints.layout import switch_answer_key, switch_key
 from ..storage.codec import to_json
-from ..storage.errors import ChandyError, DamagedError, ObjectMissingError
+from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
 from ..storage.verified import read_record
 from .durations import Duration, seconds
@@ -126,27 +126,23 @@ def await_switch(
         NotSwitchedError: it does not lead. The pipeline goes on as it was.
     """
     until = runtime.monotonic() + seconds
-    while True:
-        found = read_answer(store, shadow)
-        if found is not None and found.nonce == nonce:
-            if found.outcome is SwitchOutcome.LEADS:
-                return
-            raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
-        if runtime.monotonic() >= until:
-            break
-        try:
+    try:
+        while (found := read_answer(store, shadow)) is None or found.nonce != nonce:
+            if runtime.monotonic() >= until:
+                raise NotSwitchedError(
+                    f"shadow {shadow!r} does not lead",
+                    f"it to take over within {seconds:g} s",
+                    "that it has not, and may still be about to",
+                    "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
+                )
             check_wanted()
-        except ChandyError:
-            _withdraw(store, shadow, nonce)
-            raise
-        runtime.sleep(_LOOK_SECONDS)
-    _withdraw(store, shadow, nonce)
-    raise NotSwitchedError(
-        f"shadow {shadow!r} does not lead",
-        f"it to take over within {seconds:g} s",
-        "that it has not, and may still be about to",
-        "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
-    )
+            runtime.sleep(_LOOK_SECONDS)
+    except BaseException:
+        # Nobody waits for it any more: it is given up, or Ctrl-C was pressed.
+        _withdraw(store, shadow, nonce)
+        raise
+    if found.outcome is not SwitchOutcome.LEADS:
+        raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
 
 
 def switch_to(

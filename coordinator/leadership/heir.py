@@ -62,6 +62,8 @@ class Heir:
     ignored: tuple[str, ...] = ()
     """Of the shadow, as ``AskedOffer`` has them."""
     _asked: AskedOffer | None = attrs.field(default=None, init=False)
+    _tried_at: float | None = attrs.field(default=None, init=False)
+    """When it has tried to claim first."""
 
     def ask(self, generation: int, passed: CheckpointId) -> None:
         """Ask the driver of a generation, the newest one.
@@ -106,14 +108,17 @@ class Heir:
         return offered(self.catalog.store, self._asked)
 
     def is_in_vain(self) -> bool:
-        """Return whether there will be no offer: another driver leads by now, or the one that was asked goes on.
+        """Return whether there will be no offer: the driver that was asked has refused, has ended, or is fenced.
 
         Raises:
             StorageError: the store does not answer.
         """
         assert self._asked is not None, "it has asked"
         generation = self._asked.generation
-        return self.catalog.newest_generation() != generation or asked(self.catalog.store, generation) is None
+        now = asked(self.catalog.store, generation)
+        if now is None or now.nonce != self._asked.nonce:
+            return True
+        return self.catalog.newest_generation() != generation or self.catalog.leader(generation) is None
 
     def give_up(self) -> None:
         """Ask no longer, so that the driver goes on at once.
@@ -124,6 +129,11 @@ class Heir:
         assert self._asked is not None, "it has asked"
         withdraw(self.catalog.store, self._asked.generation)
 
+    @property
+    def may_have_claimed(self) -> bool:
+        """Whether the claim was tried. If nobody knows what has come of that, it is to be tried again."""
+        return self._tried_at is not None
+
     def claim(self, state: Manifest, now: float) -> Inheritance | None:
         """Claim the pipeline; None if it is offered no longer, or somebody else has claimed it.
 
@@ -132,19 +142,18 @@ class Heir:
             now: seconds since 1970.
 
         Raises:
-            StorageError: the store does not answer. The claim may have been made.
+            StorageError: the store does not answer. The claim may have been made: call it again.
         """
         assert self._asked is not None, "it has asked"
         store, generation = self.catalog.store, self._asked.generation
         lease = self.catalog.lease(generation)
-        # Right before: what comes between is an ordinary claim.
-        if offered(store, self._asked) is None:
-            return None
+        if self._tried_at is None:
+            # Right before: what comes between is an ordinary claim.
+            if offered(store, self._asked) is None:
+                return None
+            self._tried_at = now
         owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
-        nonce = self._asked.nonce
-        # An attempt before may have made the claim without knowing it.
-        claim = self.catalog.claim_after(generation, owner, now, nonce)
-        claim = claim or self.catalog.claimed_with(nonce, generation + 1)
+        claim = self.catalog.claim_after(generation, owner, self._tried_at, self._asked.nonce)
         if claim is None:
             return None
         return Inheritance(claim, None if lease is None else lease.seconds, self.shadow, state)

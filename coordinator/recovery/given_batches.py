@@ -13,9 +13,10 @@ from typing import Final
 from typing_extensions import override
 
 from ...storage.checkpoints.batch_record import BatchRecord
+from ...storage.errors import ChandyError, StoreFailedError
 from ...storage.logs import logger, named
 from ...storage.long_waits import told_if_slow
-from ..errors import GivenBatchError
+from ..errors import GivenBatchError, GivenBatchInterruptedError, QueryFailedError
 from ..protocol import decisions as on
 from ..query import CheckpointedQuery
 from ..restore.restore_point import RestorePoint
@@ -29,6 +30,8 @@ from .supervisor import Supervisor
 
 log = logger(__name__)
 
+_STORE_FAILED: Final = f"{StoreFailedError.__module__}.{StoreFailedError.__name__}:"
+"""How the error of a task begins whose store could not carry something out."""
 _CAUSE: Final = "the batches that are given begin behind another checkpoint"
 
 
@@ -53,10 +56,9 @@ class BatchLauncher(Launcher):
         with named(query=definition.name), told_if_slow(log, "Spark to start a batch"):
             write_entry(run.directory, record, definition.facts.source_compact_interval)
             run = self.again(run)
-            # Spark ends another query of this name, which may be that of the pipeline itself.
-            query.runs_as(
-                self._start_in_spark(run, query_name=f"{definition.name} by given batches", once=True)
-            )
+            # Others run in this session, too: the pipeline itself, and other shadows of it.
+            name = f"{definition.name} by given batches, {run.query_id}"
+            query.runs_as(self._start_in_spark(run, query_name=name, once=True))
             return run
 
 
@@ -69,6 +71,10 @@ class BatchSupervisor(Supervisor):
         """Return the uids of the transactional sinks of a query."""
         return self._queries[name].definition.sink.uids
 
+    def watermarks(self, name: str) -> int:
+        """Return how often the plan of a query has a watermark."""
+        return self._queries[name].definition.facts.watermarks
+
     def run_batch(self, name: str, record: BatchRecord, timeout: float) -> Path:
         """Have a query take a batch, wait until it has committed, and return the query's working directory.
 
@@ -80,6 +86,7 @@ class BatchSupervisor(Supervisor):
         Raises:
             GivenBatchError: the query stands elsewhere, was stopped meanwhile, or has not committed in time.
             SourceLostError: a source no longer has what the batch has read.
+            GivenBatchInterruptedError: what the batch runs on has failed.
             ChandyError: the batch has failed, by a processor for instance; a subclass says how.
         """
         with self._changing:
@@ -98,7 +105,7 @@ class BatchSupervisor(Supervisor):
             # Other than its annotation says, PySpark takes parts of a second.
             spark.awaitTermination(timeout)  # type: ignore[arg-type]
         except Exception as error:
-            raise self._diagnosis.of(run, error).error from error
+            raise _error(name, record, self._diagnosis.of(run, error)) from error
         finally:
             if spark.isActive:
                 spark.stop()
@@ -127,6 +134,13 @@ class _GoingTo(PipelineRollback):
         """Return the checkpoint that was named: none of this pipeline's own counts."""
         self.on_state_given_up(self.initial)
         return self.initial
+
+
+def _error(name: str, record: BatchRecord, failure: on.Failure) -> ChandyError:
+    """Return what it means that a batch has failed: for the program, unless what it runs on is the reason."""
+    error = failure.error
+    is_stores = isinstance(error, QueryFailedError) and error.summary.startswith(_STORE_FAILED)
+    return GivenBatchInterruptedError(name, record.batch, str(error)) if failure.codes or is_stores else error
 
 
 def _not_run(name: str, record: BatchRecord, expected: str, found: str) -> GivenBatchError:

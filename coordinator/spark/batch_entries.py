@@ -21,6 +21,7 @@ from .logs.offset_log import LoggedOffset, log_end, offsets_in
 from .seeding import mend
 
 _OFFSETS: Final = "offsets"
+_COMMITS: Final = "commits"
 _SOURCES: Final = "sources"
 
 
@@ -72,6 +73,25 @@ def write_entry(directory: Path, record: BatchRecord, compact_interval: int = DE
             mend(path.parent, compact_interval)
     # Last: without its offsets the batch is not planned.
     _put(directory / _OFFSETS / str(record.batch), record.offsets)
+
+
+def watermark_of(record: BatchRecord) -> int:
+    """Return the watermark that a batch was planned with, in milliseconds since 1970; 0 before the first one."""
+    return _watermark(record.offsets, "batchWatermarkMs")
+
+
+def watermark_after(directory: Path, batch: BatchId) -> int:
+    """Return the watermark that Spark has found at the end of a committed batch, likewise; 0 ahead of the first batch.
+
+    Raises:
+        FileNotFoundError: Spark has deleted the entry.
+    """
+    return 0 if batch < 0 else _watermark(_text(directory / _COMMITS / str(batch)), "nextBatchWatermarkMs")
+
+
+def _watermark(entry: str, name: str) -> int:
+    _, times, *_ = entry.splitlines()
+    return int(json.loads(times).get(name, 0))
 
 
 def _before(directory: Path, batch: BatchId) -> dict[str, LoggedOffset]:

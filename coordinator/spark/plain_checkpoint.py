@@ -12,6 +12,7 @@ import attrs
 from ...storage.ids import BatchId
 from ..errors import AdoptionError, WriterError
 from . import progress
+from .batch_entries import watermark_after
 from .listing import files_below, folders_in, numbers_in
 from .local_path import local_path
 from .logs.compatibility import check_logs
@@ -153,7 +154,7 @@ def _read(directory: Path) -> PlainCheckpoint:
         committed=committed,
         planned=planned,
         offsets=offsets,
-        watermark_ms=max(_watermark(directory, committed), int(times.get("batchWatermarkMs", 0))),
+        watermark_ms=max(watermark_after(directory, committed), int(times.get("batchWatermarkMs", 0))),
         operators=tuple(
             _operator(directory, number, committed) for number in sorted(numbers_in(directory / "state"))
         ),
@@ -166,13 +167,6 @@ def _offsets(directory: Path, batch: BatchId) -> tuple[dict[str, Any], tuple[str
         return {}, ()
     lines = (directory / "offsets" / str(batch)).read_text().splitlines()
     return json.loads(lines[1]), tuple(lines[2:])
-
-
-def _watermark(directory: Path, batch: BatchId) -> int:
-    if batch < 0:
-        return 0
-    lines = (directory / "commits" / str(batch)).read_text().splitlines()
-    return int(json.loads(lines[1]).get("nextBatchWatermarkMs", 0))
 
 
 def _operator(directory: Path, number: int, batch: BatchId) -> StateOperator:

@@ -25,6 +25,7 @@ _KAFKA = "org.apache.spark.sql.kafka010"
 _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _SOURCE_COMPACTION = "spark.sql.streaming.fileSource.log.compactInterval"
 _SINK_COMPACTION = "spark.sql.streaming.fileSink.log.compactInterval"
+_WATERMARK = "EventTimeWatermark"
 _MANY_WATERMARKS = "spark.sql.streaming.statefulOperator.allowMultiple"
 _IGNORES_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 _IGNORES_SINK_LOG = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
@@ -100,6 +101,7 @@ def facts(writer: DataStreamWriter, *, table: str | None = None) -> WriterFacts:
         sink_compact_interval=int(spark.conf.get(_SINK_COMPACTION) or DEFAULT_INTERVAL),
         ignores_sink_log=spark.conf.get(_IGNORES_SINK_LOG, "false") == "true",
         real_time_seconds=trigger.batchDurationMs() / 1000 if kind is Trigger.REAL_TIME else None,
+        watermarks=sum(_kind(node) == _WATERMARK for node in nodes),
         single_watermark=spark.conf.get(_MANY_WATERMARKS) == "false",
     )
 
@@ -144,7 +146,7 @@ def check_writer(writer: object) -> None:
 
 def has_watermark(df: DataFrame) -> bool:
     """Return whether the query that a DataFrame is part of has a watermark, by any column."""
-    return any(_kind(node) == "EventTimeWatermark" for node in _nodes(df._jdf.queryExecution().analyzed()))
+    return any(_kind(node) == _WATERMARK for node in _nodes(df._jdf.queryExecution().analyzed()))
 
 
 def operators_of(df: DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -89,6 +89,8 @@ class WriterFacts:
     """Whether file sources list a directory although it has the log of a file sink."""
     real_time_seconds: float | None = None
     """How long a batch of a real-time query lasts; None: it runs micro-batches."""
+    watermarks: int = 0
+    """How often the plan has a watermark."""
     single_watermark: bool = False
     """Whether a row is late by the batch's own watermark instead of the one before (``batch_log.batch_times``)."""
 

@@ -20,7 +20,13 @@ from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
 from ...storage.ids import FIRST_CHECKPOINT, CheckpointId
 from ...storage.logs import carried, logger
-from ..errors import CheckpointError, PipelineFailedError, SessionEndedError, ShadowReplacedError
+from ..errors import (
+    CheckpointError,
+    GivenBatchInterruptedError,
+    PipelineFailedError,
+    SessionEndedError,
+    ShadowReplacedError,
+)
 from ..sources.errors import SourceLostError
 from ..verdict import Finding, Kind, Phase, ShadowVerdict
 from ..verdicts import ShadowStore
@@ -28,7 +34,7 @@ from .following import CAUGHT_UP, CompareState, Following, Restore, RunBatch, St
 from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, staged_files
-from .outputs import differing_outputs
+from .outputs import LEADER_AND_SHADOW, differing_outputs
 from .own_pins import OwnPins
 from .shadow import Shadow
 
@@ -49,6 +55,14 @@ _TELL_SECONDS: Final = 1.0
 """The verdict is written no more often than that, unless something differs or the phase changes."""
 _STILL_SECONDS: Final = 15.0
 """How often it is written while nothing changes."""
+_NO_FINDING: Final = (
+    SourceLostError,
+    GivenBatchInterruptedError,
+    PipelineFailedError,
+    SessionEndedError,
+    StorageError,
+)
+"""Why a batch cannot be run that says nothing about the program."""
 
 
 class Engine(Protocol):
@@ -107,7 +121,11 @@ class Follower:
     """Whether the leader is about to wait: then state is not compared where the output of all batches was."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
     """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
+    _telling: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
+    """Guards the verdict, and orders what is written of it: it is told while a batch runs, too."""
     _over: runtime.Flag = attrs.field(factory=runtime.flag, init=False)
+    _running: tuple[RunBatch, float] | None = attrs.field(default=None, init=False)
+    """The batch that runs, and when it began."""
     _following: Following = attrs.field(init=False)
     _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
@@ -168,9 +186,10 @@ class Follower:
 
     def forget(self, lives: Sequence[str]) -> None:
         """Take in that the folders of lives are somebody else's, or gone."""
-        left = tuple(life for life in self.verdict.lives if life not in lives)
-        self.verdict = attrs.evolve(self.verdict, lives=left)
-        self.keeps.write(self.verdict)
+        with self._telling:
+            left = tuple(life for life in self.verdict.lives if life not in lives)
+            self.verdict = attrs.evolve(self.verdict, lives=left)
+            self.keeps.write(self.verdict)
 
     def conduct(self, engine: Engine) -> None:
         """Follow until the program ends, or it can not go on."""
@@ -212,6 +231,11 @@ class Follower:
     def _look_on(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             self.look()
+            try:
+                self._tell_meanwhile()
+            except ShadowReplacedError:
+                # What is told next by the thread that follows ends this shadow.
+                return
 
     def look(self) -> None:
         """Look for what the leader has completed."""
@@ -241,12 +265,12 @@ class Follower:
             try:
                 if self._do(step, engine):
                     return
-            except (StorageError, OSError, CheckpointError) as error:
-                # The storage is away, and may come back. What ran since the last checkpoint runs again.
+            except (StorageError, OSError, CheckpointError, GivenBatchInterruptedError) as error:
+                # What the shadow runs on is away, and may come back. What ran since the last checkpoint runs again.
                 with self._lock:
                     self._following.interrupted()
                 self._stands_at = None
-                self._tell(Phase.WAITS, str(error))
+                self._tell(Phase.WAITS, str(error).splitlines()[0])
                 if engine.rest(_AGAIN_SECONDS):
                     return
 
@@ -279,7 +303,7 @@ class Follower:
             has_skipped = self._following.skipped > before
         if has_skipped:
             because = self._passes_over or "; ".join(filter(None, (step.why, self.verdict.pace)))
-            self.verdict = attrs.evolve(self.verdict, skipped_because=because)
+            self._take(lambda verdict: attrs.evolve(verdict, skipped_because=because))
         self._passes_over = ""
         self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)
@@ -288,14 +312,10 @@ class Follower:
         self._hold_ahead()
         began = runtime.monotonic()
         self._stands_at = self._newest = None
+        self._running = step, began
         try:
             outcome = self._outcome(step, engine)
-        except SourceLostError as error:
-            self._passes_over = str(error)
-            with self._lock:
-                self._following.failed(step)
-            return
-        except (PipelineFailedError, SessionEndedError, StorageError):
+        except _NO_FINDING:
             raise
         except ChandyError as error:
             if engine.rest(0):
@@ -306,8 +326,10 @@ class Follower:
                 counts = self._following.failed(step)
             if counts:
                 finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
-                self._took(self.verdict.failed(finding), [finding])
+                self._took(lambda verdict: verdict.failed(finding), [finding])
             return
+        finally:
+            self._running = None
         self._unread.discard(step.query)
         with self._lock:
             counts = self._following.ran(step)
@@ -315,7 +337,8 @@ class Follower:
             self._has_outputs &= bool(step.record.outputs)
             found = self._differences(step, outcome)
             took = runtime.monotonic() - began
-            self._took(self.verdict.ran(found, took, recorded=bool(step.record.outputs)), found)
+            recorded = bool(step.record.outputs)
+            self._took(lambda verdict: verdict.ran(found, took, recorded=recorded), found)
         else:
             self._drop(outcome)
 
@@ -324,7 +347,7 @@ class Follower:
         """Run a batch. What fails once may have other reasons than the program."""
         try:
             return engine.run(step.query, step.record)
-        except (SourceLostError, PipelineFailedError, SessionEndedError, StorageError):
+        except _NO_FINDING:
             raise
         except ChandyError as error:
             if engine.rest(0):
@@ -359,7 +382,7 @@ class Follower:
         if is_due:
             self._compared_at, self._has_outputs = runtime.monotonic(), True
             if own.manifest.operators:
-                self._took(self.verdict.compared(found), found)
+                self._took(lambda verdict: verdict.compared(found), found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
 
@@ -391,13 +414,14 @@ class Follower:
 
     def _differences(self, step: RunBatch, outcome: BatchOutcome) -> list[Finding]:
         """Return how the output of a batch differs, and keep rows of it."""
+        found = list(self._differing_watermark(step, outcome))
         if not step.record.outputs:
             self._drop(outcome)
-            return []
+            return found
         ignored = self.shadow.ignored
         differing = differing_outputs(step.record.outputs, outcome.outputs, ignored)
         kept = self._kept_rows(step, outcome, differing, ignored)
-        return [
+        found += [
             self._finding(
                 Kind.OUTPUT,
                 step,
@@ -407,6 +431,12 @@ class Follower:
             )
             for uid, says in differing.items()
         ]
+        return found
+
+    def _differing_watermark(self, step: RunBatch, outcome: BatchOutcome) -> Iterator[Finding]:
+        """Yield that other rows are late: a batch runs with the leader's watermark, so its output does not tell."""
+        if outcome.watermarks is not None and (says := outcome.watermarks.differing(LEADER_AND_SHADOW)):
+            yield self._finding(Kind.OUTPUT, step, "the watermark", says)
 
     def _kept_rows(
         self, step: RunBatch, outcome: BatchOutcome, differing: dict[str, str], ignored: Ignored
@@ -479,8 +509,12 @@ class Follower:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _took(self, verdict: ShadowVerdict, found: Sequence[Finding]) -> None:
-        self.verdict = verdict
+    def _take(self, change: Callable[[ShadowVerdict], ShadowVerdict]) -> None:
+        with self._telling:
+            self.verdict = change(self.verdict)
+
+    def _took(self, change: Callable[[ShadowVerdict], ShadowVerdict], found: Sequence[Finding]) -> None:
+        self._take(change)
         for finding in found[:1]:
             log.warning(
                 "the shadow differs",
@@ -494,6 +528,22 @@ class Follower:
         self._tell(Phase.FOLLOWS, force=bool(found))
 
     def _tell(self, phase: Phase, because: str = "", *, force: bool = False) -> None:
+        with self._telling:
+            self._write(phase, because, force=force)
+
+    def _tell_meanwhile(self) -> None:
+        """Tell what is true while a step takes its time."""
+        with self._telling:
+            because = self.verdict.because
+            if (running := self._running) is not None:
+                step, began = running
+                is_long = runtime.monotonic() - began >= _STILL_SECONDS
+                because = (
+                    f"batch {step.record.batch} of query {step.query!r} takes long" if is_long else because
+                )
+            self._write(self.verdict.phase, because)
+
+    def _write(self, phase: Phase, because: str, *, force: bool = False) -> None:
         with self._lock:
             following = self._following
             verdict = attrs.evolve(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import attrs
 
@@ -16,6 +17,30 @@ class Sides:
 
     old: str
     new: str
+
+
+@attrs.frozen
+class Watermarks:
+    """The watermark of a batch: rows that are older are late."""
+
+    old: int
+    """What it was planned with, in milliseconds since 1970; 0: there was none."""
+    new: int
+    """What the version that runs it again has found at the end of the batch before."""
+    is_only: bool = True
+    """Whether the plan has no other one. Otherwise Spark, which is started for each batch, knows those that have had
+    rows in it alone, so ``new`` may be too low."""
+
+    def differing(self, sides: Sides) -> str:
+        """Return how they differ, in words; empty if they do not."""
+        if self.new == self.old or (self.new < self.old and not self.is_only):
+            return ""
+        return f"{_moment(self.old)} of the {sides.old}, {_moment(self.new)} of the {sides.new}"
+
+
+def _moment(milliseconds: int) -> str:
+    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return when.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") if milliseconds else "none"
 
 
 LEADER_AND_SHADOW = Sides("leader", "shadow")

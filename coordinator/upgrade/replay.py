@@ -54,7 +54,7 @@ class ReplayDifference:
     """Something that a replay has given and that is not what was recorded."""
 
     what: str
-    """``"output"``, ``"state"`` or ``"failure"``."""
+    """``"output"``, ``"watermark"``, ``"state"`` or ``"failure"``."""
     query: str
     batch: BatchId
     """Of a state, the last batch before the checkpoint."""
@@ -73,6 +73,8 @@ class ReplayDifference:
         place = f"batch {self.batch} of query {self.query!r}"
         if self.what == "failure":
             return f"{place} fails: {self.says}"
+        if self.what == "watermark":
+            return f"the watermark of {place} differs: {self.says}"
         what = f"the output of sink {self.name!r}" if self.what == "output" else f"operator {self.name!r}"
         where = f"in {place}" if self.what == "output" else f"at checkpoint {self.checkpoint}, after {place}"
         return f"{what} differs {where}: {self.says}" + (f"; {self.example}" if self.example else "")
@@ -314,6 +316,8 @@ class Replay:
         found = [
             self._output(leg, query, record.batch, uid, says, outcome) for uid, says in differing.items()
         ]
+        if outcome.watermarks is not None and (says := outcome.watermarks.differing(_SIDES)):
+            found.insert(0, ReplayDifference("watermark", query, record.batch, says))
         self._rows.delete_all(list(outcome.rows))
         return found, compared
 

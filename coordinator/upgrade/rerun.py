@@ -7,6 +7,7 @@ queries run the batches alone that ``conduct`` gives them, on a thread beside th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,12 +42,14 @@ from ..sinks.two_phase.sink_set import sinks_of
 from ..sources.query_sources import QuerySources
 from ..sources.reader import SourceReader
 from ..spark import plan
+from ..spark.batch_entries import watermark_after, watermark_of
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
 from ..supervised_run import Exit
 from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
 from .nowhere import Nowhere, taken
+from .outputs import Watermarks
 from .own_pins import OwnPins
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ class BatchOutcome:
     """What went out, by the uid of the sink; empty if the query writes by itself."""
     rows: tuple[str, ...] = ()
     """Keys of the Parquet files with the rows, in the store that keeps them."""
+    watermarks: Watermarks | None = None
+    """That of the batch as it was planned, and as this version would have planned it; None: the plan has none."""
 
 
 class ReadSources(QuerySources):
@@ -139,7 +144,7 @@ class Rerun:
         self._is_complete = False
         """Whether the program starts no more queries."""
         self._is_over = runtime.flag()
-        self._is_released = False
+        self._is_released = self._has_begun = False
         self._thread = runtime.thread(target=carried(self._run), name="chandy-rerun")
 
     # --- called by the coordinator --------------------------------------------------------------------------
@@ -153,6 +158,8 @@ class Rerun:
             interval=None,
             interval_during_backlog=None,
             restart=NoRestart(),
+            # Whoever has asked for a checkpoint decides what comes of its failure.
+            tolerable_failures=sys.maxsize,
             savepoints=Savepoints(),
             standbys=0,
             work_dir=given.work_dir if has_local else None,
@@ -246,6 +253,7 @@ class Rerun:
         self._catalog = own.catalog
         self._lead = lead
         operators.watched = self._watched
+        self._has_begun = True
         self._thread.start()
 
     def started(self, query: str) -> None:
@@ -270,7 +278,8 @@ class Rerun:
         """End, now that no query runs any more."""
         self._is_awaited = False
         self.await_end()
-        if runtime.current_thread() is not self._thread and self._thread.is_alive():
+        # A coordinator that could not be made has not begun.
+        if self._has_begun and runtime.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
 
     def exit(self, ended: Exit) -> Exit:
@@ -348,10 +357,11 @@ class Rerun:
         directory = self._supervisor.run_batch(query, record, timeout)
         uids = self._supervisor.sinks(query)
         staged = staging.read_records(directory, BatchId(record.batch - 1), record.batch) if uids else None
+        watermarks = self._watermarks(query, directory, record)
         if staged is None:
-            return BatchOutcome({})
+            return BatchOutcome({}, watermarks=watermarks)
         digest, rows = taken(staged[record.batch])
-        return BatchOutcome(dict.fromkeys(uids, digest), rows)
+        return BatchOutcome(dict.fromkeys(uids, digest), rows, watermarks)
 
     def checkpoint(self, timeout: float = _CHECKPOINT_SECONDS) -> Located:
         """Take a checkpoint behind the batches that have run, in the storage of its own.
@@ -393,6 +403,11 @@ class Rerun:
         except Exception as error:
             self.error = error
             log.exception("the shadow has claimed the pipeline, and cannot lead it; start the program again")
+
+    def _watermarks(self, query: str, directory: Path, record: BatchRecord) -> Watermarks | None:
+        number = self._supervisor.watermarks(query)
+        own = watermark_after(directory, BatchId(record.batch - 1))
+        return Watermarks(watermark_of(record), own, number == 1) if number else None
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         return sorted(set(names) - self._names)

@@ -159,6 +159,20 @@ class Switching:
 
     def _go_on(self, attempt: _Attempt, passed: Passed) -> bool:
         heir = attempt.heir
+        if not heir.may_have_claimed and not self._is_offered(attempt, passed):
+            return False
+        # A leader that offers stands still: what checkpoints come meanwhile are at the same cut.
+        inherited = heir.claim(passed.own.manifest, self.clock())
+        if inherited is None:
+            self._end("another driver has claimed the pipeline, or the leader has gone on")
+            return False
+        self.lead(inherited)
+        self._answer(SwitchOutcome.LEADS)
+        return True
+
+    def _is_offered(self, attempt: _Attempt, passed: Passed) -> bool:
+        """Return whether the shadow may claim where it is; end the attempt if it has come to nothing."""
+        heir = attempt.heir
         if not may_claim(attempt.ask, attempt.before, passed.verdict):
             heir.give_up()
             self._end(differs(passed.verdict))
@@ -175,14 +189,6 @@ class Switching:
         if passed.checkpoint < offer.checkpoint:
             self.look()
             return False
-        inherited = (
-            heir.claim(passed.own.manifest, self.clock()) if passed.checkpoint == offer.checkpoint else None
-        )
-        if inherited is None:
-            self._end("another driver has claimed the pipeline, or the leader has gone on")
-            return False
-        self.lead(inherited)
-        self._answer(SwitchOutcome.LEADS)
         return True
 
     def _ordered(self) -> SwitchOrder | None:

@@ -411,7 +411,8 @@ class Catalog:
         Args:
             generation: the newest one when the caller decided to take over.
             owner, now: as for ``claim``.
-            nonce: random, and known to those who are to recognise the claim; empty: nobody is.
+            nonce: random, and known to those who are to recognise the claim. With the same one, and the same owner and
+                time, the claim may be repeated until it succeeds. Empty: it gets one of its own.
         """
         claim = Claim(generation + 1, owner, now, nonce or runtime.token())
         try:

@@ -50,6 +50,7 @@ from .layout import (
     manifest_key,
     shadow_folder,
     trigger_key,
+    verdict_of,
 )
 from .manifest import Manifest
 from .pins import give_up, pinned
@@ -375,7 +376,16 @@ def _all_old(
 def _left_by_shadows(
     store: Store, objects: Mapping[str, ObjectStat], needed: Collection[str], now: float, older_than: float
 ) -> dict[str, int]:
-    """Return what shadows have left that were killed, with sizes: a life that is not over has written lately."""
+    """Return what shadows have left that were killed, with sizes.
+
+    A shadow that lives has told lately what it has found, and that names its folders: where nothing happens, there is
+    nothing young in them.
+    """
+    told = [key for key in objects if verdict_of(key) is not None]
+    named = b""
+    for key in set(told) - _old(store, told, now, older_than).keys():
+        with suppress(ObjectMissingError):
+            named += store.read(key)
     lives: dict[str, list[str]] = {}
     for key in objects:
         if (life := life_of_shadow(key)) is not None:
@@ -383,7 +393,7 @@ def _left_by_shadows(
     found = dict[str, int]()
     for life, keys in lives.items():
         # Without one it leads, or has led: nothing but what checkpoints name was left there.
-        if f"{shadow_folder(life)}{generation_key(1)}" in keys:
+        if f"{shadow_folder(life)}{generation_key(1)}" in keys and life.encode() not in named:
             sizes = _all_old(store, keys, objects, now, older_than)
             if len(sizes) == len(keys):
                 found |= {key: size for key, size in sizes.items() if key not in needed}

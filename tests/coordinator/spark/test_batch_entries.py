@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from chandy.coordinator.errors import IncompleteDirectoryError
-from chandy.coordinator.spark.batch_entries import read_entry, write_entry
+from chandy.coordinator.spark.batch_entries import (
+    read_entry,
+    watermark_after,
+    watermark_of,
+    write_entry,
+)
 from chandy.coordinator.spark.logs.source_log import files_after
 from chandy.storage.checkpoints.batch_record import BatchRecord
 from chandy.storage.ids import BatchId
@@ -118,3 +123,10 @@ def test_a_batch_is_written_beside_what_the_directory_shares_with_others(tmp_pat
     write_entry(shadow, BatchRecord(BatchId(0), "new"))
     assert (tmp_path / "link").read_text() == "old"
     assert sorted(path.name for path in (shadow / "offsets").iterdir()) == ["0"]
+
+
+def test_a_batch_is_planned_with_the_watermark_that_the_one_before_has_found(tmp_path: Path) -> None:
+    put(tmp_path, {"commits/3": 'v1\n{"nextBatchWatermarkMs":7000}', "commits/4": "v1\n{}"})
+    assert watermark_after(tmp_path, BatchId(3)) == 7000
+    assert watermark_after(tmp_path, BatchId(4)) == watermark_after(tmp_path, BatchId(-1)) == 0
+    assert watermark_of(BatchRecord(BatchId(4), 'v1\n{"batchWatermarkMs":7000}\n-')) == 7000

@@ -1,134 +1,149 @@
-"""When a shadow compares state: also if its leader is faster, and not while the leader waits for nothing else."""
+"""What a shadow makes of batches that fail, that take long, and that cannot be run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import pytest
+from typing_extensions import override
 
+from chandy.coordinator.errors import GivenBatchInterruptedError
+from chandy.coordinator.sources.errors import SourceLostError
 from chandy.coordinator.upgrade import follower
 from chandy.coordinator.upgrade.follower import Follower
 from chandy.coordinator.upgrade.following import Stage
 from chandy.coordinator.upgrade.leader import FollowedPipeline
+from chandy.coordinator.upgrade.outputs import Watermarks
 from chandy.coordinator.upgrade.rerun import BatchOutcome
 from chandy.coordinator.upgrade.shadow import Shadow
-from chandy.storage.checkpoints.batch_record import NOTHING, BatchRecord, BatchRecords
+from chandy.coordinator.verdict import Phase, ShadowVerdict
+from chandy.coordinator.verdicts import read_verdict
+from chandy.storage.checkpoints.batch_record import BatchRecord, BatchRecords, Digest
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.locate import Located
-from chandy.storage.checkpoints.manifest import QueryRecord
-from chandy.storage.checkpoints.pins import pinned
+from chandy.storage.checkpoints.manifest import Manifest, QueryRecord
 from chandy.storage.ids import BatchId, CheckpointId
 
 from ...builders import NO_FILES, MemoryStore, make_manifest
+from ...waiting import eventually
 
-QUERY = "delays"
+ROWS = {"out": Digest.of(2, 7)}
+
+
+def manifest(id: int) -> Manifest:
+    """Checkpoint n has batches up to n."""
+    return make_manifest(id, queries=(QueryRecord("q", BatchId(id), NO_FILES),), operators=())
 
 
 class Leader(FollowedPipeline):
-    """Completes a checkpoint behind each batch, and keeps the newest two beside those that are pinned."""
+    """Two checkpoints with one batch in between."""
 
-    def __init__(self, outputs: bool = True) -> None:
-        super().__init__(Catalog(MemoryStore()))
-        self.outputs = {"sink": NOTHING} if outputs else {}
-        self.there: dict[int, Stage] = {}
-        self.batches: list[BatchRecord] = []
-        self.run()
-
-    def run(self) -> None:
-        batch = BatchId(len(self.batches))
-        self.batches.append(BatchRecord(batch, f"planned as batch {batch}", outputs=self.outputs))
-        records = BatchRecords(BatchId(max(-1, batch - 2)), tuple(self.batches[-2:]))
-        store = self.catalog.store
-        self.catalog.commit(make_manifest(batch, queries=(QueryRecord(QUERY, batch, NO_FILES),)))
-        self.there[batch] = Stage(CheckpointId(batch), {QUERY: batch}, {QUERY: records})
-        kept = {batch, batch - 1, *pinned(store)}
-        for id in [id for id in self.there if id not in kept]:
-            del self.there[id]
-            store.delete_all(store.list(f"checkpoints/{id}/"))
-
+    @override
     def stages(self) -> list[Stage]:
-        return list(self.there.values())
-
-    def located(self, checkpoint: CheckpointId) -> Located:
-        return Located(self.catalog.read(checkpoint), self.catalog.store)
+        record = BatchRecord(BatchId(2), "planned", outputs=ROWS)
+        records = {"q": BatchRecords(BatchId(1), (record,))}
+        return [
+            Stage(CheckpointId(1), {"q": BatchId(1)}, {"q": BatchRecords(BatchId(0))}),
+            Stage(CheckpointId(2), {"q": BatchId(2)}, records),
+        ]
 
 
 @attrs.define
 class Engine:
-    """Runs each batch while the leader runs others, and what has become of them is seen."""
+    """Runs a batch as it is told, once after the other, and stops when there is nothing to do."""
 
-    leader: Leader
-    meanwhile: int
-    until: int
-    """Ends behind this batch."""
-    look: Callable[[], object] = lambda: None
-    ran: list[int] = attrs.field(factory=list)
-    cuts: list[int] = attrs.field(factory=list)
+    store: MemoryStore
+    runs: list[Callable[[], BatchOutcome]]
+    restored: list[int] = attrs.field(factory=list)
 
     @property
     def start(self) -> Located:
-        return self.leader.located(CheckpointId(0))
+        return Located(manifest(1), self.store)
 
     def await_queries(self, names: Sequence[str]) -> None:
-        pass
+        assert names == ("q",)
 
     def restore(self, located: Located) -> None:
-        pass
+        self.restored.append(located.manifest.id)
 
     def run(self, query: str, record: BatchRecord) -> BatchOutcome:
-        self.ran.append(record.batch)
-        for _ in range(self.meanwhile):
-            self.leader.run()
-        self.look()
-        return BatchOutcome(record.outputs)
+        return self.runs.pop(0)()
 
     def checkpoint(self) -> Located:
-        self.cuts.append(self.ran[-1])
-        return Located(make_manifest(self.ran[-1] + 1000), self.leader.catalog.store)
+        return Located(manifest(102), MemoryStore())
 
     def rest(self, seconds: float) -> bool:
-        return bool(self.ran) and self.ran[-1] >= self.until
+        return not self.runs
 
 
-@pytest.fixture
-def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The checkpoints at which state was compared."""
-    found: list[int] = []
-
-    def compare(theirs: Located, own: Located, **_: object) -> Iterator[object]:
-        found.append(theirs.manifest.id)
-        yield from ()
-
-    monkeypatch.setattr(follower, "compare", compare)
+def told(store: MemoryStore) -> ShadowVerdict:
+    found = read_verdict(store, "shadow")
+    assert found is not None
     return found
 
 
-def follow(engine: Engine, *, hurried_after: int = 1000) -> Follower:
-    made = Follower.of(Shadow(), "flights", engine.leader, lambda _: iter(()), "life")
-    engine.look = made.look
-    made.is_hurried = lambda: len(engine.ran) > hurried_after
-    made.conduct(engine)
-    return made
+def followed(
+    *runs: Callable[[], BatchOutcome], store: MemoryStore | None = None
+) -> tuple[Engine, ShadowVerdict, Exception | None]:
+    """Follow a leader from its first checkpoint to the second one."""
+    store = store or MemoryStore()
+    for id in (1, 2):
+        Catalog(store).commit(manifest(id))
+    engine = Engine(store, list(runs))
+    one = Follower.of(Shadow(), "p", Leader(Catalog(store)), lambda key: iter(()), "life")
+    try:
+        one.conduct(engine)
+    except Exception as error:  # noqa: BLE001 (the test looks at it)
+        return engine, told(store), error
+    return engine, told(store), None
 
 
-def test_a_shadow_that_is_slower_than_its_leader_compares_state_all_the_same(compared: list[int]) -> None:
-    leader = Leader()
-    leader.run()
-    engine = Engine(leader, meanwhile=3, until=100)
-    found = follow(engine)
-    assert engine.ran == list(range(1, 101)), "each batch"
-    assert len(compared) >= 3, "it keeps a checkpoint that it has still to come to"
-    assert found.verdict.states == len(compared) == len(set(compared))
+def equal() -> BatchOutcome:
+    return BatchOutcome(ROWS)
 
 
-@pytest.mark.parametrize("outputs", [True, False])
-def test_a_leader_that_waits_does_not_wait_for_a_comparison_of_state_if_all_output_was_compared(
-    compared: list[int], outputs: bool
-) -> None:
-    leader = Leader(outputs)
-    leader.run()
-    engine = Engine(leader, meanwhile=1, until=9)
-    follow(engine, hurried_after=4)
-    assert engine.cuts[:8] == list(range(1, 9)), "it needs a checkpoint of its own at each cut"
-    assert compared == engine.cuts[: 4 if outputs else None]
+def failing(error: Exception) -> Callable[[], BatchOutcome]:
+    def run() -> BatchOutcome:
+        raise error
+
+    return run
+
+
+def test_a_batch_that_was_interrupted_runs_again_from_the_checkpoint_and_is_no_difference() -> None:
+    away = GivenBatchInterruptedError("q", 2, "the disk is full")
+    engine, found, error = followed(failing(away), failing(away), equal)
+    assert error is None and engine.restored == [1, 1]
+    assert (found.batches, found.equal, found.differing, found.skipped) == (1, 1, 0, 0)
+
+
+def test_rows_that_would_be_late_are_a_difference_although_the_batch_gives_the_same() -> None:
+    _, found, error = followed(lambda: BatchOutcome(ROWS, watermarks=Watermarks(7000, 9000)))
+    assert error is None and found.differing == 1
+    assert (found.findings[0].batch, found.findings[0].what) == (2, "the watermark")
+
+
+def test_a_source_that_has_lost_the_data_ends_the_shadow_by_name() -> None:
+    lost = SourceLostError("query 'q' cannot go on", "file 7", "none")
+    engine, found, error = followed(failing(lost), equal)
+    assert error is lost and engine.restored == []
+    assert (found.phase, found.differing) == (Phase.FAILED, 0)
+    assert found.because.startswith("SourceLostError: query 'q' cannot go on")
+
+
+def test_what_is_told_is_true_while_a_batch_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(follower, "_STILL_SECONDS", 0.0)
+    store, meanwhile = MemoryStore(), list[ShadowVerdict]()
+
+    def run() -> BatchOutcome:
+        eventually(lambda: "batch 2" in told(store).because, "what it does")
+        meanwhile.append(told(store))
+        return equal()
+
+    _, found, error = followed(run, store=store)
+    assert error is None
+    assert [(one.phase, one.behind, one.because) for one in meanwhile] == [
+        (Phase.FOLLOWS, 1, "batch 2 of query 'q' takes long")
+    ]
+    assert (found.phase, found.because, found.behind, found.equal) == (Phase.ENDED, "", 0, 1)

@@ -66,6 +66,12 @@ def test_all_that_is_needed_is_pinned_until_the_end(tmp_path: Path) -> None:
     assert pinned(store) == {3}
 
 
+def test_a_coordinator_that_could_not_be_made_ends_what_it_was_to_do(tmp_path: Path) -> None:
+    wanted = rerun(tmp_path)
+    wanted.close()
+    wanted.release()
+
+
 def test_what_the_program_tells_others_it_does_not_tell(tmp_path: Path) -> None:
     given = CheckpointConfig(
         page=Page("127.0.0.1:0"), on_event=print, work_dir="hdfs://there/x", traces=True, standbys=1

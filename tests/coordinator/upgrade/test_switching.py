@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -9,16 +10,24 @@ import pytest
 
 from chandy.coordinator.errors import NotSwitchedError
 from chandy.coordinator.leadership.heir import Inheritance
-from chandy.coordinator.switch_orders import SwitchOutcome, order_switch, read_answer
+from chandy.coordinator.switch_orders import (
+    SwitchOutcome,
+    await_switch,
+    order_switch,
+    read_answer,
+    read_order,
+)
 from chandy.coordinator.upgrade.follower import Passed
 from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
+from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord
 from chandy.storage.checkpoints.locate import Located
-from chandy.storage.checkpoints.offers import Offer, asked, offer
+from chandy.storage.checkpoints.offers import Offer, asked, offer, withdraw
+from chandy.storage.errors import OutcomeUnknownError
 
 from ...builders import MemoryStore, make_manifest
 
@@ -98,7 +107,8 @@ class World:
         return None if found is None else found.outcome
 
 
-def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
+@pytest.mark.parametrize("completed_since", [0, 1])
+def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before(completed_since: int) -> None:
     world = World()
     assert not world.passed(2) and asked(world.store, world.generation) is None
     world.order(keep_old="1 min")
@@ -110,11 +120,34 @@ def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before() -> None:
     world.offers(3)
     assert not world.passed(2), "the leader has batches that it has not run"
     assert world.looks == 2 and world.catalog.newest_generation() == world.generation
-    assert world.passed(3)
+    # What somebody has asked for while the leader stands still completes there, too.
+    assert world.passed(3 + completed_since)
     (inherited,) = world.inherited
-    assert (inherited.claim.generation, inherited.state.id) == (world.generation + 1, 103)
+    assert inherited.claim.generation == world.generation + 1
+    assert inherited.state.id == 103 + completed_since
     assert inherited.claim.nonce == request.nonce, "so that the leader knows who it is"
     assert world.outcome is SwitchOutcome.LEADS
+
+
+def test_a_claim_whose_outcome_is_not_known_is_repeated_and_is_the_same_one() -> None:
+    world = World()
+    world.order()
+    assert not world.passed(2)
+    world.offers(2)
+    create = world.store.create
+
+    def made_and_not_answered(key: str, data: bytes) -> None:
+        create(key, data)
+        raise OutcomeUnknownError(world.store.uri, key, "create", "no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.store, "create", made_and_not_answered)
+        assert not world.passed(2)
+    # The time is up, and the leader, which does not know yet that it is fenced, withdraws.
+    withdraw(world.store, world.generation)
+    assert world.passed(2)
+    (inherited,) = world.inherited
+    assert world.catalog.newest_generation() == inherited.claim.generation == world.generation + 1
 
 
 def test_what_differs_in_the_last_batches_ends_the_switch_and_the_leader_goes_on() -> None:
@@ -126,6 +159,25 @@ def test_what_differs_in_the_last_batches_ends_the_switch_and_the_leader_goes_on
     assert asked(world.store, world.generation) is None, "the leader need not wait"
     assert not world.inherited and world.outcome is SwitchOutcome.REFUSED
     assert not world.passed(3) and not world.switching.is_under_way, "the order is answered"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        lambda world: withdraw(world.store, world.generation),
+        lambda world: world.catalog.step_down(world.generation),
+        lambda world: world.catalog.claim("a standby", 0.0),
+    ],
+    ids=["refuses", "stops", "is fenced"],
+)
+def test_a_leader_that_will_not_hand_over_is_not_waited_for(ends: Callable[[World], object]) -> None:
+    world = World()
+    world.order()
+    assert not world.passed(2) and not world.passed(2)
+    assert world.outcome is None
+    ends(world)
+    assert not world.passed(2)
+    assert world.outcome is SwitchOutcome.REFUSED and not world.inherited
 
 
 def test_a_claim_that_somebody_else_has_made_ends_the_switch() -> None:
@@ -144,3 +196,16 @@ def test_a_shadow_that_has_ended_is_not_waited_for() -> None:
     for name in (None, "shadow", "another"):
         with pytest.raises(NotSwitchedError, match="shadow, which has ended"):
             order_switch(world.store, name)
+
+
+def test_an_order_that_nobody_waits_for_any_more_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "sleep", interrupted)
+    world = World()
+    for error, patience in ((KeyboardInterrupt, 60.0), (NotSwitchedError, 0.0)):
+        name, nonce = order_switch(world.store, None)
+        with pytest.raises(error):
+            await_switch(world.store, name, nonce, patience)
+        assert read_order(world.store, name) is None

@@ -17,7 +17,7 @@ from chandy.coordinator.cli import main
 from chandy.coordinator.errors import ShadowReplacedError
 from chandy.coordinator.upgrade.ignoring import Ignored
 from chandy.coordinator.upgrade.kept import Kept, kept_rows
-from chandy.coordinator.upgrade.outputs import differing_outputs
+from chandy.coordinator.upgrade.outputs import LEADER_AND_SHADOW, Watermarks, differing_outputs
 from chandy.coordinator.upgrade.switching import Ask, decide
 from chandy.coordinator.verdict import KEPT_FINDINGS, Finding, Kind, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore, read_verdicts
@@ -49,6 +49,15 @@ def finding(batch: int = 1) -> Finding:
         what="sink 'out'",
         says="other rows",
     )
+
+
+def test_a_watermark_differs_unless_spark_may_have_forgotten_a_part_of_it() -> None:
+    assert Watermarks(7000, 7000).differing(LEADER_AND_SHADOW) == ""
+    says = "1970-01-01 00:00:07.000 of the leader, 1970-01-01 00:00:09.000 of the shadow"
+    assert Watermarks(7000, 9000).differing(LEADER_AND_SHADOW) == says
+    assert Watermarks(7000, 9000, is_only=False).differing(LEADER_AND_SHADOW) == says
+    assert Watermarks(7000, 0).differing(LEADER_AND_SHADOW).endswith("none of the shadow")
+    assert Watermarks(7000, 0, is_only=False).differing(LEADER_AND_SHADOW) == ""
 
 
 # --- output -------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.grafting import GraftError, graft
-from chandy.storage.checkpoints.layout import is_shared, shadow_folder, shared_key
+from chandy.storage.checkpoints.layout import is_shared, shadow_folder, shared_key, verdict_key
 from chandy.storage.checkpoints.manifest import (
     EpochRecord,
     FileRef,
@@ -166,5 +168,11 @@ def test_state_of_a_shadow_goes_with_the_last_checkpoint_that_names_it() -> None
         store.write(key, b"left")
     written = max(store.written.values())
     assert not collect.collect_garbage(catalog, now=written + 1, older_than=60).keys
+    # While nothing happens, a shadow that lives writes nothing there, but tells that nothing happens.
+    verdict = verdict_key("next")
+    store.write(verdict, json.dumps({"lives": ["life"]}).encode())
+    store.written[verdict] = written + 90
+    assert not collect.collect_garbage(catalog, now=written + 100, older_than=60).keys
+    store.written[verdict] = written
     assert set(collect.collect_garbage(catalog, now=written + 100, older_than=60).keys) == set(left)
     assert store.list("shadows/") == [FOLDER + shared_key("b" * 64), theirs]
