@@ -7,6 +7,7 @@ import re
 import uuid
 from pathlib import Path
 
+from ...storage import runtime
 from ..errors import RestoreError
 from .listing import files_below, folders_in, link_or_copy
 from .logs.compact_log import DEFAULT_INTERVAL, entry_number, entry_to_compact, mended
@@ -49,7 +50,7 @@ def seed(
             "set CheckpointConfig.work_dir to a directory that only Chandy writes to",
         )
     target.mkdir(parents=True, exist_ok=True)
-    new_id = str(uuid.uuid4())
+    new_id = str(uuid.UUID(runtime.token()))
     place = location or f"file:{(root or target).absolute()}"
     for name in files_below(files):
         if name.removesuffix(".crc") == METADATA:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
+
+from ...storage import runtime
 from ...storage.checkpoints.proof import FenceProof
 from ..errors import WriterError
 from .batch_function import AfterBatch, followed
@@ -38,8 +39,12 @@ _SOURCES_DEADLINE = 5.0
 """Seconds."""
 _POLL_SECONDS = 0.01
 
-# A session's settings and a writer's options are shared by the threads that start queries.
-_lock = threading.Lock()
+
+@attrs.frozen
+class _Starts:
+    """The threads of a process that start queries: they share a session's settings and a writer's options."""
+
+    one_at_a_time: runtime.Lock = attrs.field(factory=runtime.lock)
 
 
 def start(
@@ -90,7 +95,7 @@ def start(
     if is_local(location) and (output is None or is_local(output)):
         wanted[FILE_MANAGER] = LOCAL_FILE_MANAGER
     with (
-        _lock,
+        runtime.own(_Starts).one_at_a_time,
         _restored(writer, "extraOptions", "trigger"),
         followed(writer, after_batch),
         _unless_set(spark, wanted),
@@ -141,9 +146,9 @@ def _stop(spark: SparkSession, query_id: str) -> None:
 def _await_sources(query: StreamingQuery) -> None:
     # A query copies the session's settings when it starts, but creates its sources a little later and with the
     # session itself. Their logs have a file manager, too. If this takes longer, those logs are slower, nothing else.
-    deadline = time.monotonic() + _SOURCES_DEADLINE
-    while query.isActive and query.status["message"] in _BEFORE_SOURCES and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+    deadline = runtime.monotonic() + _SOURCES_DEADLINE
+    while query.isActive and query.status["message"] in _BEFORE_SOURCES and runtime.monotonic() < deadline:
+        runtime.sleep(_POLL_SECONDS)
 
 
 @contextmanager

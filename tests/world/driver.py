@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,31 +9,27 @@ from typing import TYPE_CHECKING, Any
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.coordinator.graceful_stop import GracefulStop
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
-from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.restore.restore_point import RestorePoint, choose, known
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.state.rpc.messages import AskBatch
-from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
-from chandy.storage.checkpoints.restore import restore_files
+from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.savepoint import read_savepoint
 from chandy.storage.errors import FencedError, StoreFailedError
 
 from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
 from .machines import Machine
-from .queries import Queries, Run
-from .records import READS, SHARDS, operators_of
+from .queries import Session
+from .records import SHARDS
 from .scheduler import SimulatedProcess
 from .state_hosts import WorldHost
-from .supervising import TOKEN, NothingResumed, SparkError, WatchedSupervisor, WorldDefinition, WorldLauncher
-from .targets import QUERY, begin_sink
+from .supervising import WatchedRuns, definition_of, supervisor_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -76,6 +71,8 @@ class Driver:
         self.process: SimulatedProcess = machine.start(f"driver-{number}")
         self.connected: dict[str, WorldHost] = {}
         self.requests: list[Future[Checkpoint]] = []
+        self.asking = 0
+        """How many requests of users have not ended."""
         self.has_begun = False
         self.begun_at = 0.0
         self.told: list[LoggedEvent] = []
@@ -135,30 +132,17 @@ class Driver:
             self.catalog, started.generation, trusts_look=15.0, hold_lease=lambda: 0.0, within=None
         )
         self.over = runtime.flag()
-        launcher = WorldLauncher(self)
-        self.supervisor = WatchedSupervisor(
-            self,
-            state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
-            launcher=launcher,
-            runs=launcher,
-            local_recovery=NothingResumed(),
-            find_damage=lambda point: None,
-            ending=runtime.flag(),
-            clock=self.clock,
-            restored=point,
-            token=TOKEN,
-            on_failed=self.over.set,
-        )
-        self.queries = Queries(
-            world.scheduler, self.folder, self.usable_hosts, self._run_ended, world.promises
-        )
+        self.changing = runtime.rlock()
+        self.session = Session(world.scheduler, self.usable_hosts, world.promises)
+        self.runs = WatchedRuns(self)
+        self.supervisor = supervisor_of(self, point)
         self.executor = CheckpointExecutor(
             self.state,
             catalog=self.catalog,
             store=store,
             open_store=world.open,
             watch=self.watch,
-            progress=self.queries,
+            progress=self.runs,
             clock=self.clock,
             host_timeout=10.0,
             reports=self.supervisor,
@@ -175,10 +159,10 @@ class Driver:
         self.hosts.handlers[AskBatch] = asked
         self.watch.listen(self.fenced)
         self.watch.begin()
-        self.runs = 0
         self.supervisor.begin(self.executor)
         for query in SHARDS:
-            self.supervisor.start(WorldDefinition(self, query, operators_of(query)))
+            self.supervisor.start(definition_of(self, query))
+        self.session.is_steady = True
         self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
 
     def _chosen(self) -> RestorePoint | None:
@@ -186,50 +170,9 @@ class Driver:
             return choose(self.catalog, "latest")
         return RestorePoint(read_savepoint(self.world.open(self.restore)), self.restore)
 
-    # --- queries --------------------------------------------------------------------------------------------
-
-    def next_number(self) -> int:
-        """Return the number of another run."""
-        self.runs += 1
-        return self.runs
-
-    def add(self, definition: WorldDefinition, point: RestorePoint | None) -> Run:
-        """Have a query stand where it stood at a checkpoint, and return its run."""
-        query = definition.name
-        batch, end = -1, 0
-        sources: dict[ShardId, RestoreSource] = {}
-        restored: tuple[OperatorRecord, ...] = ()
-        operators = definition.operators
-        if point is not None:
-            record = next(one for one in point.manifest.queries if one.name == query)
-            into = self.folder / f"restored-{runtime.token()[:8]}"
-            restore_files(self.world.open(point.root), record.files, into)
-            batch, end = record.batch, json.loads((into / "offsets").read_text())
-            restored, sources = point.operators(query, operators), point.sources(query)
-        if query == QUERY and self.world.targets:
-            begin_sink(self, query, point)
-        number = self.next_number()
-        query_id = f"{query}-{self.number}-{number}"
-        added = on.QueryAdded(
-            query,
-            query_id,
-            batch=batch,
-            operators=operators,
-            restored=restored,
-            sources=sources,
-            reads=READS[query],
-        )
-        run = Run(query, query_id, number, {batch: end}, batch, batch, definition)
-        self.queries.runs[query] = run
-        self.executor.protocol.handle(added)
-        return run
-
     def usable_hosts(self) -> list[WorldHost]:
         """Return the hosts that tasks find."""
         return [host for host in self.connected.values() if host.is_serving]
-
-    def _run_ended(self, run: Run, error: Exception) -> None:
-        self.supervisor.run_ended(run, SparkError.of(error))
 
     def fenced(self, error: FencedError) -> None:
         """Take in that there is a successor."""
@@ -246,12 +189,7 @@ class Driver:
         self.requests.append(future)
         return future
 
-    def stop(self, target: str) -> Future[Checkpoint]:
-        """Stop the queries, and ask for the savepoint that they stop with."""
-        for query in reversed(SHARDS):
-            run = self.queries.runs[query]
-            self.queries.stop(run)
-            self.executor.protocol.handle(on.QueryStopped(query, run.committed))
-        future = self.executor.request(CheckpointKind.SAVEPOINT, target=target, is_final=True)
-        self.requests.append(future)
-        return future
+    def stop(self, target: str | None) -> Checkpoint | None:
+        """Stop the queries with a savepoint, or with a last checkpoint."""
+        stop = GracefulStop(self.executor, self.supervisor, self.world.root)
+        return stop.stop_queries(target, 60.0) or stop.last_checkpoint(60.0)

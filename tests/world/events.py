@@ -56,6 +56,9 @@ KINDS: Final = {
     "clock_jumps": 1,
     "store_slows_down": 1,
     "reader_pins": 2,
+    "operator_is_rescaled": 3,
+    "pipeline_rests": 1,
+    "pipeline_is_stopped": 1,
 }
 """What can happen, and how often in relation."""
 OF_TARGETS: Final = {
@@ -69,6 +72,9 @@ OF_TARGETS: Final = {
     "target_goes_away": 4,
     "target_loses_answers": 4,
     "target_is_late": 4,
+    "operator_is_rescaled": 1,
+    "pipeline_rests": 1,
+    "pipeline_is_stopped": 1,
 }
 """What can happen if a query has transactional sinks."""
 PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Instruction
+from chandy.coordinator.restore.restore_point import WORKING
 from chandy.state.host.memory import Memory
 from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard import Shard
@@ -27,7 +28,7 @@ from chandy.storage.checkpoints.savepoint import read_savepoint
 
 from ..builders import MemoryStore
 from .memory_databases import MemoryDatabases
-from .records import KEYS, SHARDS, State, records_of
+from .records import KEYS, SHARDS, State, end_of, records_of
 from .store import Bucket, StoreAct
 
 if TYPE_CHECKING:
@@ -281,7 +282,11 @@ class Promises:
         identity = root, manifest.generation, manifest.id
         if identity in self.restored:
             return
-        ends = {q.name: json.loads(files_of(objects, q.files)["offsets"]) for q in manifest.queries}
+        ends = {}
+        for query in manifest.queries:
+            log = files_of(objects, query.files).get(f"{WORKING}/offsets/{query.batch}")
+            self.check((log is None) == (query.batch < 0), "a checkpoint has another batch than its cut")
+            ends[query.name] = end_of(log.decode()) if log else 0
         self.check(set(ends) == set(SHARDS), "a checkpoint lacks a query")
         self.check(ends["totals"] <= ends["orders"], "a query has read what its producer has not written")
         for operator in manifest.operators:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from chandy.coordinator.spark.logs.offset_log import offsets_in
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import OperatorRecord
 
@@ -36,6 +37,12 @@ def shards_of(query: str) -> tuple[ShardId, ...]:
 def operators_of(query: str) -> tuple[OperatorRecord, ...]:
     """Return what a query declares."""
     return (OperatorRecord(uid_of(query), query, "{}", {}, (None,) * SHARDS[query]),)
+
+
+def end_of(entry: str) -> int:
+    """Return the end of the records of a batch, given its entry in the offset log."""
+    [source] = offsets_in(entry)
+    return int(source.offset or 0)
 
 
 def added_to(

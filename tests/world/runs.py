@@ -16,6 +16,7 @@ from chandy.storage import runtime
 from .coverage import Coverage
 from .events import WorldEvent, events_of
 from .promises import MEMORY
+from .queries import simulated
 from .runtime import SimulatedRuntime
 from .targets import published
 from .world import World
@@ -41,7 +42,7 @@ def made(seed: object, *, publishes: bool = False) -> Iterator[World]:
     # The same databases as in production take more time, and do the same: ``test_databases``.
     has_rocksdb = isinstance(seed, int) and seed % ROCKSDB_EVERY == 1
     world = World(seed, folder, publishes=publishes, has_rocksdb=has_rocksdb)
-    with runtime.used(SimulatedRuntime(world.scheduler)), published(world):
+    with runtime.used(SimulatedRuntime(world.scheduler)), published(world), simulated(world.open):
         try:
             yield world
         finally:

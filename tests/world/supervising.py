@@ -1,200 +1,124 @@
-"""What ``Supervisor`` needs of a world: queries whose runs are restored, started and stopped as with Spark."""
+"""The parts that keep a driver's queries running, and what a world looks at in them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from typing_extensions import override
 
+from chandy.coordinator.permit import NOTHING_PERMITTED
+from chandy.coordinator.query import Definition
+from chandy.coordinator.recovery.launcher import Launcher
+from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
+from chandy.coordinator.recovery.restart import FixedDelay
+from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
+from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
-from chandy.state.failure_marks import mark
-from chandy.storage.checkpoints.manifest import Manifest, OperatorRecord
+from chandy.coordinator.restore.resume import ResumableRun
+from chandy.coordinator.sinks.owner import SinkOwner
+from chandy.coordinator.spark.ticks import Ticks
+from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.storage import runtime
+from chandy.storage.checkpoints.files import FileCache
+from chandy.storage.checkpoints.manifest import Manifest, OutputRecord
 from chandy.storage.errors import ChandyError
+from chandy.storage.ids import BatchId, CheckpointId
 
-from .queries import Run
+from .queries import TOKEN, ReadableSink, Writer, end_at
+from .records import READS, operators_of
+from .targets import QUERY, transactional_sink
 
 if TYPE_CHECKING:
     from .driver import Driver
 
-TOKEN = "token"
-"""What the processes of a pipeline share."""
+FACTS = WriterFacts(
+    SinkFacts("noop"), "append", Trigger.PROCESSING_TIME, sources=(SourceFacts("numbers", True),)
+)
+"""Of each query."""
 
 
-FAILS = 0.05
-"""How often a query can neither be restored nor started again."""
+def definition_of(driver: Driver, query: str) -> Definition:
+    """Return what a query of a driver consists of."""
+    publishes = query == QUERY and bool(driver.world.targets)
+    sink = driver.session.sinks[query] = transactional_sink(driver) if publishes else ReadableSink()
+    writer: Any = Writer(driver.session, query)
+    return Definition(query, writer, None, FACTS, sink, operators_of(query), READS[query])
 
 
-class SparkError(Exception):
-    """What Spark says of a query that has failed: a text, with the marks of what a task has raised."""
+class WatchedRuns(Runs):
+    """The driver's disk takes its time, and the world knows which epochs are closed."""
 
-    @classmethod
-    def of(cls, error: Exception) -> SparkError:
-        """Return what Spark says of an error of a task."""
-        mark(error, TOKEN)
-        return cls("\n".join([str(error), *getattr(error, "__notes__", ())]))
+    def __init__(self, driver: Driver) -> None:
+        super().__init__()
+        self._driver = driver
+        self._closed: set[tuple[str, int]] = set()
+
+    def _disk(self) -> None:
+        """Take time, now and then much."""
+        scheduler = self._driver.world.scheduler
+        scheduler.sleep(4.0 * scheduler.choices.stream("disk").random() ** 6, "the driver's disk")
+
+    @override
+    def begun(self, query: str) -> BatchId:
+        self._disk()
+        return super().begun(query)
+
+    @override
+    def current_batch(self, query: str) -> BatchId | None:
+        self._disk()
+        return super().current_batch(query)
+
+    @override
+    @contextmanager
+    def hold(self, query: str, batch: BatchId) -> Iterator[Mapping[str, Path]]:
+        self._disk()
+        with super().hold(query, batch) as held:
+            yield held
+
+    @override
+    def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
+        self._disk()
+        self._closed.add((query, checkpoint))
+        run = self.get(query)
+        if query == QUERY and run is not None:
+            self._driver.world.promises.epoch_ends[checkpoint] = end_at(run.directory, cut)
+        super().close_epoch(query, checkpoint, cut)
+
+    @override
+    def pre_commit(self, query: str, checkpoint: CheckpointId) -> tuple[OutputRecord, ...]:
+        self._driver.world.scheduler.point()
+        is_closed = (query, checkpoint) in self._closed
+        self._driver.world.promises.check(is_closed, "a sink is asked for an epoch that is open")
+        return super().pre_commit(query, checkpoint)
 
 
-@attrs.frozen
-class WorldDefinition:
-    """What a query consists of. It is its own sink, and has no sources that need anything."""
+class WatchedLauncher(Launcher):
+    """Has the world look at where queries begin."""
 
     driver: Driver
-    name: str
-    operators: tuple[OperatorRecord, ...]
-    guarantee: None = None
 
-    @property
-    def sink(self) -> WorldDefinition:
-        return self
-
-    @property
-    def sources(self) -> WorldDefinition:
-        return self
-
-    def interrupt(self) -> None:
-        """Have no batch wait for a target. Stopping a run does so."""
-
-    def close(self) -> None:
-        """End what publishes."""
-        sinks = self.driver.queries.sinks
-        if self.name in sinks:
-            sinks[self.name].close()
-
-
-@attrs.frozen
-class WorldLauncher:
-    """Restores and starts runs, as ``Launcher`` does with Spark and the disk. It is the current runs, too."""
-
-    driver: Driver
-    metrics: dict[str, Any] = attrs.field(factory=dict)
-
-    def begin(self, protocol: object, proof: object, watcher: Supervisor) -> None:
-        """Do nothing: the driver has all of these."""
-
-    def restore(
-        self, definition: WorldDefinition, point: RestorePoint | None, resumed: None, *given: object
+    @override
+    def _restore(
+        self,
+        definition: Definition,
+        base: RestorePoint | None,
+        resumed: ResumableRun | None,
+        round: int,
+        replaced: Iterable[Path],
     ) -> Run:
-        """Make a query's next run."""
-        self.driver.world.promises.restoring(self.driver, point)
-        run = self.driver.add(definition, point)
-        self._may_fail()
-        self.driver.supervisor.run_made(run)
-        return run
-
-    def _may_fail(self) -> None:
-        """Fail now and then, once all queries have been started."""
-        chance = self.driver.world.scheduler.choices.stream("starts")
-        if self.driver.has_begun and chance.random() < FAILS:
-            raise SparkError("the query cannot be started now")
-
-    def again(self, run: Run) -> Run:
-        """Make a run that replaces one that has ended, in place."""
-        again = attrs.evolve(
-            run,
-            number=self.driver.next_number(),
-            is_started=False,
-            is_stopped=False,
-            has_ended=False,
-            ended=False,
-        )
-        self.driver.queries.runs[run.query] = again
-        self.driver.supervisor.run_made(again)
-        return again
-
-    def start(self, run: Run, query: object, metrics: Any) -> None:
-        """Start a run."""
-        self.driver.watch.proof.check()
-        self._may_fail()
-        self.metrics[run.query_id] = metrics
-        self.driver.queries.start(run)
-        self.driver.supervisor.run_begun(run)
-
-    def stop(self, run: Run) -> None:
-        """Stop a run."""
-        run.ended = True
-        self.driver.supervisor.run_stopped(run)
-        self.stop_in_spark(run)
-
-    def stop_in_spark(self, run: Run) -> None:
-        """Have Spark stop a run."""
-        self.driver.queries.stop(run)
-
-    def stop_all(self, runs: list[Run]) -> None:
-        """Stop runs."""
-        for run in runs:
-            self.stop(run)
-
-    def stop_all_in_spark(self, runs: list[Run]) -> None:
-        """Have Spark stop runs."""
-        for run in runs:
-            self.stop_in_spark(run)
-
-    def forget(self, name: str) -> None:
-        """Leave a query that could not be started: the driver ends."""
-
-    def remove(self, run: Run) -> None:
-        """Delete nothing: a run has no directory."""
-
-    def remove_resumed(self, run: Run) -> None:
-        """Delete nothing: no run is resumed."""
-
-    # --- Runs -----------------------------------------------------------------------------------------------
-
-    def get(self, name: str) -> Run | None:
-        """Return the run of a query."""
-        return self.driver.queries.runs.get(name)
-
-    def all(self) -> list[Run]:
-        """Return all runs."""
-        return [*self.driver.queries.runs.values()]
-
-    def completed(self, manifest: Manifest) -> None:
-        """Tell no sources."""
-
-    def await_tasks(self, seconds: float) -> bool:
-        """Wait for nothing: tasks end with their batch."""
-        return True
-
-
-class NothingResumed:
-    """No query resumes a run."""
-
-    enabled = False
-
-    def leftover(self, definition: object, point: object) -> None:
-        """Return nothing."""
-
-    def left(self, name: str) -> tuple[Path, ...]:
-        """Return nothing."""
-        return ()
-
-    def blocks_others(self, name: str, point: object) -> bool:
-        """Return False."""
-        return False
-
-    def resumable(self, runs: object, point: object) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def forget_leftovers(self) -> None:
-        """Do nothing."""
-
-    def erase_records(self, runs: object) -> None:
-        """Do nothing."""
-
-    def delete_changelogs(self, query_ids: object) -> None:
-        """Do nothing."""
+        self.driver.world.promises.restoring(self.driver, base)
+        return super()._restore(definition, base, resumed, round, replaced)
 
 
 class WatchedSupervisor(Supervisor):
     """Has the world look at what is announced, and at errors that nobody expects."""
 
-    def __init__(self, driver: Driver, **given: Any) -> None:
-        super().__init__(**given)
-        self.driver = driver
+    driver: Driver
 
     @override
     def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
@@ -206,3 +130,47 @@ class WatchedSupervisor(Supervisor):
         is_known = isinstance(noticed, ChandyError | OSError)
         self.driver.world.promises.check(is_known, f"a pipeline ends by {noticed!r}")
         return super()._fail_for_good(noticed, because)
+
+
+def supervisor_of(driver: Driver, point: RestorePoint | None) -> WatchedSupervisor:
+    """Return what keeps the queries of a driver running, which begin from a checkpoint."""
+    directories = QueryDirectories(driver.folder / "queries", "pipeline")
+    # The system releases locks of files when a process has ended.
+    driver.process.at_end.append(directories._workspace.release)
+    ending = runtime.flag()
+    local_recovery = LocalRecovery(
+        root=driver.world.root,
+        generation=driver.generation,
+        workspace=directories.path,
+        changelogs=driver.folder / "changelogs",
+        enabled=False,
+        boot="",
+        leftovers=LeftoverRuns(),
+    )
+    launcher = WatchedLauncher(
+        directories=directories,
+        runs=driver.runs,
+        cache=FileCache(driver.folder / "cache"),
+        ticks=Ticks(directories.ticks(), 1000),
+        local_recovery=local_recovery,
+        open_ahead=lambda query_id, operators, failed: None,
+        find_damage=lambda point: None,
+        ending=ending,
+        owner=SinkOwner(driver.world.root, "pipeline"),
+        may_begin_anew=True,
+        permits=NOTHING_PERMITTED,
+    )
+    supervisor = WatchedSupervisor(
+        state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
+        launcher=launcher,
+        runs=driver.runs,
+        local_recovery=local_recovery,
+        find_damage=lambda point: None,
+        ending=ending,
+        clock=driver.clock,
+        restored=point,
+        token=TOKEN,
+        on_failed=driver.over.set,
+    )
+    launcher.driver = supervisor.driver = driver
+    return supervisor

@@ -15,9 +15,6 @@ from typing_extensions import override
 
 from chandy.coordinator.connectors.files.rewinds import Rewinds
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.restore.restore_point import RestorePoint
-from chandy.coordinator.sinks.owner import SinkOwner
-from chandy.coordinator.sinks.sink import StartPoint
 from chandy.coordinator.sinks.two_phase import query_sink, staged, staging, takeover
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
@@ -287,34 +284,17 @@ class WorldCommitter(Committer):
         self.is_open = False
 
 
-def begin_sink(driver: Driver, query: str, point: RestorePoint | None) -> None:
-    """Bring the targets of a query to a checkpoint, as ``Launcher.restore`` does."""
-    world, sinks = driver.world, driver.queries.sinks
-    if query not in sinks:
-        fence = Fence("pipeline", query, "", world.root, driver.generation)
-        sinks[query] = TransactionalSink(
-            [WorldSink(target, name) for name, target in world.targets.items()],
-            fence,
-            driver.watch.proof,
-            max_unpublished=driver.state.limits.max_unpublished,
-            first_epoch=driver.state.checkpoints.next_id,
-            on_published=lambda checkpoint: driver.executor.protocol.handle(on.Published(checkpoint, query)),
-            on_failure=lambda error: driver.supervisor.output_failed(error),
-        )
-    directory = driver.folder / f"work-{runtime.token()[:8]}"
-    directory.mkdir()
-    sinks[query].begin(
-        query,
-        StartPoint(
-            SinkOwner(world.root, "pipeline"),
-            driver.watch.proof,
-            None,
-            directory=directory,
-            checkpoint=point.manifest.id if point else None,
-            batch=point.batch(query) if point else -1,
-            root=point.root if point else "",
-            outputs=point.outputs(query) if point else (),
-        ),
+def transactional_sink(driver: Driver) -> TransactionalSink:
+    """Return what publishes the rows of a driver's query."""
+    world = driver.world
+    return TransactionalSink(
+        [WorldSink(target, name) for name, target in world.targets.items()],
+        Fence("pipeline", QUERY, "", world.root, driver.generation),
+        driver.watch.proof,
+        max_unpublished=driver.state.limits.max_unpublished,
+        first_epoch=driver.state.checkpoints.next_id,
+        on_published=lambda checkpoint: driver.executor.protocol.handle(on.Published(checkpoint, QUERY)),
+        on_failure=lambda error: driver.supervisor.output_failed(error),
     )
 
 

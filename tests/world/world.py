@@ -13,9 +13,8 @@ import attrs
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.errors import CheckpointError
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
 from chandy.storage import runtime
@@ -25,7 +24,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.pins import Pins
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.snapshots import PACK_BELOW
-from chandy.storage.errors import StorageError
+from chandy.storage.errors import ChandyError, StorageError
 from chandy.storage.store import Store
 
 from .choices import Choices
@@ -39,6 +38,7 @@ from .scheduler import Scheduler, SimulatedProcess
 from .state_hosts import LITTLE_MEMORY, MEMORY, DriverAt, HostSetup, WorldHost, WorldHosts
 from .store import Bucket, Fault, ScriptedStore, Trouble
 from .targets import NAMES, Target
+from .users import Users
 
 ROOT: Final = "memory://pipeline"
 CONFIG: Final[dict[str, Any]] = {
@@ -233,8 +233,8 @@ class World:
 
         def committed() -> dict[str, tuple[str, int]]:
             leader = self.newest_begun()
-            runs = {} if leader is None else leader.queries.runs
-            return {name: (run.query_id, run.committed) for name, run in runs.items()}
+            runs = [] if leader is None else leader.runs.all()
+            return {run.definition.name: (run.query_id, newest_committed(run.directory)) for run in runs}
 
         before = committed()
         self.scheduler.run(
@@ -256,7 +256,7 @@ class World:
         for driver in self.drivers:
             for host in driver.connected.values():
                 if host.process.is_alive and driver.process.is_alive:
-                    found += host.left({run.query_id for run in driver.queries.runs.values()})
+                    found += host.left({run.query_id for run in driver.runs.all()})
                 elif host.process.is_alive:
                     found.append(f"{host.name}, whose driver is gone")
         return found
@@ -267,17 +267,21 @@ class World:
         assert leader is not None
         wait = scheduler.choices.stream("world").random() ** 2
         asked: list[Future[Checkpoint]] = []
+        ended: list[Exception | None] = []
 
         def ask() -> None:
             asked.append(leader.request(CheckpointKind.MANUAL))
             runtime.sleep(wait)
-            asked.append(leader.stop("memory://stopped"))
+            try:
+                leader.stop("memory://stopped")
+            except ChandyError as error:
+                ended.append(error)
+            else:
+                ended.append(None)
 
         scheduler.spawn(leader.process, ask, "user")
-        scheduler.run(
-            lambda: len(asked) == 2 and all(one.done() for one in asked), steps=10**9, seconds=BOUND
-        )
-        checkpoint, savepoint = (future.exception() for future in asked)
+        scheduler.run(lambda: bool(ended) and asked[0].done(), steps=10**9, seconds=BOUND)
+        checkpoint, savepoint = asked[0].exception(), ended[0]
         # A stop may come before the batch of a cut has committed, and a newer checkpoint may complete first.
         if savepoint is not None or (
             checkpoint is not None
@@ -303,9 +307,7 @@ class World:
             or self.catalog().newest_generation() != leader.generation
         ):
             return False
-        return all(
-            future.done() for driver in self.drivers if driver.process.is_alive for future in driver.requests
-        )
+        return leader.asking == 0 and all(future.done() for future in leader.requests)
 
     def _completes(self) -> bool:
         """Whether a checkpoint completes. A driver may find out only now that it has a successor."""
@@ -321,47 +323,8 @@ class World:
         return False
 
 
-@attrs.define
-class Director:
+class Director(Users):
     """Has events happen."""
-
-    world: World
-    savepoints: int = 0
-    is_healed: bool = False
-
-    def _now_and_later(self, event: WorldEvent, later: Any) -> None:
-        scheduler = self.world.scheduler
-
-        def end() -> None:
-            runtime.sleep(event.seconds)
-            if not self.is_healed:
-                later()
-
-        scheduler.spawn(scheduler.world, end, f"end of {event.kind}")
-
-    def _pick(self, event: WorldEvent, some: list[Any]) -> Any:
-        return some[int(event.which * len(some))] if some else None
-
-    def _driver(self, event: WorldEvent) -> Driver | None:
-        alive = [one for one in self.world.drivers if one.process.is_alive and one.has_begun]
-        if not alive:
-            return None
-        # Mostly the newest; now and then one that has a successor.
-        return alive[-1] if event.which < 0.8 else alive[0]
-
-    def checkpoint(self, event: WorldEvent) -> None:
-        """A user asks for a checkpoint."""
-        if driver := self._driver(event):
-            self._ask(driver, CheckpointKind.MANUAL, None)
-
-    def savepoint(self, event: WorldEvent) -> None:
-        """A user asks for a savepoint."""
-        if driver := self._driver(event):
-            self.savepoints += 1
-            self._ask(driver, CheckpointKind.SAVEPOINT, f"memory://savepoint-{self.savepoints}")
-
-    def _ask(self, driver: Driver, kind: CheckpointKind, target: str | None) -> None:
-        self.world.scheduler.spawn(driver.process, lambda: driver.request(kind, target), "user")
 
     def store_fails(self, event: WorldEvent) -> None:
         """A store's next calls of a kind go wrong."""
@@ -424,24 +387,6 @@ class Director:
             if host.machine.name == "c":
                 host.end()
 
-    def machine_is_drained(self, event: WorldEvent) -> None:
-        """A user drains a machine, and takes its power once it is empty."""
-        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
-        if driver := self._driver(event):
-            self.world.scheduler.spawn(driver.process, lambda: self._drain(driver, machine, event), "user")
-
-    def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
-        protocol = driver.executor.protocol
-        try:
-            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
-        except DrainError:
-            return
-        kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
-        self.world.promises.check(not kept, f"{machine.name} is drained, and it has {kept}")
-        if machine.is_on and not self.is_healed:
-            machine.lose_power()
-            self._now_and_later(event, machine.start_again)
-
     def driver_dies(self, event: WorldEvent) -> None:
         """The driver is killed, and started again a little later."""
         if driver := self._driver(event):
@@ -465,7 +410,7 @@ class Director:
             fault = Fault("create", "manifest", Trouble.SLOW, seconds=event.seconds + 2.0)
             faults = self.world.buckets[self.world.root].faults
             faults.insert(0, fault)
-            self._ask(driver, CheckpointKind.MANUAL, None)
+            self._ask(driver, lambda: driver.request(CheckpointKind.MANUAL))
 
             def start() -> None:
                 for _ in range(60):

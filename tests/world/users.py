@@ -1,0 +1,184 @@
+"""What users ask of the drivers of a world, and what must hold of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from chandy.coordinator.errors import PipelineFailedError, RescaledError
+from chandy.coordinator.graceful_stop import QueriesAtRest
+from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.errors import DrainError
+from chandy.coordinator.protocol.user_requests import RequestPhase
+from chandy.coordinator.spark.progress import newest_committed
+from chandy.storage import runtime
+from chandy.storage.checkpoints.manifest import CheckpointKind
+from chandy.storage.errors import ChandyError, FencedError
+
+from .driver import Driver
+from .events import WorldEvent
+from .machines import Machine
+from .queries import Writer
+from .records import SHARDS, uid_of
+
+if TYPE_CHECKING:
+    from .world import World
+
+SECONDS = 60.0
+"""How long users wait for a batch."""
+
+
+@attrs.define
+class Users:
+    """Have events happen that are requests."""
+
+    world: World
+    savepoints: int = 0
+    is_healed: bool = False
+
+    def _now_and_later(self, event: WorldEvent, later: Callable[[], object]) -> None:
+        scheduler = self.world.scheduler
+
+        def end() -> None:
+            runtime.sleep(event.seconds)
+            if not self.is_healed:
+                later()
+
+        scheduler.spawn(scheduler.world, end, f"end of {event.kind}")
+
+    def _pick(self, event: WorldEvent, some: list[Any]) -> Any:
+        return some[int(event.which * len(some))] if some else None
+
+    def _driver(self, event: WorldEvent) -> Driver | None:
+        alive = [one for one in self.world.drivers if one.process.is_alive and one.has_begun]
+        if not alive:
+            return None
+        # Mostly the newest; now and then one that has a successor.
+        return alive[-1] if event.which < 0.8 else alive[0]
+
+    def _ask(self, driver: Driver, what: Callable[[], object]) -> None:
+        """Have a user of a driver do something, which must end while the driver lives."""
+
+        def asked() -> None:
+            driver.asking += 1
+            what()
+            driver.asking -= 1
+
+        self.world.scheduler.spawn(driver.process, asked, "user")
+
+    def _target(self) -> str:
+        self.savepoints += 1
+        return f"memory://savepoint-{self.savepoints}"
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def checkpoint(self, event: WorldEvent) -> None:
+        """A user asks for a checkpoint."""
+        if driver := self._driver(event):
+            self._ask(driver, lambda: driver.request(CheckpointKind.MANUAL))
+
+    def savepoint(self, event: WorldEvent) -> None:
+        """A user asks for a savepoint."""
+        if driver := self._driver(event):
+            target = self._target()
+            self._ask(driver, lambda: driver.request(CheckpointKind.SAVEPOINT, target))
+
+    # --- machines and tasks ---------------------------------------------------------------------------------
+
+    def machine_is_drained(self, event: WorldEvent) -> None:
+        """A user drains a machine, and takes its power once it is empty."""
+        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        if driver := self._driver(event):
+            self._ask(driver, lambda: self._drain(driver, machine, event))
+
+    def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
+        protocol = driver.executor.protocol
+        try:
+            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
+        except DrainError:
+            return
+        kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
+        self.world.promises.check(not kept, f"{machine.name} is drained, and it has {kept}")
+        if machine.is_on and not self.is_healed:
+            machine.lose_power()
+            self._now_and_later(event, machine.start_again)
+
+    def operator_is_rescaled(self, event: WorldEvent) -> None:
+        """A user has another number of tasks run an operator."""
+        query = self._pick(event, list(SHARDS))
+        if driver := self._driver(event):
+            tasks = 1 + int(event.which * 1000) % SHARDS[query]
+            self._ask(driver, lambda: self._rescale(driver, query, tasks, event.seconds))
+
+    def _rescale(self, driver: Driver, query: str, tasks: int, seconds: float) -> None:
+        writer: Any = Writer(driver.session, query, tasks)
+        cause = RescaledError(query, uid_of(query), tasks)
+        request = driver.supervisor.go_on_with(query, writer, cause, seconds)
+        driver.supervisor.await_outcome(query, request)
+        is_done = request.phase is RequestPhase.DONE
+        self.world.promises.check(
+            not is_done or writer in driver.session.writers,
+            f"{query} is rescaled, and has not been started so",
+        )
+
+    # --- stops ----------------------------------------------------------------------------------------------
+
+    def pipeline_rests(self, event: WorldEvent) -> None:
+        """The batches of a pipeline end for a while, as they do when it is to be handed over."""
+        if driver := self._driver(event):
+            self._ask(driver, lambda: self._rest(driver, event.seconds))
+
+    def _rest(self, driver: Driver, seconds: float) -> None:
+        rest = QueriesAtRest(driver.executor, driver.supervisor)
+        with driver.changing:
+            if driver.supervisor.life.is_ending:
+                return
+            try:
+                checkpoint = rest.begin()
+                self._has_all(driver, checkpoint)
+                runtime.sleep(seconds)
+                self._has_all(driver, checkpoint)
+            except FencedError:
+                return
+            except ChandyError:
+                pass
+            try:
+                rest.end()
+            except PipelineFailedError:
+                return
+
+    def _has_all(self, driver: Driver, checkpoint: int) -> None:
+        """Look at whether a checkpoint has all that queries have committed that were stopped."""
+        if self.world.promises.announced.get(checkpoint) != driver.generation:
+            return
+        manifest = self.world.catalog().read(checkpoint)
+        cuts = {query.name: query.batch for query in manifest.queries}
+        committed = {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
+        self.world.promises.check(
+            cuts == committed, f"the last checkpoint has {cuts}, and {committed} have committed"
+        )
+        running = [one.name for one in driver.session.started if one.isActive]
+        self.world.promises.check(not running, f"{running} run on after a graceful stop")
+
+    def pipeline_is_stopped(self, event: WorldEvent) -> None:
+        """A user stops a pipeline, and starts it again a little later."""
+        if driver := self._driver(event):
+            is_newest = driver is self.world.driver
+            self._ask(driver, lambda: self._stop(driver, event.which < 0.3))
+            self._now_and_later(
+                attrs.evolve(event, seconds=event.seconds + SECONDS),
+                lambda: self.world.start_driver() if is_newest and not driver.process.is_alive else None,
+            )
+
+    def _stop(self, driver: Driver, takes_savepoint: bool) -> None:
+        with driver.changing:
+            try:
+                last = driver.stop(self._target() if takes_savepoint else None)
+            except ChandyError:
+                # The pipeline goes on, or has failed.
+                return
+            if last is not None and not takes_savepoint:
+                self._has_all(driver, last.id)
+            driver.over.set()
