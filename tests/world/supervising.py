@@ -159,6 +159,7 @@ def supervisor_of(driver: Driver, point: RestorePoint | None) -> WatchedSupervis
         owner=SinkOwner(driver.world.root, "pipeline"),
         may_begin_anew=True,
         permits=NOTHING_PERMITTED,
+        keep_chosen=driver.keep_chosen,
     )
     supervisor = WatchedSupervisor(
         state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
