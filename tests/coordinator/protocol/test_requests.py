@@ -189,6 +189,11 @@ def test_nothing_starts_while_as_much_output_waits_as_may(make: Callable[[], Req
     assert ask(queue) is request
 
 
+def test_that_of_a_stop_waits_for_no_output() -> None:
+    request = Request(next(_numbers), CheckpointKind.SAVEPOINT, NOW, is_final=True)
+    assert ask(queue_of([request]), is_output_full=True) is request
+
+
 def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None:
     first, second = manual(NOW), manual(NOW + 1)
     queue = queue_of([first, second])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import tests, text
 
 ROLLBACK: Final = (
     text(
@@ -74,6 +74,7 @@ ROLLBACK: Final = (
         "coordinator.recovery.supervisor:Supervisor._restart_in_place",
         "    self._decide(on.RestartedInPlace(name))\n",
         "",
+        by=tests("tests/coordinator/recovery/test_supervisor.py"),
     ),
     text(
         "a driver that is fenced goes on until its queries notice",
