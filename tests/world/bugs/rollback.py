@@ -8,16 +8,17 @@ from .bug import tests, text
 
 ROLLBACK: Final = (
     text(
-        "runs go on while a pipeline goes back",
-        "coordinator.recovery.pipeline_rollback:PipelineRollback.stop_runs",
-        "self.launcher.stop(run)",
-        "pass",
-    ),
-    text(
         "a way back does not wait for manifests that are being written",
         "coordinator.recovery.supervisor:go_back",
         "    steps.settle_manifests()\n",
         "",
+        by=tests("tests/coordinator/recovery/test_rollback.py"),
+    ),
+    text(
+        "runs go on while a pipeline goes back",
+        "coordinator.recovery.pipeline_rollback:PipelineRollback.stop_runs",
+        "self.launcher.stop(run)",
+        "pass",
     ),
     text(
         "a way back leads to where this life began",
@@ -30,6 +31,7 @@ ROLLBACK: Final = (
         "coordinator.recovery.supervisor:go_back",
         "    steps.release_runs()\n",
         "",
+        by=tests("tests/coordinator/recovery/test_rollback.py"),
     ),
     text(
         "hosts do not hear of the runs of an attempt that has failed",
