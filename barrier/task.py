@@ -88,7 +88,6 @@ def begin_batch(
 
     Args:
         connect: connects to the executor's state host, which another process may be by then.
-        task: the task.
         patience: how many seconds to wait.
         end_silent: kills a host on this machine that does not answer, by its address.
 

@@ -278,7 +278,7 @@ def _way_on(restored: Event, in_place: bool) -> str:
         )
         return f"resumes after the newest committed batch, from {known}; no batch runs again"
     if checkpoint is None:
-        return "begins anew: there was no checkpoint yet"
+        return "starts over: there was no checkpoint yet"
     return f"goes back to checkpoint {checkpoint}, to the end of batch {batch}; what came after it runs again"
 
 

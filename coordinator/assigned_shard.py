@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from ..storage.html import table
-from .protocol.state_machine import CheckpointStateMachine
+from .protocol.state_machine import PipelineStateMachine
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class Assignment(tuple[AssignedShard, ...]):
         return table("Shards", [name.replace("_", " ") for name in columns], rows)
 
 
-def assigned_shards(state: CheckpointStateMachine) -> Assignment:
+def assigned_shards(state: PipelineStateMachine) -> Assignment:
     """Return the shards of all running queries."""
     found: list[AssignedShard] = []
     sizes = state.checkpoints.retained.sizes()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import attrs
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from typing_extensions import override
 
 from ..barrier.task import OperatorTask
 from ..state.aggregation.batch_aggregation import BatchAggregation
@@ -17,6 +18,7 @@ from ..state.format.values import describe
 from ..state.operators.dataframe import KeyedFunction
 from ..state.operators.partitioning import Partitioning
 from ..storage.logs import logger
+from .batch_rows import BatchRows, BatchRowsWriter
 from .errors import WriterError
 from .spark import plan
 from .spark.partial_results import PartialResults
@@ -110,7 +112,7 @@ class BatchOperator:
         return next_pre_aggregation(self.place, seen, sql=self._sql)
 
 
-class BatchAggregate:
+class BatchAggregate(BatchRows):
     """Running aggregates by key, as ``coordinator.aggregate_batches`` returns them.
 
     It is no DataFrame, because it is not part of the stream: each micro-batch is aggregated as a batch, within the
@@ -124,7 +126,6 @@ class BatchAggregate:
 
         Args:
             rows: the streaming DataFrame with the key columns and the inputs of the aggregates.
-            operator: the operator.
             functions: what is done with its output.
         """
         self._rows = rows
@@ -161,19 +162,19 @@ class BatchAggregate:
         return BatchWriter(self)
 
     @property
+    @override
     def uid(self) -> str:
-        """The uid of the operator."""
         return self._operator.uid
 
     # --- called by the coordinator --------------------------------------------------------------------------
 
+    @override
     def rescale(self, parallelism: int) -> None:
-        """Have another number of tasks run the operator from the next batch on."""
         self._operator.parallelism = parallelism
 
     @property
+    @override
     def sample(self) -> DataFrame:
-        """A batch DataFrame like those of ``output``, without rows."""
         return self._sample
 
     @property
@@ -181,8 +182,8 @@ class BatchAggregate:
         """The streaming DataFrame of whose batches ``output`` is made."""
         return self._rows
 
+    @override
     def output(self, rows: DataFrame) -> DataFrame:
-        """Return what is written of the next batch, given the batch."""
         return self._transformed(self._operator.output(rows))
 
     def _transformed(self, rows: DataFrame) -> DataFrame:
@@ -208,7 +209,7 @@ class BatchAggregate:
             raise invalid_argument("function", expected, "a limit", "limit the rows in what you write")
 
 
-class BatchWriter:
+class BatchWriter(BatchRowsWriter):
     """Says where the rows of a ``BatchAggregate`` go, and when batches run; ``coordinator.start`` takes it."""
 
     def __init__(self, aggregate: BatchAggregate) -> None:
@@ -260,20 +261,12 @@ class BatchWriter:
     # --- called by the coordinator --------------------------------------------------------------------------
 
     @property
-    def aggregate(self) -> BatchAggregate:
-        """What is written."""
+    @override
+    def rows(self) -> BatchAggregate:
         return self._aggregate
 
+    @override
     def writer(self, *, has_sink: bool, table: str | None, adopt: str | None) -> DataStreamWriter:
-        """Return the writer of the query, which calls the function with each batch unless a sink will be attached.
-
-        Args:
-            has_sink: whether ``coordinator.start`` was given a sink.
-            table, adopt: what it was given besides.
-
-        Raises:
-            WriterError: the rows do not go to exactly one function or sink, or the query cannot begin so.
-        """
         if table is not None:
             raise _refused("foreachBatch or a sink", f"table={table!r}", _INSTEAD)
         if adopt is not None:

@@ -13,8 +13,9 @@ from . import fields
 from .durations import Duration, seconds
 from .listening import Page
 from .protocol.limits import HISTORY, MAX_UNPUBLISHED, ProtocolLimits
+from .protocol.restart_tracker import RestartStrategy
 from .recovery.pipeline_events import PipelineEvent
-from .recovery.restart import ExponentialBackoff, RestartStrategy
+from .recovery.restart import ExponentialBackoff
 from .savepoints import Savepoints
 
 MIB = 1024 * 1024

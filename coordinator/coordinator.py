@@ -19,8 +19,8 @@ from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
 from ..storage.long_waits import told_if_slow
-from .adopt.adopter import Successor
-from .adopt.findings import Adoption
+from .adopting import AdoptsQueries
+from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
@@ -29,11 +29,11 @@ from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .execution.polls import Poll, Polls
 from .graceful_stop import GracefulStop, QueriesAtRest
-from .keyed_operators import KeyedOperators
 from .leadership.heir import Inheritance
 from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .permit import Permit
+from .processing import KeyedProcessors
 from .protocol.events import DrainRequested
 from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
@@ -42,16 +42,14 @@ from .query_starter import QueryRequest, QueryStarter, as_given
 from .recovery.metrics import RecoveryMetrics
 from .replicated import KeepsReplicas
 from .restore import restore_point
-from .sinks.recognition import sink_of
 from .sinks.two_phase.contract import TwoPhaseSink
-from .spark import plan
 from .spark.environment import check_pyspark, check_session
-from .spark.writer_facts import check
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
 from .switch_orders import await_switch, order_switch
 from .upgrade.requested import requested
 from .wiring.assembly import Assembly, assemble, assemble_again
+from .wiring.transactional import transactional_sink
 from .wiring.warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ _INTERRUPT_SECONDS: Final = 1.0
 """From one interruption of what a stop waits for to the next."""
 
 
-class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
+class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, StateQuestions, KeepsReplicas):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -173,6 +171,7 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             operators=parts.operators,
             adopt=parts.adopter.begin,
             sources=sources_of if rerun is None else partial(rerun.sources, sources_of),
+            make_sink=partial(transactional_sink, parts),
             channels=parts.channels,
             protocol=parts.executor.protocol,
             supervisor=parts.supervisor,
@@ -319,35 +318,6 @@ class CheckpointCoordinator(KeyedOperators, StateQuestions, KeepsReplicas):
             await_outcome = self._starter.rescale(operator, parallelism, patience)
         # Without the lock: neither a stop nor another start waits for the batch.
         await_outcome()
-
-    def adoption(
-        self,
-        path: str,
-        writer: DataStreamWriter | None = None,
-        *,
-        name: str = "",
-        table: str | None = None,
-    ) -> Adoption:
-        """Say what ``start(writer, adopt=path)`` would take over, and what is in the way. Nothing is changed.
-
-        Args:
-            path: the ``checkpointLocation`` of a plain Spark query, a local path.
-            writer: the writer of the query that is to go on; None: say only what the checkpoint has.
-            name, table: as for ``start``.
-
-        Returns:
-            What was found. ``print`` it, or ask ``is_possible``.
-
-        Raises:
-            AdoptionError: there is no checkpoint of Spark, or only a part of one.
-            WriterError: the query cannot be checkpointed at all.
-        """
-        with self._growing():
-            if writer is None:
-                return self._adopter.look(path)
-            facts = plan.facts(writer, table=table)
-            check(facts)
-            return self._adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 

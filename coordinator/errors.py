@@ -10,56 +10,18 @@ import attrs
 
 from ..state.errors import PeerLostError
 from ..state.errors import StateSchemaError as StateSchemaError
-from ..storage.errors import ChandyError, RefusedError
+from ..storage.errors import ChandyError as ChandyError
+from ..storage.errors import RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
+from .protocol.errors import NotRescaledError as NotRescaledError
+from .protocol.errors import PipelineStateLostError as PipelineStateLostError
+from .protocol.errors import RescaledError as RescaledError
 from .protocol.errors import StaleQueryError as StaleQueryError
 from .protocol.errors import StateLostError as StateLostError
 
-__all__ = [
-    "AdoptionError",
-    "ArgumentError",
-    "BatchSkippedError",
-    "ChandyError",
-    "CheckpointError",
-    "CheckpointStateError",
-    "ConfigError",
-    "CoordinatorStoppedError",
-    "DrainError",
-    "GivenBatchError",
-    "IncompleteDirectoryError",
-    "JavaEndedError",
-    "NotRescaledError",
-    "NotSwitchedError",
-    "PipelineFailedError",
-    "PipelineNameError",
-    "PipelineStateLostError",
-    "PredecessorRunsError",
-    "ProcessorFailedError",
-    "QueryFailedError",
-    "QueryNotRunningError",
-    "ReplicaError",
-    "RescaledError",
-    "RestoreError",
-    "SessionEndedError",
-    "SessionStoppedError",
-    "SetupError",
-    "SinkTakenError",
-    "StaleQueryError",
-    "StateLostError",
-    "StateUnreachableError",
-    "WorkingDirectoryError",
-    "WorkingDirectoryLostError",
-    "WriterError",
-]
-
-
 # --- what a user asks for and cannot have -------------------------------------------------------------------
-
-
-class NotRescaledError(RefusedError):
-    """Another number of tasks was to run an operator, and something came between."""
 
 
 class NotSwitchedError(RefusedError):
@@ -214,16 +176,6 @@ class ProcessorFailedError(ChandyError):
 
 
 @attrs.define(eq=False)
-class PipelineStateLostError(ChandyError):
-    """State that is newer than the latest checkpoint is lost."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return f"the pipeline's state hosts no longer have its state: {self.why}"
-
-
-@attrs.define(eq=False)
 class PipelineFailedError(ChandyError):
     """The pipeline cannot go on."""
 
@@ -231,18 +183,6 @@ class PipelineFailedError(ChandyError):
 
     def __str__(self) -> str:
         return f"the pipeline cannot go on: {self.why}\n{_START_AGAIN}"
-
-
-@attrs.define(eq=False)
-class RescaledError(ChandyError):
-    """Why a query has restarted: another number of tasks runs one of its operators. No failure, and never raised."""
-
-    query: str
-    uid: str
-    tasks: int
-
-    def __str__(self) -> str:
-        return f"operator {self.uid!r} of query {self.query!r} was rescaled to {self.tasks} tasks"
 
 
 class SessionEndedError(ChandyError):

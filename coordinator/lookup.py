@@ -110,7 +110,6 @@ class Lookup:
         """Return the keys of an operator that have the most state; see ``CheckpointCoordinator.largest``.
 
         Args:
-            operator: the operator.
             store: the pipeline's own.
             limit: how many keys to return at most.
         """

@@ -49,6 +49,19 @@ class Definition:
     """Whether an operator of it keeps dead letters, which say what their batch has read."""
 
 
+@attrs.frozen
+class Supervision:
+    """A query as those know it who run it."""
+
+    definition: Definition
+    stop: Callable[[str], None]
+    """Stops a query, by its name."""
+    life: Callable[[], QueryLife]
+    """Returns what it does."""
+    changed: runtime.Condition
+    """Notified when that is another one."""
+
+
 class CheckpointedQuery:
     """A query of a pipeline. It survives when Spark's query fails and starts again.
 
@@ -56,41 +69,20 @@ class CheckpointedQuery:
     query describe the current run.
     """
 
-    def __init__(
-        self,
-        definition: Definition,
-        stop: Callable[[str], None],
-        life: Callable[[], QueryLife],
-        changed: runtime.Condition,
-    ) -> None:
-        """Make a query that has not run.
-
-        Args:
-            definition: what it consists of.
-            stop: stops a query, by its name.
-            life: returns what it does.
-            changed: notified when that is another one.
-        """
+    def __init__(self, supervision: Supervision) -> None:
+        """Make a query that has not run."""
         self._run: StreamingQuery | None = None
         self._ids = ("", "")
-        self._define(definition, stop, life, changed)
+        self._take(supervision)
 
-    def _define(
-        self,
-        definition: Definition,
-        stop: Callable[[str], None],
-        life: Callable[[], QueryLife],
-        changed: runtime.Condition,
-    ) -> None:
-        self.definition = definition
-        self.guarantee: Guarantee = definition.sink.guarantee
+    def _take(self, supervision: Supervision) -> None:
+        self._supervision = supervision
+        self.definition = supervision.definition
+        self.guarantee: Guarantee = self.definition.sink.guarantee
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
         self.is_stopped = False
         """Whether the user has stopped it. Then it does not restart with the pipeline."""
-        self._state = StateProgress(definition.operators)
-        self._stop = stop
-        self._life = life
-        self._changed = changed
+        self._state = StateProgress(self.definition.operators)
 
     def __repr__(self) -> str:
         status = self.life.phase.value
@@ -105,27 +97,24 @@ class CheckpointedQuery:
 
     def suspend(self) -> None:
         """Say that it restarts, whatever becomes of those who run it, until ``go_on`` or ``fail``."""
-        self._life = lambda: QueryLife(QueryPhase.RESTARTING)
+        self._lives_as(QueryLife(QueryPhase.RESTARTING))
 
-    def go_on(
-        self,
-        definition: Definition,
-        stop: Callable[[str], None],
-        life: Callable[[], QueryLife],
-        changed: runtime.Condition,
-    ) -> Self:
-        """Be run by others from now on, who say the same of it as of a new one."""
-        before = self._changed
-        self._define(definition, stop, life, changed)
+    def go_on(self, supervision: Supervision) -> Self:
+        """Be run by others from now on."""
+        before = self._supervision.changed
+        self._take(supervision)
         with before:
             before.notify_all()
         return self
 
     def fail(self, error: Exception) -> None:
         """Say that it has ended, because those who were to run it cannot."""
-        self._life = lambda: QueryLife(QueryPhase.ENDED, error=error)
-        with self._changed:
-            self._changed.notify_all()
+        self._lives_as(QueryLife(QueryPhase.ENDED, error=error))
+        with self._supervision.changed:
+            self._supervision.changed.notify_all()
+
+    def _lives_as(self, life: QueryLife) -> None:
+        self._supervision = attrs.evolve(self._supervision, life=lambda: life)
 
     def measured_by(self, batches: Callable[[OperatorRecord], Batches]) -> None:
         """Say who knows what the query's operators did in the latest batches."""
@@ -134,7 +123,7 @@ class CheckpointedQuery:
     @property
     def life(self) -> QueryLife:
         """Whether it runs, restarts or has ended, and why."""
-        return self._life()
+        return self._supervision.life()
 
     # --- StreamingQuery -------------------------------------------------------------------------------------
 
@@ -227,11 +216,11 @@ class CheckpointedQuery:
         """
         until = None if timeout is None else runtime.monotonic() + timeout
         while True:
-            changed = self._changed
+            changed = self._supervision.changed
             with changed:
                 left = None if until is None else until - runtime.monotonic()
                 ended = changed.wait_for(partial(self._is_over_for, changed), left)
-                if self._changed is changed:
+                if self._supervision.changed is changed:
                     break
             # Others run it now.
         error = self.life.error
@@ -241,7 +230,7 @@ class CheckpointedQuery:
 
     def _is_over_for(self, changed: runtime.Condition) -> bool:
         """Whether whoever waits for a condition waits for nothing any more."""
-        return not self.isActive or self._changed is not changed
+        return not self.isActive or self._supervision.changed is not changed
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until all data that is available now has been processed, also if the query restarts; for tests.
@@ -267,7 +256,7 @@ class CheckpointedQuery:
 
     def stop(self) -> None:
         """Stop the query at once and for good. ``CheckpointCoordinator.stop`` lets running batches commit first."""
-        self._stop(self.name)
+        self._supervision.stop(self.name)
 
     @property
     def _current(self) -> StreamingQuery:

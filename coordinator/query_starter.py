@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,24 +13,21 @@ from ..state.operators import shard_ranges
 from ..state.operators.partitioning import default_tasks
 from ..storage import runtime
 from ..storage.logs import logger
-from .batch_aggregate import BatchAggregate, BatchWriter
-from .channels.observer import Channels
+from .batch_rows import BatchRows, BatchRowsWriter
+from .channels.contract import Channels
 from .config import CheckpointConfig
 from .errors import ArgumentError, RescaledError
 from .execution.locked_protocol import LockedProtocol
 from .operators import Operators, name_taken
 from .permit import Permit
-from .protocol.events import Published, ScheduleStarted
+from .protocol.events import ScheduleStarted
 from .protocol.user_requests import UserRequest
 from .query import CheckpointedQuery, Definition
 from .recovery.supervisor import Supervisor
 from .restore import restore_point
 from .sinks.place import directory_path
 from .sinks.recognition import sink_of
-from .sinks.sink import Sink
-from .sinks.two_phase.contract import TwoPhaseSink
-from .sinks.two_phase.query_sink import TransactionalSink
-from .sinks.two_phase.sink_set import check_together
+from .sinks.sink import GivenSink, Sink
 from .sources.query_sources import QuerySources
 from .sources.reader import SourceReader
 from .spark import plan
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    Writer = DataStreamWriter | BatchWriter
+    Writer = DataStreamWriter | BatchRowsWriter
 
 log = logger(__name__)
 
@@ -55,7 +52,8 @@ class QueryRequest:
     writer: Writer | None
     build: Callable[[], Writer] | None
     """Makes the operators of the query and returns its writer; None if ``writer`` is given."""
-    sink: TwoPhaseSink | Sequence[TwoPhaseSink] | None
+    sink: object
+    """One transactional sink or several; None: the writer's own."""
     table: str | None
     reads: tuple[str, ...]
     adopt: str | None
@@ -73,7 +71,7 @@ class _Plan:
     writer: DataStreamWriter
     rows: DataFrame
     """Has the schema of what is written."""
-    batches: BatchAggregate | None
+    batches: BatchRows | None
     """What computes the rows of each batch; None: the query's own plan."""
 
     @classmethod
@@ -84,10 +82,10 @@ class _Plan:
             ArgumentError: it is no writer.
             WriterError: it is that of aggregates of batches, and they cannot be written so.
         """
-        if isinstance(given, BatchWriter):
+        if isinstance(given, BatchRowsWriter):
             has_sink = request.sink is not None
             writer = given.writer(has_sink=has_sink, table=request.table, adopt=request.adopt)
-            return cls(writer, given.aggregate.sample, given.aggregate)
+            return cls(writer, given.rows.sample, given.rows)
         plan.check_writer(given)
         return cls(given, given._df, None)
 
@@ -96,11 +94,10 @@ class _Plan:
         found = plan.facts(self.writer, table=table)
         if self.batches is None:
             return found
-        # Their operator is not in the plan of the stream, all of which it reads.
         uid, sources = self.batches.uid, tuple(range(len(found.sources)))
         return attrs.evolve(found, operators=(*found.operators, uid), inputs={**found.inputs, uid: sources})
 
-    def attach(self, sink: TransactionalSink, table: str | None) -> None:
+    def attach(self, sink: GivenSink, table: str | None) -> None:
         """Have the query call a sink with its rows."""
         sink.attach(self.writer, table, self.rows, self.batches.output if self.batches else None)
 
@@ -112,7 +109,7 @@ class _Started:
     request: QueryRequest
     query: CheckpointedQuery
     plan: _Plan
-    transactional: TransactionalSink | None
+    transactional: GivenSink | None
 
 
 @attrs.frozen(kw_only=True)
@@ -127,6 +124,8 @@ class QueryStarter:
     """Lets a query begin where one of plain Spark has stopped: its path, and the query's name, facts and sink."""
     sources: Callable[[WriterFacts, SourceReader], QuerySources]
     """Returns what there is to know of the sources of a query."""
+    make_sink: Callable[[str, object, DataFrame], GivenSink]
+    """Makes the sink of a query: its name, what it was given as its sink, and its rows."""
     channels: Channels
     protocol: LockedProtocol
     supervisor: Supervisor
@@ -174,7 +173,7 @@ class QueryStarter:
         planned = self._planned(request)
         transactional = None
         if request.sink is not None:
-            transactional = self._transactional(name, request.sink, planned.rows)
+            transactional = self.make_sink(name, request.sink, planned.rows)
             planned.attach(transactional, table)
         facts = planned.facts(table)
         check(facts)
@@ -209,8 +208,7 @@ class QueryStarter:
             keeps_letters=self.operators.keep_letters(facts.operators),
         )
         try:
-            channels = self.channels.add(definition)
-            if transactional is not None and any(channel.writer == name for channel in channels):
+            if self.channels.add(definition) and transactional is not None:
                 transactional.take_nothing_back()
             query = self.supervisor.start(definition, self.known.get(name))
         except BaseException:
@@ -257,7 +255,7 @@ class QueryStarter:
             return _nothing
         wanted = RescaledError(record.query, uid, tasks)
         planned = self._built_again(started, uid, tasks)
-        request = self.supervisor.go_on_with(record.query, planned.writer, wanted, timeout)
+        request = self.supervisor.replanning.go_on_with(record.query, planned.writer, wanted, timeout)
         return partial(self._await_plan, started, planned, wanted, request)
 
     def _await_plan(
@@ -268,7 +266,7 @@ class QueryStarter:
         Raises:
             ChandyError: it does not. If it is to be started with that plan all the same, the operators have it, too.
         """
-        self.supervisor.await_outcome(wanted.query, request)
+        self.supervisor.replanning.await_outcome(wanted.query, request)
         if started.query.definition.writer is planned.writer:
             started.plan = planned
             if planned.batches is not None:
@@ -320,25 +318,6 @@ class QueryStarter:
             ),
             begins_anew=not self.pipeline.may_resume and self.pipeline.point is None,
         )
-
-    def _transactional(
-        self, query: str, target: TwoPhaseSink | Sequence[TwoPhaseSink], rows: DataFrame
-    ) -> TransactionalSink:
-        sinks = (target,) if isinstance(target, TwoPhaseSink | str) else tuple(target)
-        check_together(sinks)
-        made = TransactionalSink(
-            [sink.for_rows(rows) for sink in sinks],
-            self.pipeline.fence(query),
-            self.pipeline.watch.proof,
-            max_unpublished=self.config.limits.max_unpublished,
-            permits=self.pipeline.permits,
-            first_epoch=self.pipeline.generation.next_id,
-            on_published=lambda checkpoint: self.protocol.handle(Published(checkpoint, query)),
-            on_failure=self.supervisor.output_failed,
-        )
-        if self.config.record_batches:
-            made.take_digests()
-        return made
 
 
 def _nothing() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .config import CheckpointConfig
-from .operators import Operators, name_taken
+from .operators import AddsOperators, name_taken
 from .permit import Permit
 from .sinks.two_phase.contract import TwoPhaseSink
+from .sinks.two_phase.sink_set import sinks_of
 from .wiring.taken_pipeline import TakenPipeline
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from .replication.replica import Replica
 
 
-class KeepsReplicas(ABC):
+class KeepsReplicas(AddsOperators):
     """What a coordinator keeps copies of its state with."""
 
     _spark: SparkSession
@@ -30,13 +29,8 @@ class KeepsReplicas(ABC):
     _config: CheckpointConfig
     _permit: Permit
     _taken: TakenPipeline
-    _operators: Operators
     _replicas: dict[str, Replica]
     _rerun: Any
-
-    @abstractmethod
-    def _growing(self) -> AbstractContextManager[None]:
-        """Let one thread at a time add something to the pipeline, while the pipeline runs."""
 
     def replicate(
         self,
@@ -97,9 +91,9 @@ class KeepsReplicas(ABC):
             )
             self._replicas[name] = start.replica(
                 self._operators.record(operator),
-                self._operators.aggregates(operator),
+                self._operators.spec(operator),
                 state=state,
-                to=(to,) if isinstance(to, TwoPhaseSink) else tuple(to),
+                to=sinks_of(to),
                 name=name,
                 format=format,
                 before=before,

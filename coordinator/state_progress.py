@@ -92,9 +92,7 @@ def state_operator(
     """Return what an operator did in a batch, as Spark's JSON of a stateful operator.
 
     Args:
-        operator: the operator.
         batches: what it did in the latest batches.
-        batch: the batch.
         is_over: whether the batch had run when the progress was made. If not, the operator has updated nothing, and
             what it holds is what it held after the batch before: so does Spark for its own.
 

@@ -1,6 +1,6 @@
 """The order that a shadow takes its pipeline over, and what becomes of it: two records in the pipeline's storage.
 
-Whoever may write there may claim the pipeline as well, so the order needs no other permission.
+Anyone who may write there may claim the pipeline as well, so the order needs no other permission.
 """
 
 from __future__ import annotations

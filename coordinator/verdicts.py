@@ -51,7 +51,7 @@ class ShadowStore:
     """Those of the lives that it goes on from."""
 
     def read(self) -> ShadowVerdict | None:
-        """Return what it has found in its lives so far. What cannot be read is lost, and is found anew."""
+        """Return what it has found in its lives so far. What cannot be read is lost, and is found again."""
         with suppress(DamagedError):
             return read_verdict(self.store, self.shadow)
         return None

@@ -19,7 +19,7 @@ from .transfer import PART
 
 
 class StoreConformance:
-    """The tests of a store. A subclass has the fixture ``make_store``: each call opens the same empty place anew."""
+    """The tests of a store. A subclass has the fixture ``make_store``: each call opens the same empty place again."""
 
     @pytest.fixture
     def make_store(self) -> Callable[[], Store]:

@@ -272,7 +272,7 @@ class StorageReplacedError(FencedError):
         return (
             f"the storage of the pipeline in {self.store} was wiped, or put back to an earlier state: it has nothing "
             f"of generation {self.by} ({self.owner}); no other driver needs to be stopped. Put its content back and "
-            "start again; or, if it is lost, begin anew: with another storage or an empty one, and with outputs that "
+            "start again; or, if it is lost, start over: with another storage or an empty one, and with outputs that "
             "are empty or sinks of another uid, because the sources are read from their beginning"
         )
 

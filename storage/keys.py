@@ -61,7 +61,6 @@ def validate_name(what: str, name: str) -> str:
 
     Args:
         what: what it names, such as "pipeline".
-        name: the name.
 
     Raises:
         InvalidNameError: it is empty, too long, or has a character other than letters, digits, ``.``, ``_`` and ``-``.

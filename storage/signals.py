@@ -37,7 +37,7 @@ class EndSignal:
         self._before: dict[signal.Signals, Any] = {
             number: signal.getsignal(number) or signal.SIG_DFL for number in numbers
         }
-        # A full pipe wakes whoever waits just as well.
+        # A full pipe wakes anyone who waits just as well.
         self._woken_before = signal.set_wakeup_fd(self._writes, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, self._handle)

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
+from chandy.coordinator.protocol.failover import Failover
+from chandy.coordinator.protocol.restart_tracker import RestartStrategy
+from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.storage import ObjectExistsError, ObjectMissingError, ObjectStat, Store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import pack_key, shared_key, staged_folder
@@ -144,3 +147,8 @@ class MemoryStore(Store):
     def _put(self, key: str, data: bytes) -> None:
         self.objects[key] = bytes(data)
         self.written[key] = time.time()
+
+
+def failover(strategy: RestartStrategy = FixedDelay("1 s", attempts=10**9)) -> Failover:  # noqa: B008 (frozen)
+    """Return what decides about failures, with nothing that has happened yet."""
+    return Failover(strategy.tracker(), lambda: 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -15,7 +15,7 @@ from .effort import SEED, description, examples, leave_out, skip_all_but
 
 # A test says what is true, not how fast: on a busy machine a limit of time would fail it by chance. The seed alone
 # decides about the examples, so none is remembered from an earlier run.
-settings.register_profile("chandy", deadline=None, database=None, max_examples=examples(20))
+settings.register_profile("chandy", deadline=None, database=None, max_examples=examples(10))
 settings.load_profile("chandy")
 # It would mix the constants of all modules that are imported into the examples: those of a seed would depend on what
 # ran before, and each process would read all sources.
@@ -71,11 +71,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skip_all_but(len(found) // 6, found, "compat")
 
 
-def pytest_collection_finish() -> None:
-    # Thousands of tests and their modules live to the end: with them, collecting garbage takes twice the time.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Thousands of tests and their modules live to the end: looking for garbage among them takes twice the time.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 SEED: Final = int(os.environ.get("CHANDY_SEED", "20261129"))
 IS_FULL: Final = os.environ.get("CHANDY_FULL") == "1"
 """Whether everything is tried."""
-_TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "10" if IS_FULL else "1"))
+_TIMES: Final = float(os.environ.get("CHANDY_EXAMPLES", "20" if IS_FULL else "1"))
 _SHRUNK: Final = [phase for phase in Phase if phase is not Phase.explain]
 """All but the explanation of a failure, which may take minutes."""
 _ROUNDS: Final = int(os.environ.get("CHANDY_ROUNDS", "0"))

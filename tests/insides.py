@@ -8,7 +8,7 @@ from chandy.coordinator import CheckpointCoordinator
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.leadership.leadership import LocalLeaders
-from chandy.coordinator.recovery.decisions import StopRequested
+from chandy.coordinator.protocol.decisions import HostLost, StopRequested
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.storage import runtime
@@ -40,6 +40,11 @@ def run(coordinator: CheckpointCoordinator, query: str) -> Run:
     found = supervisor(coordinator)._runs.get(query)
     assert found is not None
     return found
+
+
+def lose_state(coordinator: CheckpointCoordinator) -> None:
+    """Have the pipeline go back, as for a host that is gone."""
+    supervisor(coordinator).decided(protocol(coordinator).handle(HostLost("made to")))
 
 
 def crash(coordinator: CheckpointCoordinator) -> None:

@@ -11,8 +11,10 @@ import attrs
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.instructions import Discard
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
+from chandy.coordinator.protocol.state_machine import Outcome, PipelineStateMachine
+from chandy.coordinator.recovery.restart import NoRestart
 from chandy.state.rpc.messages import Ack, ClaimShards, HostHello
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRecord
@@ -37,14 +39,15 @@ class Handled:
     """Seconds of the longest event. The lock is held that long, and a batch that begins meanwhile must wait."""
 
 
-def new_machine(fleet: Fleet, generation: int, root: str) -> CheckpointStateMachine:
+def new_machine(fleet: Fleet, generation: int, root: str) -> PipelineStateMachine:
     """Return the state machine of a pipeline with one query that has one operator."""
-    machine = CheckpointStateMachine(
+    machine = PipelineStateMachine(
         pipeline="scale",
         generation=generation,
         root=root,
         limits=CheckpointConfig(interval=None, retained=RETAINED).limits,
         next_id=CheckpointId(1),
+        failover=Failover(NoRestart().tracker(), lambda: 0.0),
     )
     operators = (fleet.operator(),)
     added = on.QueryAdded(

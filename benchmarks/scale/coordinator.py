@@ -19,8 +19,10 @@ import attrs
 
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.job_steps import JobSteps
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.coordinator.protocol.decisions import Decision, FailForGood, WaitToRestart
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.coordinator.recovery.announcements import Announcements, tell_nobody
 from chandy.state.rpc.messages import Ack, BatchTimes, Endpoint
@@ -31,7 +33,6 @@ from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from chandy.storage.checkpoints.manifest_json import decode_manifest, encode_manifest
 from chandy.storage.codec import from_json, to_json
-from chandy.storage.errors import ChandyError
 from chandy.storage.ids import BatchId, CheckpointId
 
 from ..lives import say
@@ -93,9 +94,13 @@ class _Reports:
     """``Reports`` that keeps failures; nothing else happens."""
 
     def __init__(self) -> None:
-        self.failures: list[ChandyError] = []
-        self.must_fail = self.failures.append
+        self.failures: list[Exception] = []
         self.news = Announcements(tell_nobody, time.time)
+
+    def decided(self, decision: Decision) -> None:
+        """Keep the failure that was decided about."""
+        if isinstance(decision, WaitToRestart | FailForGood):
+            self.failures.append(decision.cause if isinstance(decision, WaitToRestart) else decision.error)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *told: None
@@ -177,7 +182,7 @@ def live(plan: Plan) -> Iterator[Costs]:
     generation = catalog.take_over("scale", time.time())
     reports = _Reports()
     executor = Observed(
-        new_machine(plan.fleet, generation.generation, store.uri),
+        LockedProtocol(new_machine(plan.fleet, generation.generation, store.uri), time.time),
         catalog=catalog,
         store=store,
         open_store=open_store,

@@ -51,7 +51,7 @@ class Table:
     """How many partitions of a batch become visible one by one: rows go to them by their key, in turn."""
 
     def create(self) -> None:
-        """Make it anew."""
+        """Recreate it."""
         import psycopg
 
         with psycopg.connect(self.conninfo, autocommit=True) as connection:

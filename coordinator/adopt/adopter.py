@@ -302,7 +302,7 @@ def _write(path: Path, text: str) -> None:
 def _check_known(known: Adopted, path: str, query: str, operators: tuple[OperatorRecord, ...]) -> None:
     """Refuse to go on from what was adopted before, if that is not what the program says now."""
     source, place = known.source, known.point.root
-    advice = f"delete {place} to adopt anew, if no checkpoint of the pipeline has the query"
+    advice = f"delete {place} to adopt it again, if no checkpoint of the pipeline has the query"
     try:
         now = read_checkpoint(path)
     except AdoptionError:

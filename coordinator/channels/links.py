@@ -187,7 +187,7 @@ def _refused(
         )
     return WriterError(
         what,
-        f"the directory {place} itself as the path, so that Spark follows its log: whoever lists files sees some that "
+        f"the directory {place} itself as the path, so that Spark follows its log: a list of the files has some that "
         "never were published, or come twice",
         source.options["path"]
         if source.options["path"] != str(place)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import attrs
+from typing_extensions import override
 
 from ...storage import runtime
 from ...storage.backends.open import open_store
@@ -21,6 +22,7 @@ from ..sinks import directory_log
 from ..sinks.place import Topic
 from ..sinks.sink import Sink
 from ..spark.logs.compact_log import entry_number
+from .contract import Channels
 from .links import Link, Node, links
 from .logs import PublishedFile, offsets, published, read
 from .state import Read, Written, records
@@ -39,7 +41,7 @@ _REMEMBERED: Final = 4
 """How many cuts of a query are remembered. More checkpoints are hardly ever taken at a time."""
 
 
-class Channels:
+class ObservedChannels(Channels):
     """The channels of a pipeline, and what was seen at their ends. All methods may be called from any thread."""
 
     def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
@@ -57,12 +59,8 @@ class Channels:
         self._sources = _Entries(read)
         self._lock = runtime.lock()
 
-    def add(self, definition: Definition) -> tuple[Link, ...]:
-        """Add a query; return the channels that it is an end of.
-
-        Raises:
-            WriterError: a channel could not be consistent, see ``links``. The query was not added.
-        """
+    @override
+    def add(self, definition: Definition) -> bool:
         node = node_of(definition)
         with self._lock:
             added = links(node, self._nodes.values())
@@ -75,25 +73,18 @@ class Channels:
                 reader=link.reader,
                 target=str(link.place),
             )
-        return added
+        return any(link.writer == node.name for link in added)
 
+    @override
     def remove(self, query: str) -> None:
-        """Forget a query that could not be started."""
         with self._lock:
             self._nodes.pop(query, None)
             self._links = tuple(link for link in self._links if query not in (link.writer, link.reader))
 
+    @override
     def look(
         self, definition: Definition, cut: BatchId, working: Mapping[str, Path], kept: Mapping[str, Path]
     ) -> None:
-        """Look at a query's ends of channels, after it was cut and before the checkpoint completes.
-
-        Args:
-            definition: the query.
-            cut: its last batch in the checkpoint.
-            working: the files of its working directory at the cut, by their names.
-            kept: the files of its sink that the checkpoint keeps.
-        """
         name = definition.name
         writes = {link.sink: link for link in self._links if link.writer == name}
         reads = any(link.reader == name for link in self._links)
@@ -114,8 +105,8 @@ class Channels:
                 self._carefully(lambda: self._look_at_sources(name, cut, working), Read()),
             )
 
+    @override
     def at(self, manifest: Manifest) -> tuple[ChannelRecord, ...]:
-        """Return the state of the channels at a checkpoint that is about to complete."""
         with self._lock:
             batches = {query.name: query.batch for query in manifest.queries}
             written = {

@@ -47,9 +47,9 @@ class FilesSource(Source):
     files: LooksForFiles
     remembered: RememberedLosses
     forgets: bool = False
-    """Whether the pipeline begins anew, whatever an earlier life has met."""
+    """Whether the pipeline starts over, whatever an earlier life has met."""
     is_made_again: bool = False
-    """Whether a query of the pipeline writes the files, and takes back those after its checkpoint to write them anew:
+    """Whether a query of the pipeline writes the files, and takes back those after its checkpoint to write them again:
     then only those that are read in place are missed."""
 
     @override

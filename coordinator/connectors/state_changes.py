@@ -73,7 +73,7 @@ class StateChangesSource(Source):
                 f"query {self._query!r} cannot go on where it stood: what it has read is gone from {store.uri}",
                 f"checkpoint {read.needed}",
                 found,
-                "restore a newer checkpoint of this pipeline, if there is one; or begin anew, with another name for "
+                "restore a newer checkpoint of this pipeline, if there is one; or start over, with another name for "
                 "the reader and an empty target",
                 (
                     LostOffsets(

@@ -12,6 +12,7 @@ from ...state.rpc.orders import Order
 from ...storage.ids import CheckpointId
 from ...storage.logs import cause, logger
 from ..protocol import instructions as do
+from ..protocol.decisions import CheckpointsFailed, HostLost
 from ..protocol.reasons import Reason
 from .checkpoint_jobs import CheckpointJobs
 from .job_steps import JobSteps
@@ -78,7 +79,6 @@ class Surroundings(Protocol):
         Args:
             lane: which lane.
             root: URI of the store whose lane it is, if each store has one.
-            job: the job.
         """
         ...
 
@@ -157,9 +157,13 @@ class Dispatcher:
 
     def _tell(self, instruction: do.Instruction) -> None:
         match instruction:
-            case do.GoBack(why):
-                log.warning("state is lost", why=why)
-                self._reports.state_lost(why)
+            case do.Decided(noticed, decision):
+                match noticed:
+                    case HostLost(why):
+                        log.warning("state is lost", why=why)
+                    case CheckpointsFailed():
+                        log.debug("the pipeline fails", events=self._protocol.events)
+                self._reports.decided(decision)
             case do.ReplaceHost(why, promoted, reopened):
                 log.warning(
                     "others take the shards of a lost host over, and no query restarts",
@@ -170,9 +174,6 @@ class Dispatcher:
                 self._reports.news.host_replaced(why, len(promoted), len(reopened))
             case do.StandbysInSync(shards):
                 log.info("all shards have standbys", shards=shards)
-            case do.FailPipeline(error):
-                log.debug("the pipeline fails", events=self._protocol.events)
-                self._reports.must_fail(error)
             case do.ReportStatistics(statistics):
                 self._reports.news.measured(statistics)
             case do.ReportStatisticsFailure(bug):

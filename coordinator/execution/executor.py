@@ -22,10 +22,10 @@ from ..checkpoint import Checkpoint
 from ..protocol import events as on
 from ..protocol import host_watch
 from ..protocol import instructions as do
+from ..protocol.decisions import Stopped
 from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
 from ..protocol.requests import Request
-from ..protocol.state_machine import CheckpointStateMachine
 from ..protocol.statistics import Statistics
 from .checkpoint_jobs import CheckpointJobs
 from .connected_hosts import ConnectedHosts
@@ -50,7 +50,7 @@ class CheckpointExecutor:
 
     def __init__(
         self,
-        state: CheckpointStateMachine,
+        protocol: LockedProtocol,
         *,
         catalog: Catalog,
         store: Store,
@@ -64,7 +64,7 @@ class CheckpointExecutor:
         """Start the threads.
 
         Args:
-            state: the state machine; from now on only this object touches it.
+            protocol: the protocol of the pipeline.
             catalog: where manifests are committed.
             store: the pipeline's own store.
             open_store: opens other stores, by their URIs.
@@ -74,7 +74,7 @@ class CheckpointExecutor:
             host_timeout: seconds of silence after which a state host is taken for lost.
             reports: is told of what happens.
         """
-        self.protocol = LockedProtocol(state, clock)
+        self.protocol = protocol
         self.watch = watch
         self.hosts = ConnectedHosts(
             self.protocol,
@@ -259,8 +259,7 @@ class CheckpointExecutor:
         if self._threads_end.is_set():
             return
         asked = list(self._futures.values())
-        life = self.protocol.read(lambda state: state.life).stopped()
-        self.protocol.handle(on.LifeChanged(life))
+        self.protocol.handle(Stopped())
         self._settle_all()
         self._threads_end.set()
         self.protocol.wake_watchers()
@@ -277,8 +276,9 @@ class CheckpointExecutor:
             log.error("closed although something hangs; it is left behind", seconds=_STOP_SECONDS, what=left)
         self._answer_the_rest()
         runtime.wait(asked, _STOP_SECONDS)
-        assert life.why_over is not None
-        self._refuse_the_rest(life.why_over)
+        over = self.protocol.life().why_over
+        assert over is not None
+        self._refuse_the_rest(over)
 
     def _settle_all(self) -> None:
         """Wait for the manifests of savepoints, too."""

@@ -16,7 +16,7 @@ from ...storage.logs import logger
 from ..protocol import events as on
 from ..protocol import instructions as do
 from ..protocol.event_log import EventLog, LoggedEvent
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import PipelineStateMachine
 from ..protocol.user_requests import UserRequest
 from .questions import Questions
 
@@ -41,7 +41,7 @@ class LockedProtocol(Questions):
         clock: seconds since 1970, never going back.
     """
 
-    def __init__(self, state: CheckpointStateMachine, clock: Callable[[], float]) -> None:
+    def __init__(self, state: PipelineStateMachine, clock: Callable[[], float]) -> None:
         self.pipeline = state.pipeline
         self.generation = state.generation
         self.root = state.root
@@ -52,7 +52,7 @@ class LockedProtocol(Questions):
         self._state = state
         self._clock = clock
         self._log = EventLog()
-        self._changed = runtime.condition()
+        self.changed = runtime.condition()
         """The lock. It is notified after every event."""
         self._watchers: list[runtime.Flag] = []
 
@@ -79,26 +79,26 @@ class LockedProtocol(Questions):
         """
         return self._change(event, None)
 
-    def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
+    def read(self, value: Callable[[PipelineStateMachine], T]) -> T:
         """Return a value of the state machine. ``value`` must not change anything."""
-        with self._changed:
+        with self.changed:
             return value(self._state)
 
-    def wait_until(self, holds: Callable[[CheckpointStateMachine], bool], seconds: float) -> bool:
+    def wait_until(self, holds: Callable[[PipelineStateMachine], bool], seconds: float) -> bool:
         """Wait until something holds of the state machine; return whether it does now."""
-        with self._changed:
-            return self._changed.wait_for(lambda: holds(self._state), seconds)
+        with self.changed:
+            return self.changed.wait_for(lambda: holds(self._state), seconds)
 
     def await_outcome(self, request: UserRequest) -> None:
         """Wait until a request has ended; raise its error if it is not done."""
-        with self._changed:
-            self._changed.wait_for(lambda: request.is_over)
+        with self.changed:
+            self.changed.wait_for(lambda: request.is_over)
         request.check()
 
     @property
     def events(self) -> tuple[LoggedEvent, ...]:
         """The last events, oldest first, to find out what led to a state; see ``event_log.replay``."""
-        with self._changed:
+        with self.changed:
             return tuple(self._log)
 
     def watcher(self) -> runtime.Flag:
@@ -113,7 +113,7 @@ class LockedProtocol(Questions):
             wake.set()
 
     def _change(self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None) -> on.Answer:
-        with self._changed:
+        with self.changed:
             now = self._clock()
             logged = self._log.add(event, now)
             outcome = self._state.handle(event, now)
@@ -121,7 +121,7 @@ class LockedProtocol(Questions):
                 before(outcome.answer)
             for instruction in outcome.instructions:
                 self.instructions.put(CausedInstruction(instruction, logged.id))
-            self._changed.notify_all()
+            self.changed.notify_all()
         if outcome.instructions:
             self.wake_watchers()
             kinds = Counter(type(instruction).__name__ for instruction in outcome.instructions)

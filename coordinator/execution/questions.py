@@ -12,8 +12,9 @@ from typing import TypeVar
 from ...state.rpc.messages import HostHello
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
+from ..protocol.life import Life, QueryLife
 from ..protocol.shard_assignment import ShardLocations
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import PipelineStateMachine
 from ..protocol.statistics import History
 
 T = TypeVar("T")
@@ -23,8 +24,20 @@ class Questions(ABC):
     """The questions, on whatever can read the state machine."""
 
     @abstractmethod
-    def read(self, value: Callable[[CheckpointStateMachine], T]) -> T:
+    def read(self, value: Callable[[PipelineStateMachine], T]) -> T:
         """Return a value of the state machine. ``value`` must not change anything."""
+
+    def life(self) -> Life:
+        """Return whether the pipeline runs."""
+        return self.read(lambda state: state.life)
+
+    def life_of(self, query: str) -> QueryLife:
+        """Return whether a query runs."""
+        return self.read(lambda state: state.failover.queries.of(query))
+
+    def must_go_back(self) -> bool:
+        """Return whether the next attempt to restart a query takes the whole pipeline back."""
+        return self.read(lambda state: state.failover.must_go_back)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from ...state.rpc.messages import ShardsRestored, TaskFailure
 from ...storage.checkpoints.manifest import Manifest
-from ...storage.errors import ChandyError, FailureCode
+from ...storage.errors import FailureCode
+from ..protocol.decisions import Decision
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
 
@@ -36,12 +37,8 @@ class News(Protocol):
 class Reports(Protocol):
     """Takes reports in. They come from many threads, and none may wait for anything that may be away."""
 
-    def state_lost(self, why: str) -> None:
-        """Report that the pipeline must go back to a checkpoint."""
-        ...
-
-    def must_fail(self, error: ChandyError) -> None:
-        """Report that the pipeline must fail, for instance because too many checkpoints have failed."""
+    def decided(self, decision: Decision) -> None:
+        """Have a decision carried out, about a loss or a failure that the protocol has noticed by itself."""
         ...
 
     def processor_failed(self, failure: TaskFailure) -> None:

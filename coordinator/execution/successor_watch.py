@@ -146,7 +146,7 @@ class SuccessorWatch:
             self._ask(self._within.check_now if now else self._within.check)
 
     def _ask(self, check: Callable[[], None]) -> None:
-        """Check whether there is a successor, and tell whoever listens if there is."""
+        """Check whether there is a successor, and tell anyone who listens if there is."""
         try:
             check()
         except FencedError as error:

@@ -98,7 +98,7 @@ def about_sources(seeded: Iterable[SourcePosition], others: Iterable[SourcePosit
 def about_beginning(query: QueryRecord, has_file_sink: bool, has_native_state: bool) -> list[str]:
     """Say what a query loses if it begins without a checkpoint."""
     notes = [
-        "Its watermark begins anew: rows that were late are not late until the first batches have passed."
+        "Its watermark starts over: rows that were late are not late until the first batches have passed."
     ]
     if has_file_sink:
         notes.append(

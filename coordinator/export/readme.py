@@ -81,7 +81,7 @@ def _loading(operator: ExportedOperator) -> Iterator[str]:
         f"    rows.groupBy({keys}).transformWithState(..., initialState=state.groupBy({keys}))"
     )
     yield _wrapped(
-        "A time to live begins anew as a state is loaded, because PySpark sets it by itself; leave out what has "
+        "A time to live starts over as a state is loaded, because PySpark sets it by itself; leave out what has "
         "expired by then. Timers are registered by handle.registerTimer(ms)."
     )
 

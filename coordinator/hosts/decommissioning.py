@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from ...state.rpc.orders import StopHost
 from ...storage.logs import logger
 from ..execution.executor import CheckpointExecutor
-from ..protocol import events as on
+from ..protocol import events
 from ..spark.executors import decommissioned
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Decommissioning:
         found = self._decommissioned()
         if new := found - self._known:
             self._known |= new
-            self._executor.protocol.handle(on.ExecutorsLeaving(new))
+            self._executor.protocol.handle(events.ExecutorsLeaving(new))
             log.info("shards leave executors that are decommissioned", executors=sorted(new))
         self._end_empty(self._known - found)
 

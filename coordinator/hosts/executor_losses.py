@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from ..execution.locked_protocol import LockedProtocol
-from ..protocol import events as on
+from ..protocol import events
 from ..spark.executors import executor_ids
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ class ExecutorLosses:
     """Notices executors that are gone, look by look. Spark gives no other one the id of an executor.
 
     Args:
-        protocol: the protocol.
         executors: returns Spark's ids of the executors that are there.
     """
 
@@ -36,5 +35,5 @@ class ExecutorLosses:
         """Report the executors that have been there at the last look and are not any more."""
         found = self._executors()
         if gone := self._known - found:
-            self._protocol.handle(on.ExecutorsGone(gone))
+            self._protocol.handle(events.ExecutorsGone(gone))
         self._known = found

@@ -16,7 +16,7 @@ from ...storage.store import StoreRequests
 from ..assigned_shard import AssignedShard, assigned_shards
 from ..observer import Orders, Running
 from ..protocol.life import LifePhase, QueryPhase
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import PipelineStateMachine
 from ..protocol.statistics import Statistics
 from ..protocol.totals import Totals
 from ..query import CheckpointedQuery
@@ -240,7 +240,7 @@ class Observed:
         """Return what was measured in the last hour and day, also by the driver before."""
         return self.kept.known()
 
-    def _read(self, state: CheckpointStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
+    def _read(self, state: PipelineStateMachine, sizes: Mapping[str, OperatorSize]) -> Facts:
         supervisor, latest = self.running.supervisor, state.checkpoints.history.latest_completed
         life, recoveries = supervisor.life, supervisor.recoveries
         owners, known = _owners(state), self.activity.of_queries
@@ -279,7 +279,7 @@ class Observed:
 
 
 def _query(
-    state: CheckpointStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
+    state: PipelineStateMachine, query: CheckpointedQuery, activity: Mapping[str, QueryActivity]
 ) -> QueryFacts:
     known, definition, life = state.queries.get(query.name), query.definition, query.life
     return QueryFacts(
@@ -296,7 +296,7 @@ def _query(
     )
 
 
-def _owners(state: CheckpointStateMachine) -> Counter[str]:
+def _owners(state: PipelineStateMachine) -> Counter[str]:
     owners: Counter[str] = Counter()
     for query in state.queries.values():
         for host, hello in state.members.hosts.items():
@@ -305,7 +305,7 @@ def _owners(state: CheckpointStateMachine) -> Counter[str]:
     return owners
 
 
-def _unpublished(state: CheckpointStateMachine) -> dict[str, Unpublished]:
+def _unpublished(state: PipelineStateMachine) -> dict[str, Unpublished]:
     found: dict[str, Unpublished] = {}
     for publication in state.checkpoints.publications.under_way.values():
         completed = publication.manifest.completed_at

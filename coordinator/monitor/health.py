@@ -26,7 +26,6 @@ def said(query: QueryFacts, now: float) -> str:
     """Return what a query does, without the reason.
 
     Args:
-        query: the query.
         now: seconds since 1970.
     """
     if query.life is None:

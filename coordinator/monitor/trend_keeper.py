@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from ...storage import runtime
-from ...storage.checkpoints.layout import JOURNAL, trends_key, trends_of
+from ...storage.checkpoints.layout import JOURNAL, trends_key
 from ...storage.codec import from_json_of_any_version, to_json
 from ...storage.errors import ChandyError, CodecError
 from ...storage.logs import logger
@@ -99,4 +99,4 @@ def _lines(data: bytes) -> Iterator[StoredSpan]:
 
 
 def _generations(store: Store) -> list[int]:
-    return [generation for key in store.list(JOURNAL) if (generation := trends_of(key)) is not None]
+    return [generation for key in store.list(JOURNAL) if (generation := trends_key.number(key)) is not None]

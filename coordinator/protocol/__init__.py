@@ -1,8 +1,9 @@
-"""The checkpoint protocol: pure state machines and decisions over values; no I/O, no thread, no clock.
+"""The protocol of a pipeline: a pure state machine and decisions over values; no I/O, no thread, no clock.
 
-``CheckpointStateMachine.handle(event, now)`` returns an answer and instructions. Five parts own its data:
+``PipelineStateMachine.handle(event, now)`` returns an answer and instructions. Six parts own its data:
 ``Membership`` the hosts, ``Placement`` the shards on them, ``Admission`` the requests for checkpoints, ``Emptying``
-the requests to drain machines, ``Checkpoints`` the rest. A checkpoint passes through them like this:
+the requests to drain machines, ``Failover`` the pipeline's life and its failures, ``Checkpoints`` the rest. A
+checkpoint passes through them like this:
 
 1. ``CheckpointRequested`` enters the queue; ``requests.startable`` says whether the checkpoint may start.
 2. ``ChooseCut``: for each query, downstream first (``barrier.cut``), the executor reads the newest planned batch from

@@ -10,10 +10,12 @@ import attrs
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.ids import CheckpointId
 from . import requests
+from .decisions import CheckpointsFailed
 from .errors import CheckpointError
+from .failover import Failover
 from .failures import FailureCounter
-from .instructions import FailPipeline, Instruction, Reject
-from .life import Life, ToldLife
+from .instructions import Instruction, Reject
+from .life import Life
 from .limits import ProtocolLimits
 from .pending import CheckpointPhase, PendingCheckpoint
 from .reasons import Reason
@@ -55,7 +57,7 @@ class Load:
 class Admission:
     """The requests of a pipeline, until each has begun or failed."""
 
-    _told: ToldLife
+    _failover: Failover
     limits: ProtocolLimits
     _out: list[Instruction]
     queue: RequestQueue
@@ -68,10 +70,10 @@ class Admission:
     """When a checkpoint last began or ended, or the pipeline was restored: requests that wait have come closer."""
 
     @classmethod
-    def of(cls, told: ToldLife, limits: ProtocolLimits, out: list[Instruction]) -> Admission:
+    def of(cls, failover: Failover, limits: ProtocolLimits, out: list[Instruction]) -> Admission:
         """Make it without requests; the schedule has not started."""
         return cls(
-            told,
+            failover,
             limits,
             out,
             RequestQueue(limits.max_queued),
@@ -86,7 +88,7 @@ class Admission:
     @property
     def life(self) -> Life:
         """The pipeline's life."""
-        return self._told.life
+        return self._failover.life
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Admission:
         # As in Flink: a savepoint to a bad place is its user's problem, not the pipeline's. A drain asks more often
         # than the schedule would, and must not use up what the pipeline tolerates.
         if not request.is_savepoint and not request.for_moves and self.failures.failed(checkpoint, reason):
-            self._out.append(FailPipeline(error))
+            self._failover.noticed.append(CheckpointsFailed(error))
 
     # --- time -----------------------------------------------------------------------------------------------
 

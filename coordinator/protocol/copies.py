@@ -80,7 +80,6 @@ class ShardCopy:
         """Go to the next phase.
 
         Args:
-            phase: the phase.
             deadline: when it is given up in this phase; None: never.
 
         Raises:
@@ -187,7 +186,7 @@ class Copies:
             one.enter(CopyPhase.READY)
         return one
 
-    def taken(self, report: CopyReport) -> ShardCopy | None:
+    def handed_over(self, report: CopyReport) -> ShardCopy | None:
         """Return what has ended with its target as the owner; None if it was given up before."""
         one = self._reported(report, CopyPhase.HANDING_OVER)
         if one is None or report.term != one.term:

@@ -142,3 +142,29 @@ class InvariantBrokenError(ChandyError):
             f"after {self.event}, the checkpoint protocol is not as it must be: {'; '.join(self.broken)}; this is a "
             "bug of Chandy: please report it with the driver's log"
         )
+
+
+@attrs.define(eq=False)
+class PipelineStateLostError(ChandyError):
+    """State that is newer than the latest checkpoint is lost."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"the pipeline's state hosts no longer have its state: {self.why}"
+
+
+@attrs.define(eq=False)
+class RescaledError(ChandyError):
+    """Why a query has restarted: another number of tasks runs one of its operators. No failure, and never raised."""
+
+    query: str
+    uid: str
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"operator {self.uid!r} of query {self.query!r} was rescaled to {self.tasks} tasks"
+
+
+class NotRescaledError(RefusedError):
+    """Another number of tasks was to run an operator, and something came between."""

@@ -13,8 +13,10 @@ from typing import Any
 import attrs
 
 from ...storage.errors import ChandyError
+from .decisions import BatchOver, RescaleRequested
 from .events import Acked, Event, Finalized, NotFinalized, ShardsCopied
-from .state_machine import CheckpointStateMachine, Outcome
+from .state_machine import Outcome, PipelineStateMachine
+from .user_requests import UserRequest
 
 EVENTS = 1_000
 """How many events are kept."""
@@ -57,7 +59,7 @@ class EventLog:
         return iter(tuple(self._events))
 
 
-def replay(state: CheckpointStateMachine, events: Iterable[LoggedEvent]) -> list[Outcome[Any] | None]:
+def replay(state: PipelineStateMachine, events: Iterable[LoggedEvent]) -> list[Outcome[Any] | None]:
     """Let a state machine handle events again; return the outcome of each, None if the event is refused.
 
     Args:
@@ -65,12 +67,28 @@ def replay(state: CheckpointStateMachine, events: Iterable[LoggedEvent]) -> list
         events: what happened.
     """
     outcomes: list[Outcome[Any] | None] = []
+    requests: dict[int, UserRequest] = {}
     for logged in events:
         try:
-            outcomes.append(state.handle(logged.event, logged.at))
+            outcomes.append(state.handle(as_asked(logged.event, requests), logged.at))
         except ChandyError:
             outcomes.append(None)
     return outcomes
+
+
+def as_asked(event: Event[Any], requests: dict[int, UserRequest]) -> Event[Any]:
+    """Return an event with its user's request as it was at first: a request changes in the course of its life.
+
+    Args:
+        event: the event.
+        requests: the new requests by the ids of the old ones; it is changed.
+    """
+    if not isinstance(event, RescaleRequested | BatchOver):
+        return event
+    asked = event.request
+    return attrs.evolve(
+        event, request=requests.setdefault(id(asked), UserRequest(asked.what, asked.deadline))
+    )
 
 
 def _shards_of(event: Event[Any]) -> int:

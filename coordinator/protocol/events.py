@@ -1,4 +1,4 @@
-"""What can happen to the checkpoint protocol: values that ``CheckpointStateMachine.handle`` takes.
+"""What can happen to the checkpoint protocol: values that ``PipelineStateMachine.handle`` takes.
 
 An event carries all that the protocol needs of the world, random numbers too; the time comes with it. So the same
 events at the same times always lead to the same instructions and the same state.
@@ -16,7 +16,6 @@ from ...state.rpc.messages import Ack, AskBatch, BatchAnswer, HostHello, Message
 from ...state.shards import RestoreSource, ResumePoint, ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.ids import BatchId, CheckpointId
-from .life import Life
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
@@ -276,13 +275,6 @@ class Discarded(Event[None]):
 
 
 # --- life cycle ---------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class LifeChanged(Event[None]):
-    """The pipeline has begun to go back, or has, or it ends: whatever its life is now."""
-
-    life: Life
 
 
 @attrs.frozen

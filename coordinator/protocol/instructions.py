@@ -7,8 +7,8 @@ import attrs
 from ...state.rpc.orders import Order
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
-from ...storage.errors import ChandyError
 from ...storage.ids import BatchId, CheckpointId
+from .decisions import CheckpointsFailed, Decision, HostLost
 from .errors import CheckpointError
 from .requests import Request
 from .statistics import CheckpointStatistics
@@ -114,10 +114,11 @@ class DiscardAborted:
 
 
 @attrs.frozen
-class GoBack:
-    """Take the pipeline back to a checkpoint: state was lost with its host."""
+class Decided:
+    """Carry out what was decided about something that the protocol has noticed by itself."""
 
-    why: str
+    noticed: HostLost | CheckpointsFailed
+    decision: Decision
 
 
 @attrs.frozen
@@ -136,13 +137,6 @@ class StandbysInSync:
     """Say that all shards have standbys in sync: the loss of a host would take no state along."""
 
     shards: int
-
-
-@attrs.frozen
-class FailPipeline:
-    """Fail the pipeline: more checkpoints in a row have failed than are tolerable, or an invariant does not hold."""
-
-    error: ChandyError = attrs.field(eq=str)
 
 
 @attrs.frozen
@@ -171,10 +165,9 @@ Instruction = (
     | Reject
     | Discard
     | DiscardAborted
-    | GoBack
+    | Decided
     | ReplaceHost
     | StandbysInSync
-    | FailPipeline
     | ReportStatistics
     | ReportStatisticsFailure
 )

@@ -10,29 +10,32 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .copies import Copies, CopyPhase, ShardCopy
+from .decisions import CheckpointsFailed
 from .errors import InvariantBrokenError
 from .events import Answer, Event
-from .instructions import FailPipeline
+from .instructions import Decided
 from .pending import PHASES, CheckpointPhase
 from .reopenings import Reopenings
 from .standbys import Standbys
-from .state_machine import CheckpointStateMachine, Outcome
+from .state_machine import Outcome, PipelineStateMachine
 
 
-class CheckedStateMachine(CheckpointStateMachine):
+class CheckedStateMachine(PipelineStateMachine):
     """A state machine that checks its invariants after every event, and fails the pipeline if one does not hold."""
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
-        """Handle an event as ``CheckpointStateMachine`` does."""
+        """Handle an event as ``PipelineStateMachine`` does."""
         outcome = super().handle(event, now)
         if not (broken := broken_invariants(self)):
             return outcome
         # The other instructions are carried out all the same: somebody may wait for what they answer.
-        failed = FailPipeline(InvariantBrokenError(type(event).__name__, tuple(broken)))
-        return Outcome(outcome.answer, (*outcome.instructions, failed))
+        failed = CheckpointsFailed(InvariantBrokenError(type(event).__name__, tuple(broken)))
+        decided = super().handle(failed, now)
+        follows = (*outcome.instructions, *decided.instructions, Decided(failed, decided.answer))
+        return Outcome(outcome.answer, follows)
 
 
-def broken_invariants(state: CheckpointStateMachine) -> list[str]:
+def broken_invariants(state: PipelineStateMachine) -> list[str]:
     """Return a sentence for each invariant that does not hold; empty if all hold."""
     return [
         *_members(state),
@@ -43,7 +46,7 @@ def broken_invariants(state: CheckpointStateMachine) -> list[str]:
     ]
 
 
-def _members(state: CheckpointStateMachine) -> Iterator[str]:
+def _members(state: PipelineStateMachine) -> Iterator[str]:
     members = state.members
     if twice := _twice(hello.executor for hello in members.hosts.values()):
         yield f"executors have two state hosts: {twice}"
@@ -52,7 +55,7 @@ def _members(state: CheckpointStateMachine) -> Iterator[str]:
             yield f"dismissed host {host} is a member"
 
 
-def _queries(state: CheckpointStateMachine) -> Iterator[str]:
+def _queries(state: PipelineStateMachine) -> Iterator[str]:
     pending = state.checkpoints.pending
     for query in state.queries.values():
         if query.gate.passed < query.started_after:
@@ -66,7 +69,7 @@ def _queries(state: CheckpointStateMachine) -> Iterator[str]:
             yield f"query {query.name!r} has no such shards, but hosts own them: {sorted(unknown)}"
 
 
-def _checkpoints(state: CheckpointStateMachine) -> Iterator[str]:
+def _checkpoints(state: PipelineStateMachine) -> Iterator[str]:
     checkpoints, limits = state.checkpoints, state.limits
     pending = checkpoints.pending.values()
     if (planning := sum(one.phase is CheckpointPhase.PLANNING for one in pending)) > 1:
@@ -92,7 +95,7 @@ def _checkpoints(state: CheckpointStateMachine) -> Iterator[str]:
             yield f"checkpoint {id} is {one.phase} although no checkpoint may run"
 
 
-def _admission(state: CheckpointStateMachine) -> Iterator[str]:
+def _admission(state: PipelineStateMachine) -> Iterator[str]:
     admission = state.admission
     if len(admission.queue) > state.limits.max_queued:
         yield f"{len(admission.queue)} requests wait"
@@ -102,7 +105,7 @@ def _admission(state: CheckpointStateMachine) -> Iterator[str]:
         yield "the request of a stop waits for a pipeline that goes back"
 
 
-def _moves(state: CheckpointStateMachine) -> Iterator[str]:
+def _moves(state: PipelineStateMachine) -> Iterator[str]:
     for copies in state.placement.copies:
         what = type(copies).__name__
         if twice := _twice((one.query, one.shard) for one in copies.under_way.values()):
@@ -114,7 +117,7 @@ def _moves(state: CheckpointStateMachine) -> Iterator[str]:
         yield f"two copies have the same number: {twice}"
 
 
-def _wrong(state: CheckpointStateMachine, copies: Copies, one: ShardCopy) -> Iterator[str]:
+def _wrong(state: PipelineStateMachine, copies: Copies, one: ShardCopy) -> Iterator[str]:
     if (query := state.queries.get(one.query)) is None:
         yield "belongs to no query"
         return

@@ -61,7 +61,7 @@ _WHY_OVER: Final = {
 class Setback:
     """A failure from which a pipeline or a query has not recovered yet."""
 
-    cause: ChandyError
+    cause: ChandyError = attrs.field(eq=str)
     noticed_at: float
     """In seconds since 1970."""
 
@@ -78,7 +78,7 @@ class Life:
     setback: Setback | None = None
     """Why it must go back to a checkpoint; None: it need not. A pipeline that stops does not, unless the stop is
     withdrawn."""
-    error: Exception | None = None
+    error: Exception | None = attrs.field(default=None, eq=str)
     """What it ends by, or has ended by; None: it goes on, or its user stops it."""
     leaves_runs: bool = False
     """Whether its stop leaves what the machine has of it to the next driver, as a kill does: no checkpoint has it."""
@@ -116,7 +116,6 @@ class Life:
         """Return the life in another phase.
 
         Args:
-            phase: the phase.
             changes: other attributes, by name.
 
         Raises:
@@ -180,13 +179,6 @@ class Life:
         return self.stopping().enter(LifePhase.STOPPED, setback=None)
 
 
-@attrs.define
-class ToldLife:
-    """The pipeline's life, as the protocol of checkpoints was told of it last. All parts of the protocol ask this."""
-
-    life: Life = attrs.field(factory=Life)
-
-
 # --- a query ------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +217,7 @@ class QueryLife:
     phase: QueryPhase = QueryPhase.STARTING
     setback: Setback | None = None
     """Why it restarts; None in all other phases."""
-    error: Exception | None = None
+    error: Exception | None = attrs.field(default=None, eq=str)
     """What has ended it; None: nothing has, its work is done, or it was stopped."""
     attempts: int = 0
     """How often it has been started again since it last committed, the next attempt included."""

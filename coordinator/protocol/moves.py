@@ -28,7 +28,7 @@ from typing import ClassVar
 import attrs
 
 from ...state.rpc.messages import HostHello
-from ...state.rpc.orders import Settle, TakeOver
+from ...state.rpc.orders import ConfirmOwner, TakeOver
 from ...state.shards import ShardId
 from .balance import wanted_owners
 from .copies import Copies, CopyPhase, ShardCopy
@@ -136,7 +136,6 @@ class Moves(Copies):
         """Hand shards over: the query's newest batch has committed, and none has begun after it.
 
         Args:
-            query: the query.
             is_awaited: whether a pending checkpoint waits for a shard.
             until: when the moves are given up.
         """
@@ -152,11 +151,11 @@ class Moves(Copies):
         """End moves early: the owner stays."""
         for move in self.pop(which):
             if move.phase is not CopyPhase.PLANNED and move.query in queries:
-                yield from settled(move, queries[move.query], move.owner)
+                yield from confirmed_owner(move, queries[move.query], move.owner)
 
 
-def settled(move: ShardCopy, query: QueryState, owner: str) -> Iterator[Send]:
+def confirmed_owner(move: ShardCopy, query: QueryState, owner: str) -> Iterator[Send]:
     """Tell both hosts of a move who has the shard now."""
-    order = Settle(query.query_id, move.shard, owner, query.assignment.owner_term(move.shard))
+    order = ConfirmOwner(query.query_id, move.shard, owner, query.assignment.owner_term(move.shard))
     yield Send(move.owner, order)
     yield Send(move.target, order)

@@ -12,17 +12,18 @@ import attrs
 
 from ...state.errors import ShardMovingError
 from ...state.rpc.messages import ClaimAnswer, ClaimShards, CopyReport, CopyStep, DropStandby, HostHello
-from ...state.rpc.orders import Settle
+from ...state.rpc.orders import ConfirmOwner
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import CheckpointId
 from .copies import HAND_OVER_SECONDS, CopyIds, CopyPhase, ShardCopy
+from .decisions import HostLost
 from .errors import NotTheOwnerError, StateLostError
-from .instructions import GoBack, Instruction, ReplaceHost, Send, StandbysInSync
-from .life import ToldLife
+from .failover import Failover
+from .instructions import Instruction, ReplaceHost, Send, StandbysInSync
 from .limits import ProtocolLimits
 from .membership import Membership
-from .moves import Moves, settled
+from .moves import Moves, confirmed_owner
 from .query_state import Queries, QueryState, StoredCheckpoint
 from .reopenings import AWAIT_HOST_SECONDS, Reopenings
 from .retained import RetainedCheckpoints
@@ -50,7 +51,7 @@ class Replacements:
 class Placement:
     """The shards of a pipeline on its hosts."""
 
-    _told: ToldLife
+    _failover: Failover
     queries: Queries
     members: Membership
     limits: ProtocolLimits
@@ -67,7 +68,7 @@ class Placement:
     @classmethod
     def of(
         cls,
-        told: ToldLife,
+        failover: Failover,
         queries: Queries,
         members: Membership,
         limits: ProtocolLimits,
@@ -80,7 +81,7 @@ class Placement:
         ids = CopyIds()
         moves = Moves(follows_tasks, ids=ids)
         return cls(
-            told, queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out
+            failover, queries, members, limits, moves, Standbys(ids=ids), Reopenings(ids=ids), retained, out
         )
 
     # --- reads ----------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ class Placement:
     @property
     def plans(self) -> bool:
         """Whether moves and standbys are planned: the pipeline neither goes back nor has ended."""
-        return self._told.life.takes_checkpoints
+        return self._failover.life.takes_checkpoints
 
     @property
     def copies(self) -> tuple[Moves, Standbys, Reopenings]:
@@ -348,7 +349,7 @@ class Placement:
         self._out.extend(self.reopenings.hand_over(self.queries, hosts, now, until))
         hopeless = self.reopenings.hopeless(lambda lost: self.members.may_be_followed(lost, leaving))
         if self._end_reopenings(lambda one: one.id in hopeless):
-            self._out.append(GoBack("a state host is lost, and its executor with it"))
+            self._lost("a state host is lost, and its executor with it")
 
     def _hand_over(self, query: QueryState, now: float, is_awaited: Callable[[str, ShardId], bool]) -> None:
         """Hand shards over that are ready, if no batch of their query runs."""
@@ -362,13 +363,17 @@ class Placement:
                 if self.moves.opened(report) is None and self.standbys.opened(report) is not None:
                     self._out.extend(self._all_in_sync())
             case CopyStep.TAKEN:
-                self._taken(report)
+                self._handed_over(report)
             case CopyStep.FAILED:
                 self._end_moves(lambda move: (move.id, move.target) == (report.copy_id, report.host))
                 if self._end_standbys(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
-                    self._out.append(GoBack(f"the standby of a shard cannot take its place: {report.why}"))
+                    self._failover.noticed.append(
+                        HostLost(f"the standby of a shard cannot take its place: {report.why}")
+                    )
                 if self._end_reopenings(lambda one: (one.id, one.target) == (report.copy_id, report.host)):
-                    self._out.append(GoBack(f"the shard of a lost host cannot be opened again: {report.why}"))
+                    self._failover.noticed.append(
+                        HostLost(f"the shard of a lost host cannot be opened again: {report.why}")
+                    )
 
     def _all_in_sync(self) -> Iterator[StandbysInSync]:
         """Yield what says that each shard that a host has has a standby in sync; nothing if one has none."""
@@ -379,17 +384,17 @@ class Placement:
         if in_sync == owned:
             yield StandbysInSync(owned)
 
-    def _taken(self, report: CopyReport) -> None:
-        if (move := self.moves.taken(report)) is not None:
+    def _handed_over(self, report: CopyReport) -> None:
+        if (move := self.moves.handed_over(report)) is not None:
             query = self.queries[move.query]
             query.assignment.hand_over(move.shard, move.target, move.term)
-            self._out.extend(settled(move, query, move.target))
+            self._out.extend(confirmed_owner(move, query, move.target))
             # It was the standby of the owner before.
             self._end_standbys(lambda one: (one.query, one.shard) == (move.query, move.shard))
-        elif (one := self.standbys.taken(report)) is not None:
+        elif (one := self.standbys.handed_over(report)) is not None:
             self.promoted += 1
             self._own(one)
-        elif (one := self.reopenings.taken(report)) is not None:
+        elif (one := self.reopenings.handed_over(report)) is not None:
             self.reopened += 1
             self._own(one)
 
@@ -397,7 +402,7 @@ class Placement:
         """Have the new host of a lost shard own it."""
         query = self.queries[one.query]
         query.assignment.hand_over(one.shard, one.target, one.term)
-        self._out.append(Send(one.target, Settle(query.query_id, one.shard, one.target, one.term)))
+        self._out.append(Send(one.target, ConfirmOwner(query.query_id, one.shard, one.target, one.term)))
 
     def drop_standby(self, drop: DropStandby) -> None:
         """Consent that an owner goes on without its standby.
@@ -418,12 +423,12 @@ class Placement:
         """End what has taken too long."""
         self._end_moves(lambda move: move.deadline is not None and now >= move.deadline)
         if self._end_standbys(lambda one: one.deadline is not None and now >= one.deadline):
-            self._out.append(
-                GoBack(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
+            self._failover.noticed.append(
+                HostLost(f"the standby of a shard has not taken its place in {HAND_OVER_SECONDS:g} s")
             )
         if self._end_reopenings(lambda one: one.deadline is not None and now >= one.deadline):
-            self._out.append(
-                GoBack("no state host on its machine has opened the shard of a lost one in time")
+            self._failover.noticed.append(
+                HostLost("no state host on its machine has opened the shard of a lost one in time")
             )
 
     def query_over(self, query: str) -> None:
@@ -441,6 +446,9 @@ class Placement:
 
     def _give_up_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         self._out.extend(self.moves.give_up(which, self.queries))
+
+    def _lost(self, why: str) -> None:
+        self._failover.noticed.append(HostLost(why))
 
     def _end_moves(self, which: Callable[[ShardCopy], bool]) -> None:
         if any(map(which, self.moves.under_way.values())):

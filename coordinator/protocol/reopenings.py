@@ -65,7 +65,6 @@ class Reopenings(Copies):
         """Have the shards of a lost host, each after its query, wait for another host on the same machine.
 
         Args:
-            shards: the shards.
             lost: what the host reported when it joined; it keeps changelogs.
             until: when that is given up.
         """

@@ -1,13 +1,14 @@
-"""The checkpoint protocol as a state machine: events in, instructions out; no I/O, no thread, no clock.
+"""The protocol of a pipeline as a state machine: events in, instructions out; no I/O, no thread, no clock.
 
 ``handle`` is the only way to change it. Its owner passes one event at a time (under a lock) and carries out the
 instructions afterwards. Instructions for one state host must be sent in their order. The other public methods only
 read.
 
 Each part of it owns its data: ``Membership`` the hosts, ``Placement`` the shards on them, ``Admission`` the requests
-for checkpoints, ``Emptying`` those to drain machines, ``Checkpoints`` all checkpoints. An event goes to the parts that
-it concerns. Then ``_go_on`` has each of them do what has waited for it, so no part has to know what its changes allow
-others to do.
+for checkpoints, ``Emptying`` those to drain machines, ``Checkpoints`` all checkpoints, ``Failover`` the life of the
+pipeline. An event goes to the parts that it concerns. Then ``_go_on`` has each of them do what has waited for it, so no
+part has to know what its changes allow others to do. A failure that a part notices on the way is decided before
+``handle`` returns: no event meets a pipeline whose loss is known and not decided.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
 from .admission import Admission
 from .checkpoints import Checkpoints
+from .decisions import Decision, HostLost, RecoveryEvent
 from .emptying import Emptying
 from .events import (
     Acked,
@@ -52,7 +54,6 @@ from .events import (
     HostJoined,
     HostLeft,
     InstructionFailed,
-    LifeChanged,
     NotFinalized,
     PipelineRestored,
     PlanningDone,
@@ -68,8 +69,9 @@ from .events import (
     SourcesReadBack,
     Tick,
 )
-from .instructions import GoBack, Instruction, Send
-from .life import Life, ToldLife
+from .failover import Failover
+from .instructions import Decided, Instruction, Send
+from .life import Life
 from .limits import ProtocolLimits
 from .membership import Membership
 from .placement import Placement
@@ -92,8 +94,8 @@ class Outcome(Generic[Answer]):
 
 
 @attrs.define
-class CheckpointStateMachine:
-    """The checkpoints of one pipeline, from request to outcome. It is told what the pipeline does (``LifeChanged``)."""
+class PipelineStateMachine:
+    """The checkpoints of one pipeline, from request to outcome, and what is done about its failures."""
 
     pipeline: str
     generation: int
@@ -102,6 +104,8 @@ class CheckpointStateMachine:
     limits: ProtocolLimits
     next_id: CheckpointId
     """The id of the first checkpoint."""
+    failover: Failover
+    """The part that decides about failures."""
     completed: tuple[Manifest, ...] = ()
     """The completed checkpoints that there are at the start, oldest first; ``checkpoints`` has them from then on."""
     base: CheckpointId | None = None
@@ -111,7 +115,6 @@ class CheckpointStateMachine:
     versions: dict[str, str] = attrs.field(factory=dict)
     follows_tasks: bool = False
     """See ``Moves``."""
-    told: ToldLife = attrs.field(factory=ToldLife, init=False)
     queries: Queries = attrs.field(factory=Queries, init=False)
     members: Membership = attrs.field(factory=Membership, init=False)
     placement: Placement = attrs.field(init=False)
@@ -125,9 +128,9 @@ class CheckpointStateMachine:
         limits, out = self.limits, self._out
         retained = RetainedCheckpoints(limits.retained, self.completed, self.base)
         self.placement = Placement.of(
-            self.told, self.queries, self.members, limits, retained, out, follows_tasks=self.follows_tasks
+            self.failover, self.queries, self.members, limits, retained, out, follows_tasks=self.follows_tasks
         )
-        self.admission = Admission.of(self.told, limits, out)
+        self.admission = Admission.of(self.failover, limits, out)
         self.emptying = Emptying(self.placement, self.admission)
         self.checkpoints = Checkpoints(
             root=self.root,
@@ -162,6 +165,10 @@ class CheckpointStateMachine:
         """
         # The type of an event says which answer its method returns.
         answer = cast(Answer, self._change(event, now))
+        while self.failover.noticed:
+            noticed = self.failover.noticed.pop(0)
+            self._out.append(Decided(noticed, self._recover(noticed, now)))
+            self._go_on(now)
         instructions = tuple(self._out)
         self._out.clear()
         return Outcome(answer, instructions)
@@ -232,15 +239,15 @@ class CheckpointStateMachine:
                 self.checkpoints.not_finalized(event, now)
             case Discarded(checkpoints, remaining):
                 self.checkpoints.discarded(checkpoints, remaining, now)
-            case LifeChanged(life):
-                self._live(life, now)
+            case RecoveryEvent():
+                answer = self._recover(event, now)
             case PipelineRestored(checkpoint):
                 if checkpoint is not None:
                     self.checkpoints.restored(checkpoint)
             case Released(query_ids):
                 self._release(query_ids)
             case _:
-                raise TypeError(f"{type(event).__name__} is no event of the checkpoint protocol")
+                raise TypeError(f"{type(event).__name__} is no event of the protocol")
         self._go_on(now)
         return answer
 
@@ -295,8 +302,8 @@ class CheckpointStateMachine:
 
     @property
     def life(self) -> Life:
-        """The pipeline's life, as far as this was told."""
-        return self.told.life
+        """The pipeline's life."""
+        return self.failover.life
 
     # --- queries and batches --------------------------------------------------------------------------------
 
@@ -384,7 +391,7 @@ class CheckpointStateMachine:
             self.checkpoints.shards_lost(found.shards, why, now)
             self.placement.replace(found, hello, why, now)
         if self.placement.host_lost(hello.host) or found is None:
-            self._out.append(GoBack(why))
+            self.failover.noticed.append(HostLost(why))
 
     # --- requests, time and life cycle ----------------------------------------------------------------------
 
@@ -401,11 +408,15 @@ class CheckpointStateMachine:
         self.admission.request_what_is_due(now)
         self.emptying.request_what_is_due(now, self.checkpoints.load())
 
-    def _live(self, life: Life, now: float) -> None:
-        """Take in the pipeline's life. No checkpoint and no move outlives that it goes back or ends."""
-        if (before := self.told.life).is_over:
-            return
-        self.told.life = life
+    def _recover(self, event: RecoveryEvent, now: float) -> Decision:
+        """Decide about an event. No checkpoint and no move outlives that the pipeline goes back or ends."""
+        before = self.life
+        decision = self.failover.decide(event, now)
+        if self.life is not before and not before.is_over:
+            self._live(before, self.life, now)
+        return decision
+
+    def _live(self, before: Life, life: Life, now: float) -> None:
         if (reason := life.why_over) is not None:
             self.placement.give_up()
             self.admission.close(reason)

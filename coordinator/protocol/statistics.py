@@ -67,16 +67,6 @@ class ShardStatistics:
     for each that expires or has a timer. What was written again counts twice until RocksDB has compacted it."""
 
     @property
-    def trigger_time(self) -> datetime:
-        """``trigger`` as a time in UTC."""
-        return utc(self.trigger)
-
-    @property
-    def ack_time(self) -> datetime:
-        """``ack`` as a time in UTC."""
-        return utc(self.ack)
-
-    @property
     def duration(self) -> float:
         """Seconds from the trigger to the acknowledgement."""
         return self.ack - self.trigger

@@ -68,7 +68,6 @@ class UserRequest:
         """Go to the next phase.
 
         Args:
-            phase: the phase.
             error: why the request is refused, has failed or is cancelled; None for all other phases.
 
         Raises:

@@ -1,8 +1,8 @@
 """Keeps the pipeline's queries running: restarts in place, restores from a checkpoint, recovers locally.
 
-1. A failure enters as an event of ``decisions``. ``recovery_state`` decides about it, and logs both. A run of a query
-   has ended, a host's stream of orders has broken, shards cannot be opened, too many checkpoints fail, another
-   coordinator takes over.
+1. A failure enters the protocol as an event of ``protocol.decisions``, and ``protocol.failover`` decides about it: a
+   run of a query has ended, shards cannot be opened, another coordinator takes over. What the protocol notices by
+   itself, such as a lost host or too many failed checkpoints, it decides in the same step.
 2. A task's error carries a ``FailureCode`` in a note that only processes of this pipeline can write
    (``state.failure_marks``), because Spark hands the driver nothing but text.
 3. The decision: restart in place, go back (with or without resuming from changelogs), fail for good, or do nothing.

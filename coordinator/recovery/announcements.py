@@ -9,10 +9,10 @@ import attrs
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.errors import ChandyError
 from ..checkpoint import Checkpoint
+from ..protocol.decisions import RestartInPlace, RollBack
 from ..protocol.errors import CheckpointError
 from ..protocol.statistics import CheckpointStatistics
 from ..verdict import Finding
-from .decisions import RestartInPlace, RollBack
 from .metrics import START, RecoveryMetrics
 from .pipeline_events import (
     CheckpointCompleted,

@@ -23,10 +23,11 @@ from ...storage.errors import (
 )
 from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, WorkingDirectoryLostError
+from ..protocol import decisions as on
+from ..protocol.repetition import FailurePoint
 from ..sources.errors import SourceLostError
 from ..spark import progress
-from . import decisions as on
-from .repetition import FailurePoint, failure_point, says_output_is_shared
+from .failure_point import failure_point, says_output_is_shared
 from .runs import Run
 
 log = logger(__name__)

@@ -16,15 +16,14 @@ from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.logs import logger, named
 from ...storage.long_waits import told_if_slow
 from ..errors import GivenBatchError
+from ..protocol import decisions as on
 from ..query import CheckpointedQuery
 from ..restore.restore_point import RestorePoint
 from ..spark import progress
 from ..spark.batch_entries import write_entry
-from . import decisions as on
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
 from .pipeline_rollback import PipelineRollback
-from .rollback import go_back
 from .runs import Run
 from .supervisor import Supervisor
 
@@ -118,26 +117,8 @@ class BatchSupervisor(Supervisor):
         """
         with self._changing:
             self._check_not_failed()
-            now = self._clock()
-            attempt = _GoingTo(
-                cause=_CAUSE,
-                refusal=None,
-                metrics=RecoveryMetrics.begun(_CAUSE, now, now, in_place=False),
-                round=self._round + 1,
-                initial=point,
-                superseded=self._superseded,
-                executor=self._executor,
-                runs=self._runs,
-                wrapped=self._queries,
-                launcher=self._launcher,
-                local_recovery=self._local_recovery,
-                decide=self._decide,
-                on_state_given_up=self._state_given_up,
-            )
-            go_back(attempt, resume=False)
             self._initial = point
-            self._decide(on.WentBack())
-            self._recovered(attempt.metrics)
+            self._attempt(_GoingTo, _CAUSE, self._clock(), resume=False)
 
 
 class _GoingTo(PipelineRollback):

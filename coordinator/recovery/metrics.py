@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 import attrs
@@ -10,7 +9,7 @@ import attrs
 from ...state.rpc.messages import ShardsRestored
 from ...storage.errors import ChandyError
 from ...storage.ids import CheckpointId
-from ...storage.times import rounded, shown, utc
+from ...storage.times import rounded, shown
 from ..errors import RescaledError
 
 START: Final = "start"
@@ -89,16 +88,6 @@ class RecoveryMetrics:
         if self.is_rescale:
             return RESCALE
         return "in place" if self.in_place else "from checkpoint"
-
-    @property
-    def begun_time(self) -> datetime:
-        """``begun_at`` as a time in UTC."""
-        return utc(self.begun_at)
-
-    @property
-    def noticed_time(self) -> datetime:
-        """``noticed_at`` as a time in UTC."""
-        return utc(self.noticed_at)
 
     @property
     def noticed_at(self) -> float:

@@ -13,12 +13,12 @@ from ...storage.errors import StoreFailedError
 from ...storage.logs import logger
 from ..errors import WorkingDirectoryError
 from ..execution.executor import CheckpointExecutor
+from ..protocol.decisions import GoingBack
 from ..protocol.events import PipelineRestored, Released
 from ..query import CheckpointedQuery
 from ..restore.local_recovery import LocalRecovery, tell_refusal
 from ..restore.restore_point import RestorePoint, base_point
 from ..restore.resume import ResumableRun
-from .decisions import GoingBack
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
 from .runs import Run, Runs

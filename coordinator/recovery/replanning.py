@@ -11,10 +11,9 @@ import attrs
 from ...storage import runtime
 from ...storage.logs import carried, logger
 from ..errors import RescaledError
+from ..protocol import decisions as on
 from ..protocol.user_requests import RequestPhase, UserRequest
 from ..query import CheckpointedQuery
-from . import decisions as on
-from .rescaling import BatchOver, NotStopped, RescaleRequested
 from .runs import Run, Runs
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Replanning:
     runs: Runs
     clock: Callable[[], float]
     """Seconds since 1970, never going back."""
-    report: Callable[[on.Event], object]
+    report: Callable[[on.RecoveryEvent], object]
     """Has an event decided, and the decision carried out."""
     stop_in_spark: Callable[[Run], None]
     """Has Spark end a run."""
@@ -52,23 +51,32 @@ class Replanning:
     def go_on_with(
         self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
     ) -> UserRequest:
-        """Ask for a query to go on with another plan; see ``Supervisor.go_on_with``."""
+        """Ask for a query to go on with another writer of the same query, in place; return the request.
+
+        The query goes on with its running batch meanwhile. Whatever happens to the pipeline is decided as ever, and
+        ends the request.
+
+        Args:
+            name, writer: the query, and the writer that is the same but for how many tasks run operators.
+            cause: why, for the metrics and the log.
+            timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
+        """
         request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
         # Before anybody decides: a failure may start the query again at once. A plan that is refused is never taken.
         self._plans.append(_Plan(name, request, writer))
-        self.report(RescaleRequested(name, cause, request))
+        self.report(on.RescaleRequested(name, cause, request))
         if not request.is_over:
             runtime.thread(target=carried(self._watch), args=(name, request), name="chandy-rescale").start()
         return request
 
     def await_outcome(self, name: str, request: UserRequest) -> None:
-        """Wait until a request has ended."""
+        """Wait until a request has ended. The caller holds no lock."""
         with self.decided:
             self.decided.wait_for(
                 lambda: request.phase is not RequestPhase.ADMITTED, max(0.0, request.deadline - self.clock())
             )
         # Also while the thread waits for a disk.
-        self.report(BatchOver(name, request))
+        self.report(on.BatchOver(name, request))
         with self.decided:
             self.decided.wait_for(lambda: request.is_over)
 
@@ -84,7 +92,7 @@ class Replanning:
                 run.await_running_batch(math.inf, is_settled)
             # Why a run has ended by itself is reported by whoever follows it.
             if run is not None and run.spark is not None and run.spark.isActive:
-                self.report(BatchOver(name, request))
+                self.report(on.BatchOver(name, request))
             runtime.sleep(_POLL_SECONDS)
 
     def stop(self, name: str, number: int) -> None:
@@ -94,7 +102,7 @@ class Replanning:
             return
         try:
             if run.spark is not None and not run.spark.isActive:
-                self.report(NotStopped(name, number))
+                self.report(on.NotStopped(name, number))
                 return
             self.stop_in_spark(run)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the next start shows whether it runs on)

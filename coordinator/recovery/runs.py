@@ -17,7 +17,7 @@ from ...storage.checkpoints.batch_record import RECORDS_FILE, BatchRecords, enco
 from ...storage.checkpoints.manifest import ChannelRecord, CheckpointKind, Manifest, OutputRecord
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
-from ..channels.observer import Channels
+from ..channels.contract import Channels
 from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
 from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
@@ -210,7 +210,7 @@ class Runs:
         """Make it without runs.
 
         Args:
-            channels: those between the queries.
+            channels: what is between the queries; None: nothing.
             record_batches: whether checkpoints get records of batches.
         """
         self._record_batches = record_batches

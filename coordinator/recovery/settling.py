@@ -11,11 +11,11 @@ from typing import Final
 from ...storage import runtime
 from ...storage.ids import BatchId
 from ...storage.logs import logger
+from ..execution.locked_protocol import LockedProtocol
 from ..query import CheckpointedQuery
 from ..spark import progress
 from .launcher import Launcher
 from .metrics import RecoveryMetrics
-from .recovery_state import RecoveryStateMachine
 from .runs import Run
 
 log = logger(__name__)
@@ -31,7 +31,7 @@ def settled(
     run: Run,
     query: CheckpointedQuery,
     launcher: Launcher,
-    state: RecoveryStateMachine,
+    protocol: LockedProtocol,
     clock: Callable[[], float],
 ) -> Run:
     """Start a query again, if need be, until its commit log has all that its sink has, and stop it.
@@ -40,7 +40,7 @@ def settled(
         run: the query's run, which was stopped.
         query: the query as its user sees it.
         launcher: starts and stops it.
-        state: knows whether the pipeline must go back; then nothing is to be committed.
+        protocol: knows whether the pipeline must go back; then nothing is to be committed.
         clock: seconds since 1970.
 
     Returns:
@@ -49,7 +49,7 @@ def settled(
     sink = run.definition.sink
     for _ in range(_ATTEMPTS):
         committed = progress.newest_committed(run.logs_as_known())
-        if state.must_go_back or not sink.is_ahead_of(committed):
+        if protocol.must_go_back() or not sink.is_ahead_of(committed):
             return run
         log.info("the batch commits that the sink has", query=query.name, batch=committed + 1)
         try:

@@ -1,6 +1,6 @@
 """Keeps the queries of a pipeline running: receives reports of failures, and carries out the decisions about them.
 
-One thread takes one event after the other. ``RecoveryStateMachine`` decides what to do, ``rollback.go_back``
+One thread takes one event after the other. The protocol decides what to do, ``rollback.go_back``
 knows how to go back; here are the thread, the locks and what users and hosts call.
 """
 
@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -28,17 +28,17 @@ from ...storage.errors import (
 from ...storage.ids import BatchId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..errors import PipelineFailedError, RescaledError, SessionEndedError
+from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
+from ..execution.locked_protocol import LockedProtocol
+from ..protocol import decisions as on
 from ..protocol import events
 from ..protocol.life import Life
-from ..protocol.user_requests import UserRequest
-from ..query import CheckpointedQuery, Definition
+from ..query import CheckpointedQuery, Definition, Supervision
 from ..restore.local_recovery import LocalRecovery
 from ..restore.restore_point import RestorePoint, suspect
 from ..restore.resume import ResumableRun
 from ..spark import progress
-from . import decisions as on
 from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import FailureReport
@@ -46,14 +46,10 @@ from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd
 from .pipeline_rollback import PipelineRollback
-from .recovery_state import RecoveryStateMachine
 from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
 from .settling import settled
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logger(__name__)
 
@@ -65,7 +61,7 @@ _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
 
-_Report = on.Event | on.Decision | RunEnd
+_Report = on.RecoveryEvent | on.Decision | RunEnd
 
 
 class Supervisor:
@@ -74,7 +70,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        state: RecoveryStateMachine,
+        protocol: LockedProtocol,
         launcher: Launcher,
         runs: Runs,
         local_recovery: LocalRecovery,
@@ -90,7 +86,7 @@ class Supervisor:
         """Make a supervisor without queries.
 
         Args:
-            state: decides about failures; from now on used here alone.
+            protocol: decides about failures.
             launcher: makes and starts runs; from now on used here alone.
             runs: the current runs; from now on changed here alone.
             local_recovery: what queries can resume.
@@ -103,7 +99,7 @@ class Supervisor:
             on_failed: called when the pipeline has failed for good, and all runs have been stopped.
             tell: is told of what users may want to know.
         """
-        self._state = state
+        self._protocol = protocol
         self._launcher = launcher
         self._runs = runs
         self._local_recovery = local_recovery
@@ -120,9 +116,8 @@ class Supervisor:
         self._events: runtime.Queue[_Report | None] = runtime.simple_queue()
         # Held while queries are started or stopped; never while the checkpoints' lock is.
         self._changing = runtime.rlock()
-        # Held for a moment, also inside of ``_changing``. It is notified after every event.
-        self._deciding = runtime.condition()
-        self._replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, self._deciding)
+        self.replanning = Replanning(runs, clock, self._report, launcher.stop_in_spark, protocol.changed)
+        """Has queries go on with other plans."""
         self._restart_at: float | None = None
         self._failures = FailureReport()
         self._diagnosis = Diagnosis(token, self._damage)
@@ -138,22 +133,19 @@ class Supervisor:
     def begin(self, executor: CheckpointExecutor) -> None:
         """Begin to supervise, with the checkpoints that recovery goes back to."""
         self._executor = executor
-        self._launcher.begin(executor.protocol, executor.watch.proof, self)
+        self._launcher.begin(self._protocol, executor.watch.proof, self)
         self._thread.start()
 
     # --- what others report ---------------------------------------------------------------------------------
 
-    def state_lost(self, why: str) -> None:
-        """Report that a state host is gone, and state with it."""
-        self._events.put(on.HostLost(why, self._clock()))
+    def decided(self, decision: on.Decision) -> None:
+        """Have a decision carried out, which was made on another thread."""
+        if decision != on.DoNothing():
+            self._events.put(decision)
 
     def output_failed(self, error: ChandyError) -> None:
         """Report that a transactional sink cannot publish, and that going back would not help."""
         self._events.put(on.FatalError(error))
-
-    def must_fail(self, error: ChandyError) -> None:
-        """Report a failure of the pipeline that lies outside of its queries."""
-        self._events.put(on.CheckpointsFailed(error, self._clock()))
 
     def fenced(self, error: FencedError) -> None:
         """Report that there is a successor, which waits for nothing that this driver is in the middle of."""
@@ -228,7 +220,7 @@ class Supervisor:
     @property
     def life(self) -> Life:
         """Whether the pipeline runs."""
-        return self._state.life
+        return self._protocol.life()
 
     @property
     def queries(self) -> tuple[CheckpointedQuery, ...]:
@@ -247,9 +239,9 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
-            life = partial(self._state.queries.of, definition.name)
-            begin = CheckpointedQuery if known is None else known.go_on
-            query = begin(definition, self.stop_query, life, self._deciding)
+            life = partial(self._protocol.life_of, definition.name)
+            supervision = Supervision(definition, self.stop_query, life, self._protocol.changed)
+            query = CheckpointedQuery(supervision) if known is None else known.go_on(supervision)
             resumed = self._leftover(definition)
             point = self._point
             metrics = RecoveryMetrics(
@@ -279,7 +271,7 @@ class Supervisor:
             try:
                 with self._stopping(run):
                     self._launcher.stop(run)
-                    run = settled(run, query, self._launcher, self._state, self._clock)
+                    run = settled(run, query, self._launcher, self._protocol, self._clock)
             finally:
                 self._decide(on.QueryOver(name))
         self._report_stop(run)
@@ -293,25 +285,6 @@ class Supervisor:
         finally:
             # It may be another run by now.
             (self._runs.get(run.definition.name) or run).is_stopping = False
-
-    def go_on_with(
-        self, name: str, writer: DataStreamWriter, cause: RescaledError, timeout: float
-    ) -> UserRequest:
-        """Ask for a query to go on with another writer of the same query, in place; return the request.
-
-        The query goes on with its running batch meanwhile. Whatever happens to the pipeline is decided as ever, and
-        ends the request.
-
-        Args:
-            name, writer: the query, and the writer that is the same but for how many tasks run operators.
-            cause: why, for the metrics and the log.
-            timeout: seconds to wait for the running batch; what runs longer is stopped, and runs again.
-        """
-        return self._replanning.go_on_with(name, writer, cause, timeout)
-
-    def await_outcome(self, name: str, request: UserRequest) -> None:
-        """Wait until a request for a query has ended. The caller holds no lock."""
-        self._replanning.await_outcome(name, request)
 
     def stop_gracefully(self, order: tuple[str, ...], timeout: float, *, for_good: bool = True) -> list[Run]:
         """Stop all queries, each after its running batch has committed; return the runs that were stopped.
@@ -359,7 +332,7 @@ class Supervisor:
             self._check_not_failed()
             withdrawn = self._decide(on.StopWithdrawn())
             try:
-                for run in stopped if not self._state.must_go_back else ():
+                for run in stopped if not self._protocol.must_go_back() else ():
                     self._restart_in_place(run, "a stop that was not carried through", self._clock())
             except Exception as error:
                 failed = PipelineFailedError(f"it could not be started again: {error}")
@@ -409,7 +382,7 @@ class Supervisor:
     def _report_stop(self, run: Run) -> None:
         """End the checkpoints that wait for a batch of a run which will not commit, now that it was stopped."""
         name, current_batch = run.definition.name, progress.newest_committed(run.logs_as_known())
-        self._executor.protocol.handle(events.QueryStopped(name, current_batch))
+        self._protocol.handle(events.QueryStopped(name, current_batch))
 
     def _check_not_failed(self) -> None:
         if (failed := self.life.error) is not None:
@@ -433,23 +406,18 @@ class Supervisor:
 
     # --- supervision ----------------------------------------------------------------------------------------
 
-    def _decide(self, event: on.Event) -> on.Decision:
-        with self._deciding:
-            before, decision = self.life, self._state.handle(event, self._clock())
-            if self.life is not before:
-                self._executor.protocol.handle(events.LifeChanged(self.life))
-            if self.life.is_ending:
-                self._ending.set()
-            else:
-                self._ending.clear()
-            self._deciding.notify_all()
-            return decision
+    def _decide(self, event: on.RecoveryEvent) -> on.Decision:
+        return self._protocol.handle(event, before=self._note_end)
 
-    def _report(self, event: on.Event) -> None:
-        """Decide about an event, and leave to the thread what is to be done."""
-        decision = self._decide(event)
-        if decision != on.DoNothing():
-            self._events.put(decision)
+    def _note_end(self, _: on.Decision) -> None:
+        if self.life.is_ending:
+            self._ending.set()
+        else:
+            self._ending.clear()
+
+    def _report(self, event: on.RecoveryEvent) -> None:
+        """Have an event decided, and leave to the thread what is to be done."""
+        self.decided(self._decide(event))
 
     def _supervise(self) -> None:
         while (event := self._next_event()) is not None:
@@ -497,7 +465,7 @@ class Supervisor:
         restored = self._point
         if restored is None or self.life.error is not None:
             return None
-        point = self._executor.protocol.read(lambda state: suspect(state, restored))
+        point = self._protocol.read(lambda state: suspect(state, restored))
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
 
@@ -509,7 +477,7 @@ class Supervisor:
                     run.ended = True
                     self._decide(on.QueryOver(name))
             case on.StopForPlan(name, number):
-                self._replanning.stop(name, number)
+                self.replanning.stop(name, number)
             case on.RestartInPlace() | on.RollBack():
                 self._carry_out(self._try(decision))
             case on.WaitToRestart() if runtime.current_thread() is not self._thread:
@@ -524,7 +492,7 @@ class Supervisor:
     def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self.news.recovering(decision)
-        self._replanning.take(self._queries)
+        self.replanning.take(self._queries)
         try:
             match decision:
                 case on.RestartInPlace(queries, cause, noticed_at):
@@ -550,7 +518,18 @@ class Supervisor:
 
     def _go_back(self, cause: str, noticed_at: float, refusal: NotResumable | None) -> None:
         """Take the whole pipeline back to the checkpoint that its state grew from, or resume behind it if it may."""
-        attempt = PipelineRollback(
+        self._attempt(PipelineRollback, cause, noticed_at, refusal, resume=refusal is None)
+
+    def _attempt(
+        self,
+        kind: type[PipelineRollback],
+        cause: str,
+        noticed_at: float,
+        refusal: NotResumable | None = None,
+        *,
+        resume: bool,
+    ) -> None:
+        attempt = kind(
             cause=cause,
             refusal=refusal,
             metrics=RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=False),
@@ -565,7 +544,7 @@ class Supervisor:
             decide=self._decide,
             on_state_given_up=self._state_given_up,
         )
-        go_back(attempt, resume=refusal is None)
+        go_back(attempt, resume=resume)
         self._decide(on.WentBack())
         self._recovered(attempt.metrics)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ...state.aggregation.aggregate_operator import STATE, AggregateSpec
 from ...state.aggregation.aggregates import Aggregates
 from ...state.format.keyspace import LETTERS
 from ...state.reader.aggregate_results import finished
@@ -34,6 +35,8 @@ from .replica import Replica
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ...state.operators.engine import OperatorSpec
 
 _INTERVAL: Duration = "10 s"
 """How often a replica is published if the pipeline itself takes no periodic checkpoints."""
@@ -129,7 +132,7 @@ class Replicating:
     def replica(
         self,
         operator: OperatorRecord,
-        aggregates: Aggregates | None,
+        spec: OperatorSpec,
         *,
         state: str | None,
         to: Sequence[TwoPhaseSink],
@@ -143,7 +146,7 @@ class Replicating:
 
         Args:
             operator: what is to be replicated, as the running program has it.
-            aggregates: what the operator computes; None if it computes no aggregates.
+            spec: its definition.
             state, to, name, format, before, shards_per_batch, registry: as for ``CheckpointCoordinator.replicate``.
 
         Raises:
@@ -153,7 +156,11 @@ class Replicating:
         self.proof.check_now()
         validate_name("replica", name)
         wanted = _format(format, to)
-        replicated = Replicated.of(self.pipeline, operator, state, aggregates)
+        aggregates = spec.aggregates if isinstance(spec, AggregateSpec) else None
+        # Sessions are kept in another form.
+        replicated = Replicated.of(
+            self.pipeline, operator, state, aggregates if STATE in spec.states else None
+        )
         origin = Origin(self.pipeline, operator.uid, replicated.state)
         encoding = _encoding(registry, wanted, to, origin)
         changes = replicated.changes(

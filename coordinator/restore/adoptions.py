@@ -21,7 +21,6 @@ class Adoptions:
         """Return what a query's state grows from.
 
         Args:
-            query: the query.
             point: the checkpoint that the pipeline's state grows from.
 
         Returns:

@@ -26,8 +26,7 @@ from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..errors import RestoreError
 from ..permit import Permit, Permits
-from ..protocol.state_machine import CheckpointStateMachine
-from ..sinks.two_phase.epochs import unknown_sinks
+from ..protocol.state_machine import PipelineStateMachine
 from ..spark.logs.compact_log import DEFAULT_INTERVAL
 from ..spark.logs.compatibility import check_logs
 from ..spark.seeding import seed
@@ -223,13 +222,13 @@ def _damaged(
     )
 
 
-def base_point(protocol: CheckpointStateMachine) -> RestorePoint | None:
+def base_point(protocol: PipelineStateMachine) -> RestorePoint | None:
     """Return the checkpoint that a pipeline's state grew from, if it is one of its own."""
     manifest = protocol.checkpoints.retained.base_manifest
     return RestorePoint(manifest, protocol.root) if manifest else None
 
 
-def suspect(protocol: CheckpointStateMachine, restored: RestorePoint) -> RestorePoint:
+def suspect(protocol: PipelineStateMachine, restored: RestorePoint) -> RestorePoint:
     """Return the checkpoint to look for damage in if what was restored cannot be read.
 
     That is the restored one, or the latest, which has taken its bytes over, if retention has dropped the restored one.
@@ -255,7 +254,6 @@ def check_operator(
 
     Args:
         point: what is restored.
-        operator: the operator.
         dropped: the states that it deletes.
 
     Raises:
@@ -269,7 +267,7 @@ def check_operator(
             f"operator {operator.uid!r} does not fit the checkpoint",
             f"{len(was.shards)} shards",
             f"{len(operator.shards)}",
-            f"use shards={len(was.shards)}, and change the parallelism instead; or write the state anew by a "
+            f"use shards={len(was.shards)}, and change the parallelism instead; or rewrite the state by a "
             "SavepointWriter, with other shards",
         )
     if not same_key(was.key_schema, operator.key_schema):
@@ -307,7 +305,9 @@ def check_outputs(point: RestorePoint | None, name: str, uids: Collection[str], 
     Raises:
         RestoreError: the checkpoint has output of sinks that the query no longer has, and it may not be published yet.
     """
-    if point is None or not (left := unknown_sinks(point.outputs(name), uids)):
+    records = point.outputs(name) if point is not None else ()
+    left = [record.sink for record in records if record.epochs and record.sink not in uids]
+    if point is None or not left:
         return
     wanted = Permit(new_output={name: point.manifest.id})
     if not permits.use(wanted):

@@ -84,7 +84,7 @@ def misfit(
     if record.generation != generation - 1:
         return NotResumable(f"ran in life {record.generation} of the pipeline, and this one is {generation}")
     if not boot or record.boot != boot:
-        return NotResumable("ran before the machine was started anew, or on another one")
+        return NotResumable("ran before the machine was restarted, or on another one")
     if grew_from(record, point):
         return None
     return NotResumable(

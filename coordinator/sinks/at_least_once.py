@@ -17,7 +17,7 @@ _REASONS: Final = {
     "foreach": f"{_AGAIN}, and calls the foreach writer with their rows a second time",
     "console": f"{_AGAIN}, and prints their rows a second time",
     "kafka": f"{_AGAIN}, and Spark's Kafka sink does not write in transactions",
-    "memory": "the result is held by this process alone and is computed anew when the query starts again",
+    "memory": "the result is held by this process alone and is computed again when the query starts again",
     "noop": "nothing is written",
 }
 

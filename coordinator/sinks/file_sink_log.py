@@ -27,7 +27,7 @@ LOG = "_spark_metadata"
 ASIDE = "_chandy_set_aside"
 """Folder in the output directory for data files of batches that a restore undid. Like the log's, its name
 begins with an underscore, so that readers of the directory pass over it. Its files come back when a later
-restore needs them; whoever is sure that none will may delete them."""
+restore needs them; anyone who is sure that none will may delete them."""
 
 _UNDONE = "log"
 
@@ -126,11 +126,11 @@ def restore(output: Path, files: Mapping[str, bytes], proof: FenceProof) -> Roll
             _undo(aside, log / name, proof)
             _write(log / name, content, proof)
     # Newest first: what is left is a log that was, at every moment.
-    extra = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
-    for name in extra:
+    added = sorted((name for name in found if name not in wanted), key=_order, reverse=True)
+    for name in added:
         _undo(aside, log / name, proof)
     set_aside = _set_aside(output, keep=data, proof=proof)
-    undone = {number for name in extra if (number := entry_number(name)) is not None}
+    undone = {number for name in added if (number := entry_number(name)) is not None}
     kept = _newest(wanted)
     return Rollback(
         undone=tuple(sorted(number for number in undone if number > kept)),

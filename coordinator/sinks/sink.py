@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -18,6 +18,10 @@ from ..permit import NOTHING_PERMITTED, Permits
 from .guarantee import Guarantee
 from .owner import SinkOwner
 from .place import Output
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 RECORDS: Final = "staged"
 """The folder in a query's working directory that says what its batches have staged for transactional sinks."""
@@ -193,3 +197,39 @@ class Sink(abc.ABC):
         a sink that is ahead: no shard would learn of the batch.
         """
         return False
+
+
+class GivenSink(Sink):
+    """A sink that ``CheckpointCoordinator.start`` was given, in place of a writer's own."""
+
+    @abc.abstractmethod
+    def attach(
+        self,
+        writer: DataStreamWriter,
+        table: str | None,
+        rows: DataFrame,
+        made_of: Callable[[DataFrame], DataFrame] | None = None,
+    ) -> None:
+        """Make a writer call this sink with each batch, and check that the targets take its rows.
+
+        Args:
+            table: the table that the query is to write; there must be none.
+            rows: has the schema of what the sink takes.
+            made_of: returns what the sink takes of a batch; None: the batch itself.
+
+        Raises:
+            WriterError: the query is to write something else, too.
+            ChandyError: a target cannot take the rows.
+        """
+
+    @abc.abstractmethod
+    def check_mode(self, mode: str) -> None:
+        """Check that the targets take what a query emits in an output mode.
+
+        Raises:
+            WriterError: one does not.
+        """
+
+    @abc.abstractmethod
+    def take_nothing_back(self) -> None:
+        """Forbid rewinding: another query already reads this output. Called before ``begin``."""

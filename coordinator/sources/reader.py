@@ -29,4 +29,4 @@ class SourceReader:
     taken_back: frozenset[str] = frozenset()
     """The directories into which queries of the pipeline write by Spark's file sink, which a restore puts back."""
     begins_anew: bool
-    """Whether the user wants it to begin anew, whatever earlier lives have done."""
+    """Whether the user wants it to start over, whatever earlier lives have done."""

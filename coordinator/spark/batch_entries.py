@@ -32,7 +32,6 @@ def read_entry(directory: Path, batch: BatchId) -> tuple[str, dict[str, str]]:
 
     Args:
         directory: the query's working checkpoint directory. The query may be running.
-        batch: the batch.
 
     Returns:
         As ``BatchRecord.offsets`` and ``BatchRecord.sources``.

@@ -16,7 +16,6 @@ def source_offsets(store: Store, query: QueryRecord, folder: str) -> dict[str, s
 
     Args:
         store: what the record's keys are relative to.
-        query: the query.
         folder: where in the query's snapshot the files of its working checkpoint directory are.
 
     Raises:

@@ -95,7 +95,6 @@ def state_files_at(
 
     Args:
         directory: the working directory.
-        batch: the batch.
         names: the files of the stores, relative to ``state``; None: those that the directory has.
         fetch: called with files, relative to the directory, that it must have from then on. In the end it has been
             called with all that are returned.

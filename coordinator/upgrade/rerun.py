@@ -25,7 +25,7 @@ from ...storage.errors import ChandyError, StoreFailedError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
-from ..batch_aggregate import BatchWriter
+from ..batch_rows import BatchRowsWriter
 from ..config import CheckpointConfig
 from ..errors import GivenBatchError, WriterError
 from ..execution.executor import CheckpointExecutor
@@ -38,7 +38,7 @@ from ..recovery.supervisor import Supervisor
 from ..restore.restore_point import RestorePoint
 from ..savepoints import Savepoints
 from ..sinks.two_phase import staging
-from ..sinks.two_phase.contract import TwoPhaseSink
+from ..sinks.two_phase.sink_set import sinks_of
 from ..sources.query_sources import QuerySources
 from ..sources.reader import SourceReader
 from ..spark import plan
@@ -175,11 +175,12 @@ class Rerun:
             WriterError: it writes by itself.
         """
         if request.sink is not None:
-            given = (request.sink,) if isinstance(request.sink, TwoPhaseSink) else tuple(request.sink)
-            return attrs.evolve(request, sink=[Nowhere(sink.uid, self._rows) for sink in given])
+            return attrs.evolve(
+                request, sink=[Nowhere(sink.uid, self._rows) for sink in sinks_of(request.sink)]
+            )
         made = request.writer if request.build is None else request.build()
         assert made is not None, "there is a writer or a function that returns one"
-        if isinstance(made, BatchWriter) or _writes_by_itself(made):
+        if isinstance(made, BatchRowsWriter) or _writes_by_itself(made):
             if not self._may_write:
                 raise _writes(request.name)
             return attrs.evolve(request, adopt=None, writer=made, build=None)

@@ -28,12 +28,14 @@ from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..adopt.adopted_store import AdoptingPipeline
 from ..adopt.adopter import Adopter
-from ..channels.observer import Channels
+from ..channels.contract import Channels
+from ..channels.observer import ObservedChannels
 from ..checkpoint import Checkpoint
 from ..config import CheckpointConfig, tuned
 from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
+from ..execution.locked_protocol import LockedProtocol
 from ..execution.polls import Poll, Polls
 from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
@@ -48,11 +50,11 @@ from ..observer import Orders, Running, Watch
 from ..operators import Operators
 from ..permit import Permit
 from ..protocol.events import PipelineRestored
+from ..protocol.failover import Failover
 from ..protocol.invariants import CheckedStateMachine
-from ..protocol.state_machine import CheckpointStateMachine
+from ..protocol.state_machine import PipelineStateMachine
 from ..recovery.given_batches import BatchLauncher, BatchSupervisor
 from ..recovery.launcher import Launcher
-from ..recovery.recovery_state import RecoveryStateMachine
 from ..recovery.runs import Runs
 from ..recovery.supervisor import Supervisor
 from ..restore import restore_point
@@ -149,7 +151,7 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -205,7 +207,7 @@ def assemble_again(
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := Channels(), record_batches=config.record_batches)
+    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
     with parts:
         take_over = PipelineTakeover(
             name,
@@ -241,7 +243,6 @@ def _wired(
 
     Args:
         ground: what it is made on.
-        pipeline: the pipeline.
         runs, channels: as yet without queries.
         operators: of the plans that there are.
         storage: as for ``assemble``.
@@ -257,10 +258,13 @@ def _wired(
     parts.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
-    supervisor = _supervisor(driver, pipeline, runs, local_recovery, host, ticks, adoptions, given_batches)
-    ground.led.supervisor = supervisor
     state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
-    executor = _executor(driver, pipeline, runs, supervisor, state)
+    protocol = LockedProtocol(state, driver.clock)
+    supervisor = _supervisor(
+        driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, given_batches
+    )
+    ground.led.supervisor = supervisor
+    executor = _executor(driver, pipeline, protocol, runs, supervisor)
     _begin(driver, pipeline, executor, supervisor, host, parts)
     looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
@@ -391,6 +395,7 @@ def _local_recovery(
 def _supervisor(
     driver: Driver,
     pipeline: TakenPipeline,
+    protocol: LockedProtocol,
     runs: Runs,
     local_recovery: LocalRecovery,
     host: LocalHost | None,
@@ -400,11 +405,10 @@ def _supervisor(
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
     supervisors, launchers = (BatchSupervisor, BatchLauncher) if given_batches else (Supervisor, Launcher)
-    config = driver.config
     ending = runtime.flag()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, ending)
     return supervisors(
-        state=RecoveryStateMachine(config.restart.tracker(), runtime.random),
+        protocol=protocol,
         launcher=launchers(
             directories=driver.directories,
             runs=runs,
@@ -436,13 +440,13 @@ def _supervisor(
 def _executor(
     driver: Driver,
     pipeline: TakenPipeline,
+    protocol: LockedProtocol,
     runs: Runs,
     supervisor: Supervisor,
-    state: CheckpointStateMachine,
 ) -> CheckpointExecutor:
     """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
     return CheckpointExecutor(
-        state,
+        protocol,
         catalog=pipeline.catalog,
         store=pipeline.catalog.store,
         open_store=open_store,
@@ -542,8 +546,8 @@ def _savepoint_schedule(
 
 def _state_machine(
     pipeline: TakenPipeline, config: CheckpointConfig, *, follows_tasks: bool
-) -> CheckpointStateMachine:
-    """Make the protocol of a pipeline's checkpoints, which goes on after the restored one."""
+) -> PipelineStateMachine:
+    """Make the protocol of a pipeline, whose checkpoints go on after the restored one."""
     point = pipeline.point
     required: dict[str, CheckpointId] = (
         {}
@@ -554,13 +558,14 @@ def _state_machine(
             if not pipeline.permits.use(Permit(dropped_queries={query.name: point.manifest.id}))
         }
     )
-    kind = CheckedStateMachine if tuned("CHECK_INVARIANTS", 0.0) else CheckpointStateMachine
+    kind = CheckedStateMachine if tuned("CHECK_INVARIANTS", 0.0) else PipelineStateMachine
     return kind(
         pipeline=pipeline.name,
         generation=pipeline.generation.generation,
         root=pipeline.catalog.store.uri,
         limits=config.limits,
         next_id=pipeline.generation.next_id,
+        failover=Failover(config.restart.tracker(), runtime.random),
         completed=pipeline.completed,
         base=pipeline.base,
         required=required,

@@ -52,7 +52,6 @@ class Ground:
         """Make it.
 
         Args:
-            driver: the driver.
             closing: ends it.
         """
         led = Led()

@@ -34,7 +34,6 @@ from ..permit import Permit, Permits
 from ..recovery.runs import Runs
 from ..restore import restore_point
 from ..restore.restore_point import RestorePoint
-from ..sinks.two_phase.contract import Fence
 
 log = logger(__name__)
 
@@ -103,10 +102,6 @@ class TakenPipeline:
         """The checkpoint of the pipeline's own chain that its state grows from."""
         return self.point.manifest.id if self.point and not self.point.is_savepoint else None
 
-    def fence(self, query: str) -> Fence:
-        """Return who publishes the output of a query."""
-        return Fence(self.name, query, "", self.catalog.store.uri, self.generation.generation)
-
     def drop_claimed(self, ended: int) -> None:
         """Delete savepoints of this pipeline's own that nothing needs once the generations up to ``ended`` are over."""
         in_use = [self.point.root] if self.point and ended < self.generation.generation else []
@@ -159,7 +154,7 @@ class PipelineTakeover:
     permit: Permit
     runs: Runs
     within: FenceProof | None
-    """The proof of the pipeline that this one is a part of: whoever has lost that one takes over nothing of it. None:
+    """The proof of the pipeline that this one is a part of: a driver that has lost that one takes over nothing. None:
     it is part of no other."""
 
     def inherit(self, inherited: Inheritance, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Self
 
 import attrs
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from pyspark.sql.types import StructField, StructType
 
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..errors import invalid_argument
 from ..format.schema import from_json, to_json
 from ..operators.arrow_expiry import TimeToLive
@@ -92,11 +92,16 @@ class AggregateSpec:
     states: dict[str, StateRecord]
     operator: Callable[[ArrowSpec, RuntimeContext, ToAccumulators | None], ArrowOperator]
     """Creates the operator for one task."""
+    aggregates: Aggregates
 
     @property
     def output(self) -> str:
         """Schema of the output as Spark's JSON."""
         return self.inner.output
+
+    def taking_up(self, record: OperatorRecord) -> Self:
+        """Return the operator for states of earlier versions."""
+        return attrs.evolve(self, states=record.states_of(self.states))
 
     @contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:
@@ -130,7 +135,6 @@ class Aggregation:
     """The columns that are needed beside the key columns, by name."""
     spec: AggregateSpec
     combiner: Combiner | None
-    aggregates: Aggregates
 
     def rows(self, df: DataFrame) -> DataFrame:
         """Return only the columns that the operator needs, so that no others are sent to Python."""
@@ -198,5 +202,5 @@ def aggregation(
     combiner = None
     if combine is not False:
         combiner = Combiner(PartialAggregation(to_accumulators, to_json(key), always=combine is True))
-    spec = AggregateSpec(inner, None if combiner else to_accumulators, states, AggregateOperator)
-    return Aggregation(tuple(by), inputs, spec, combiner, aggregates)
+    spec = AggregateSpec(inner, None if combiner else to_accumulators, states, AggregateOperator, aggregates)
+    return Aggregation(tuple(by), inputs, spec, combiner)

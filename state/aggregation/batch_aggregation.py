@@ -12,7 +12,6 @@ from ..errors import invalid_argument
 from ..format.arrow import to_numpy
 from ..operators.dataframe import ArrowFunction, Combiner
 from .aggregate_operator import AggregateSpec, Aggregation, Combine
-from .aggregates import Aggregates
 from .combining import Combined, Combining, PreAggregation
 from .partial_aggregation import RowsToAccumulators
 from .sql_partials import ALL_ROWS, SqlPartials, SqlToAccumulators, sql_partials
@@ -70,7 +69,6 @@ class BatchAggregation:
     partials: SqlPartials | None
     """For ``PreAggregation.SQL``; None if SQL cannot combine the rows."""
     tally: Tally
-    aggregates: Aggregates
 
 
 def batch_aggregation(df: DataFrame, define: Define, *, combine: Combining, tally: Tally) -> BatchAggregation:
@@ -104,7 +102,7 @@ def batch_aggregation(df: DataFrame, define: Define, *, combine: Combining, tall
         of_sql = SqlToAccumulators(convert.aggregates, partials, convert.names)
         specs[PreAggregation.SQL] = attrs.evolve(plain.spec, to_accumulators=_CountedPartials(of_sql, tally))
     combiner = Combiner(_CountedCombiner(combined.combiner.function, tally))
-    return BatchAggregation(rows, specs, combiner, partials, tally, plain.aggregates)
+    return BatchAggregation(rows, specs, combiner, partials, tally)
 
 
 @attrs.frozen

@@ -80,10 +80,10 @@ def living(
     of = MinMax(_OF_ROWS, schema[ttl.column].dataType, greatest=ttl.since == "last")
     time = AccumulatorInput(of, Input(ttl.column, ITSELF))
     made = aggregation(schema, by, columns, uid=uid, combine=combine, also=[time])
-    own = attrs.evolve(made.aggregates, sources=made.aggregates.sources[:-1])
+    own = attrs.evolve(made.spec.aggregates, sources=made.spec.aggregates.sources[:-1])
     states = {STATE: StateRecord((to_json(StructType([*own.state.fields, *_STORED])),))}
-    spec = attrs.evolve(made.spec, states=states, operator=partial(LivingOperator, ttl))
-    return attrs.evolve(made, spec=spec, aggregates=own)
+    spec = attrs.evolve(made.spec, states=states, operator=partial(LivingOperator, ttl), aggregates=own)
+    return attrs.evolve(made, spec=spec)
 
 
 def lives_by_event_time(record: StateRecord) -> bool:

@@ -65,7 +65,10 @@ def in_sessions(made: Aggregation, window: StructField) -> Aggregation:
             for name, kind in [
                 (START, TimestampType()),
                 (END, TimestampType()),
-                *((own.name, part.dataType) for own, part in zip(made.aggregates.state, parts, strict=True)),
+                *(
+                    (own.name, part.dataType)
+                    for own, part in zip(made.spec.aggregates.state, parts, strict=True)
+                ),
             ]
         ]
     )
@@ -73,7 +76,7 @@ def in_sessions(made: Aggregation, window: StructField) -> Aggregation:
     key = [rows[name] for name in by]
     own = attrs.evolve(
         inner,
-        processor=SessionProcessor(made.aggregates, tuple(part.name for part in parts), state, window),
+        processor=SessionProcessor(made.spec.aggregates, tuple(part.name for part in parts), state, window),
         states=states,
         output=to_json(StructType([window, *key, *output.fields[len(made.by) :]])),
     )

@@ -99,7 +99,6 @@ def functions_of(accumulator: Accumulator, column: str, *, nullable: bool) -> tu
     """Return functions of whose buffers an accumulator is made; None if SQL has none that fit.
 
     Args:
-        accumulator: the accumulator.
         column: Spark SQL of its input column.
         nullable: whether the column may have nulls.
     """
@@ -148,7 +147,6 @@ def accumulators_of(accumulator: Accumulator, buffers: Sequence[pa.Array]) -> Ar
     """Return the accumulators of groups of rows.
 
     Args:
-        accumulator: the accumulator.
         buffers: the columns of the buffers of its ``functions_of``, with a value for each group.
 
     Raises:

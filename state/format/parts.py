@@ -134,7 +134,6 @@ def part_keys(kind: StateKind, where: bytes, header: bytes) -> list[bytes]:
     Args:
         kind: of the state.
         where: the key of the header.
-        header: the header.
     """
     if kind is StateKind.VALUE:
         return []

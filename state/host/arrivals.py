@@ -18,7 +18,7 @@ from ...storage.ids import BatchId
 from ...storage.logs import logger
 from ..errors import CopyGivenUpError
 from ..rpc.messages import Control, CopyReport, CopyStep, Forward, HandOver, ShardStandby
-from ..rpc.orders import OpenAhead, Promote, Reopen, Settle, TakeOver
+from ..rpc.orders import ConfirmOwner, OpenAhead, Promote, Reopen, TakeOver
 from ..rpc.wire import HandedOver
 from ..shards import CopyId, RestoreSource
 from .cache import Value
@@ -140,7 +140,7 @@ class Arrivals:
         self._give_up(lambda one, _: one == copy_id)
         return key is not None
 
-    def settle(self, order: Settle) -> None:
+    def give_up_copy(self, order: ConfirmOwner) -> None:
         """Give up what has not been taken over: the move has ended."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
         self._give_up(lambda _, one: one == key)

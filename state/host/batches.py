@@ -130,7 +130,6 @@ class ShardBatches(Generic[T]):
         """Stage what the owner of the shard, whose standby this is, has staged. Its batches begin here with it.
 
         Args:
-            batch: the batch.
             position: the last batch that was part of the owner's state.
             changes: what an attempt at the batch has changed.
 
@@ -193,7 +192,7 @@ class ShardBatches(Generic[T]):
         if staged.changes is not None:
             self._apply(staged.batch, staged.changes)
         self.staged = None
-        # Last: whoever sees the new position without the lock sees all of the new state.
+        # Last: anyone who sees the new position without the lock sees all of the new state.
         self.position = staged.batch
 
     def _check_applied(self, upto: BatchId) -> None:

@@ -158,7 +158,7 @@ class Levels:
         """
         with self._lock:
             self.check()
-            taken = Snapshot(directory, self._settle)
+            taken = Snapshot(directory, self._flush_for)
             self._layers.freeze(taken)
             return taken
 
@@ -202,7 +202,7 @@ class Levels:
             with self._lock:
                 self.check()
                 self._layers.freeze(None)
-            self._settle_until(lambda: False)
+            self._flush_until(lambda: False)
         except (ShardBrokenError, ShardClosedError) as error:
             _log.warning("not spilled", shard=self._shard, error=str(error))
 
@@ -212,12 +212,12 @@ class Levels:
         self._layers.clear()
         self._cache.clear()
 
-    def _settle(self, snapshot: Snapshot) -> None:
+    def _flush_for(self, snapshot: Snapshot) -> None:
         if not snapshot.done:
-            self._settle_until(lambda: snapshot.done)
+            self._flush_until(lambda: snapshot.done)
             self._memory.balance()
 
-    def _settle_until(self, done: Callable[[], bool]) -> None:
+    def _flush_until(self, done: Callable[[], bool]) -> None:
         """Write frozen layers, oldest first, and link the snapshots among them, until ``done`` or none is left.
 
         Raises:

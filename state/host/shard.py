@@ -324,9 +324,7 @@ class Shard:
         """Stage what the owner, whose standby this is, has staged. ``catch_up`` does what may be done later.
 
         Args:
-            batch: the batch.
             position: the last batch that was part of the owner's state.
-            changes: the changes.
 
         Raises:
             ShardRefusedError: the standby has missed something.

@@ -27,11 +27,11 @@ def snapshot_files(directory: Path) -> dict[str, Path]:
 class Snapshot:
     """A shard's state after a batch. Its contents are fixed; its files may still have to be written."""
 
-    def __init__(self, directory: Path, settle: Callable[[Snapshot], None]) -> None:
+    def __init__(self, directory: Path, flush: Callable[[Snapshot], None]) -> None:
         self.directory = directory
         self.cancelled = False
         """Whether the snapshot is not needed any more."""
-        self._settle = settle
+        self._flush = flush
         self._linked: Future[dict[str, Path]] = runtime.future()
         self.entries = 0
         """About how many entries it has, once its files exist."""
@@ -49,7 +49,7 @@ class Snapshot:
             ShardClosedError: the shard was closed before.
             concurrent.futures.CancelledError: the snapshot was cancelled.
         """
-        self._settle(self)
+        self._flush(self)
         return self._linked.result(timeout=0)
 
     def cancel(self) -> None:

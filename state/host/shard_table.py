@@ -158,7 +158,7 @@ class ShardTable:
         if before is not None and before is not shard:
             self.destroy(before)
 
-    def settle(self, key: ShardKey, term: Term | None) -> None:
+    def keep_or_delete(self, key: ShardKey, term: Term | None) -> None:
         """Keep a shard that was set aside if it is this host's in this term, else delete it.
 
         Args:

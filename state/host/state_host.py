@@ -37,6 +37,7 @@ from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
 from ..rpc.orders import (
     AbortOrder,
     CompleteOrder,
+    ConfirmOwner,
     EndStandby,
     Heartbeat,
     OpenAhead,
@@ -44,7 +45,6 @@ from ..rpc.orders import (
     Promote,
     ReleaseOrder,
     Reopen,
-    Settle,
     SnapshotOrder,
     StopHost,
     TakeOver,
@@ -268,8 +268,8 @@ class StateHost:
                 self._arrivals.promote(order)
             case EndStandby():
                 self._end_standby(order)
-            case Settle():
-                self._settle(order)
+            case ConfirmOwner():
+                self._confirm_owner(order)
             case ReleaseOrder(query_id):
                 if self._arrivals is not None:
                     self._arrivals.release(query_id)
@@ -298,13 +298,13 @@ class StateHost:
             self._arrivals.close()
         self._table.close()
 
-    def _settle(self, order: Settle) -> None:
+    def _confirm_owner(self, order: ConfirmOwner) -> None:
         """Do what the end of a move means for this host, as its owner, its target, or both."""
         if self._arrivals is not None:
-            self._arrivals.settle(order)
+            self._arrivals.give_up_copy(order)
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
         is_own = order.owner == self.host
-        self._table.settle(key, order.term if is_own else None)
+        self._table.keep_or_delete(key, order.term if is_own else None)
         if not is_own:
             self._snapshots.forget([key])
         else:

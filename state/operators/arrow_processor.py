@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ...storage.errors import ChandyError
 from ..errors import DefinitionError, OutputTypeError, ProcessorError, invalid_argument
 from ..format.arrow import from_numpy, to_numpy
@@ -109,6 +109,10 @@ class ArrowSpec:
     processor: ArrowProcessor
     since: Since = "last"
     """What the times to live of its states begin with."""
+
+    def taking_up(self, record: OperatorRecord) -> Self:
+        """Return the operator for states of earlier versions."""
+        return attrs.evolve(self, states=record.states_of(self.states))
 
     @contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ArrowOperator]:

@@ -27,7 +27,6 @@ def batch_times(directory: Path, batch: BatchId, *, single_watermark: bool = Fal
 
     Args:
         directory: the query's working checkpoint directory.
-        batch: the batch.
         single_watermark: whether the query runs with ``spark.sql.streaming.statefulOperator.allowMultiple``
             switched off. Spark then treats rows as late by the batch's own watermark.
 

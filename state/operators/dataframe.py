@@ -190,7 +190,6 @@ class Mapped:
         """Make it, on the driver.
 
         Args:
-            function: the function.
             columns: names of all columns of the DataFrames.
             output: schema of the batches that the function yields.
         """

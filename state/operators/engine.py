@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...storage.checkpoints.manifest import StateRecord
+from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ..format.arrow import BYTES, scalar
 from ..format.keys import KeyCodec
 from ..rpc.access import StateAccess
@@ -101,8 +101,7 @@ class Operator(Protocol):
 class OperatorSpec(Protocol):
     """The definition of an operator, independent of where it runs. Created on the driver and pickled to every task.
 
-    It is an attrs class with the field ``states``. If a restored checkpoint has states of other versions, the
-    coordinator replaces this field by records with all versions before it sends the operator (``taking_up``).
+    If a restored checkpoint has states of other versions, the coordinator sends what ``taking_up`` returns.
     """
 
     @property
@@ -113,6 +112,10 @@ class OperatorSpec(Protocol):
     @property
     def states(self) -> Mapping[str, StateRecord]:
         """The operator's states, by name."""
+        ...
+
+    def taking_up(self, record: OperatorRecord) -> OperatorSpec:
+        """Return the operator for the states of a record, which has all their versions."""
         ...
 
     def open(self, context: RuntimeContext) -> AbstractContextManager[Operator]:
@@ -132,7 +135,6 @@ def run(
     """Run an operator over a task's rows: yield its output as it comes, and apply all changes at the very end.
 
     Args:
-        operator: the operator.
         context: where it runs.
         batches: the task's rows, with the shard of each.
         codec: of the operator's key columns.

@@ -6,7 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import numpy as np
@@ -27,7 +27,7 @@ from ..operators.attempts import Attempts
 from ..operators.chunks import chunks, cuts
 from ..operators.dataframe import SHARD
 from ..operators.dead_letters import INITIAL_STATE, GivenUpKey
-from ..operators.engine import Chunk, OperatorSpec, RuntimeContext, collect, with_prefix
+from ..operators.engine import Chunk, RuntimeContext, collect, with_prefix
 from ..operators.grouping import Groups, group
 from ..operators.pickling import Pickled
 from ..operators.task_state import TaskState, sorted_by_shard
@@ -68,6 +68,10 @@ class ProcessorSpec:
     initial: InitialState | None = None
     deleting: Mapping[str, BatchId] = attrs.field(factory=dict)
     """The states whose values from before are deleted, as ``OperatorRecord.deleting`` has them."""
+
+    def taking_up(self, record: OperatorRecord) -> Self:
+        """Return the operator for states of earlier versions."""
+        return attrs.evolve(self, states=record.states_of(self.states), deleting=record.deleting)
 
     @contextlib.contextmanager
     def open(self, context: RuntimeContext) -> Iterator[ProcessorOperator]:
@@ -148,16 +152,6 @@ def processor_spec(
         output_time=None if event_time_column is None else EventTime(event_time_column, window=False),
         settings=settings or PandasSettings(),
     )
-
-
-def taking_up(spec: OperatorSpec, record: OperatorRecord) -> OperatorSpec:
-    """Return an operator with what its record knows of earlier versions of its states."""
-    # The record also has states that are no longer declared. Tasks do not need them.
-    states = {name: record.states[name] for name in spec.states}
-    if isinstance(spec, ProcessorSpec):
-        return attrs.evolve(spec, states=states, deleting=record.deleting)
-    made: OperatorSpec = attrs.evolve(spec, states=states)  # type: ignore[misc]
-    return made
 
 
 def _pickled(processor: object, uid: str) -> Pickled[StatefulProcessor]:

@@ -150,7 +150,7 @@ class StateChanges:
                 f"{new.store.uri}",
                 "a checkpoint that has the state",
                 f"the states {', '.join(after.states) or 'none'}",
-                "begin anew, with another state",
+                "start over, with another state",
             )
         same = self._means_the_same(before, after)
         one_by_one = len(before.shards) == len(after.shards) or not (before.shards and after.shards)
@@ -206,7 +206,7 @@ class StateChanges:
                 f"{found.store.uri}",
                 "the columns of the key, the kind of the state and the keys of a map as they were",
                 "others",
-                "begin anew: with another name for the reader, and an empty target",
+                "start over: with another name for the reader, and an empty target",
             )
         return record
 

@@ -50,7 +50,7 @@ class Feed:
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a feed. In a task only ``read`` is called, of a reader that was made anew."""
+    """Reads a feed. In a task only ``read`` is called, of a reader that was made again."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -128,7 +128,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _release(self, offset: FeedOffset) -> None:
         if self._feed.releases and offset.at is not None and offset.at != self._released:
-            # Whoever reads with plain Spark sees to it that there is one of it.
+            # Anyone who reads with plain Spark sees to it that there is one of it.
             self._pins.release_before(offset.at, Unshared())
             self._released = offset.at
 
@@ -181,5 +181,5 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"reader {self._feed.reader!r} cannot go on in {self._feed.root}",
             f"checkpoint {checkpoint}, whose state it has read or was reading",
             str(in_place(completed_at, now, Catalog(self._store).list_ids())),
-            "begin anew: with another name for the reader, without its checkpoint, and with an empty target",
+            "start over: with another name for the reader, without its checkpoint, and with an empty target",
         )

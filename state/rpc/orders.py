@@ -131,7 +131,7 @@ class EndStandby:
 
 
 @attrs.frozen
-class Settle:
+class ConfirmOwner:
     """A move is over, or was given up: who has set the shard aside keeps it in this term, or deletes it."""
 
     query_id: str
@@ -164,7 +164,7 @@ Order = (
     | Promote
     | Reopen
     | EndStandby
-    | Settle
+    | ConfirmOwner
     | StopHost
     | Heartbeat
 )

@@ -36,7 +36,7 @@ from ..operators.dead_letters import check_on_error, packing, rows_of
 from ..operators.engine import OperatorSpec, RuntimeContext
 from ..operators.hashing import can_hash
 from ..operators.time_mode import TimeMode, with_watermark
-from ..processors.processor import ProcessorSpec, processor_spec, taking_up
+from ..processors.processor import ProcessorSpec, processor_spec
 from ..processors.style import StyleName
 from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
@@ -406,7 +406,7 @@ class OperatorTester:
         self._record = OperatorRecord(_UID, "", to_json(self._key), dict(spec.states), ())
         if self._restored is not None:
             self._record = evolved(self._restored, self._record, dropped, BatchId(self._batch - 1))
-        return taking_up(spec, self._record)
+        return spec.taking_up(self._record)
 
 
 def _schema(given: StructType | str, key: Sequence[str]) -> StructType:

@@ -56,7 +56,7 @@ def open_store(uri: str) -> Store:
         open_uri = backend.load() if backend else fsspec_store.open_uri
         return RetryingStore(open_uri(uri))
     except ImportError as error:
-        extra = (
+        advice = (
             f'run `pip install "chandy[{EXTRAS[scheme]}]"`'
             if scheme in EXTRAS
             else f"install it to use {scheme}://"
@@ -64,7 +64,7 @@ def open_store(uri: str) -> Store:
         # fsspec has its own text that names the package.
         needed = repr(error.name) if error.name else f"what fsspec needs for {scheme}://"
         raise InvalidPlaceError(
-            f"the store for {uri!r} cannot be used", f"{needed} to be installed", str(error), extra
+            f"the store for {uri!r} cannot be used", f"{needed} to be installed", str(error), advice
         ) from error
 
 

@@ -37,7 +37,6 @@ def create_own(store: Store, key: str, data: bytes, *, once: bool = False) -> No
     that is missing now may appear later.
 
     Args:
-        store: the store.
         key: the object.
         data: its bytes, which nobody else writes there.
         once: make one attempt alone.

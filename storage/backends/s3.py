@@ -322,11 +322,11 @@ def _file_system(options: dict[str, str]) -> Any:
     client = dict(configured.get("client_kwargs", {}))
     if region := options.get("region"):
         client["region_name"] = region
-    extra = dict(configured.get("s3_additional_kwargs", {}))
+    encryption = dict(configured.get("s3_additional_kwargs", {}))
     if sse := options.get("sse"):
-        extra["ServerSideEncryption"] = sse
+        encryption["ServerSideEncryption"] = sse
     if kms := options.get("sse_kms_id"):
-        extra["SSEKMSKeyId"] = kms
+        encryption["SSEKMSKeyId"] = kms
     named: dict[str, Any] = {}
     if endpoint := options.get("endpoint"):
         named["endpoint_url"] = endpoint
@@ -340,7 +340,7 @@ def _file_system(options: dict[str, str]) -> Any:
         use_listings_cache=False,
         config_kwargs=config,
         client_kwargs=client,
-        s3_additional_kwargs=extra,
+        s3_additional_kwargs=encryption,
         **named,
     )
     made.retries = 1

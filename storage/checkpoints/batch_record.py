@@ -1,8 +1,8 @@
 """The record of batches: what runs a committed batch of a query again as it was, and tells whether it gave the same.
 
-Spark's offset entry says which records a batch has, by which clock and watermark: whoever runs it on the state of the
-batch before gets the same batch. A checkpoint keeps the records of its batches as one more file of the query's handle,
-from the last batch of the checkpoint before on: that one tells which of two checkpoints with the same cut it was.
+Spark's offset entry says which records a batch has, by which clock and watermark. On the state of the batch before, it
+runs as the same batch. A checkpoint keeps the records of its batches as one more file of the query's handle, from the
+last batch of the checkpoint before on: that one tells which of two checkpoints with the same cut it was.
 """
 
 from __future__ import annotations

@@ -37,7 +37,6 @@ from .layout import (
     lease_key,
     manifest_key,
     start_key,
-    started_by,
     trigger_key,
 )
 from .manifest import Manifest
@@ -209,7 +208,7 @@ class Catalog:
                 # Coordinators have started since, and deleted it.
 
     def _started(self) -> list[int]:
-        return sorted(filter(None, map(started_by, self.store.list(GENERATIONS))))
+        return sorted(filter(None, map(start_key.number, self.store.list(GENERATIONS))))
 
     def _deciding(self, numbers: Sequence[int]) -> list[Generation]:
         if not numbers:
@@ -310,7 +309,7 @@ class Catalog:
 
         Args:
             manifest: of the checkpoint.
-            once: ask the store once alone. Whoever asks again must say so to ``discard``.
+            once: ask the store once alone. Anyone who asks again must say so to ``discard``.
 
         Raises:
             ObjectExistsError: there is another manifest with this id.

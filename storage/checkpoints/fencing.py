@@ -147,7 +147,6 @@ def begin(
     """Decide the start record of a generation.
 
     Args:
-        claim: its claim.
         committed: ids of all manifests that were there after the claim, including void ones.
         counted: those of them that are not void.
         touched: ids of all checkpoints that left any object.

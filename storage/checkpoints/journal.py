@@ -17,7 +17,7 @@ from ..codec import from_json_of_any_version, to_json
 from ..errors import CodecError, ObjectMissingError
 from ..store import Store
 from ..times import to_the_second
-from .layout import JOURNAL, journal_key, journal_of
+from .layout import JOURNAL, journal_key
 
 ENTRIES: Final = 200
 """How many entries the journal of a generation keeps: the latest."""
@@ -124,4 +124,4 @@ def _read(store: Store, generation: int) -> Iterator[JournalEntry]:
 
 
 def _generations(store: Store) -> set[int]:
-    return {generation for key in store.list(JOURNAL) if (generation := journal_of(key)) is not None}
+    return {generation for key in store.list(JOURNAL) if (generation := journal_key.number(key)) is not None}

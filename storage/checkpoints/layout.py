@@ -7,6 +7,9 @@ says nothing, because ``shared/`` and ``staged/`` are words that other programs 
 from __future__ import annotations
 
 import re
+from typing import Final, Generic, TypeVar, cast
+
+import attrs
 
 from .. import runtime
 from ..errors import InvalidNameError
@@ -45,6 +48,58 @@ CLAIM = "claim"
 OWNER = "owner"
 """Key in a savepoint's folder of the record which pipeline has claimed it."""
 CLAIMED = "claimed/"
+_NUMBER: Final = re.compile(r"[1-9]\d*")
+
+
+N = TypeVar("N", bound=int)
+
+
+@attrs.frozen
+class NumberedKey(Generic[N]):
+    """The keys of one kind of record, each of one generation or checkpoint."""
+
+    before: str
+    after: str
+
+    def __call__(self, number: N) -> str:
+        """Return the key of the record of a generation or checkpoint."""
+        return f"{self.before}{number}{self.after}"
+
+    def number(self, key: str) -> N | None:
+        """Return the generation or checkpoint that has a record of this kind with this key; None if none has."""
+        number = key.removeprefix(self.before).removesuffix(self.after)
+        is_own = _NUMBER.fullmatch(number) is not None and key == f"{self.before}{number}{self.after}"
+        return cast("N", int(number)) if is_own else None
+
+
+claimed_key = NumberedKey[int](CLAIMED, ".json")
+"""The record which savepoint a generation was restored from and claimed."""
+generation_key = NumberedKey[int](GENERATIONS, ".json")
+"""The record that fences all generations below this one."""
+start_key = NumberedKey[int](GENERATIONS, ".start.json")
+"""The start record of a generation: what it found and which ids it may use."""
+driver_key = NumberedKey[int](GENERATIONS, ".driver.json")
+"""The record of the driver of a generation, which is there as long as its queries may write."""
+lease_key = NumberedKey[int](GENERATIONS, ".lease.json")
+"""The lease that the driver of a generation renews, so that a standby sees that it lives."""
+asked_key = NumberedKey[int](GENERATIONS, ".asked.json")
+"""The record in which a shadow asks the driver of a generation for the pipeline."""
+offer_key = NumberedKey[int](GENERATIONS, ".offer.json")
+"""The record in which the driver of a generation offers a shadow the pipeline."""
+journal_key = NumberedKey[int](JOURNAL, ".jsonl")
+"""What a generation has written down of its failures, for people to read."""
+trends_key = NumberedKey[int](JOURNAL, ".trends.jsonl")
+"""What a generation has measured in the last hour and day, for people to see."""
+manifest_key = NumberedKey[CheckpointId](CHECKPOINTS, f"/{MANIFEST}")
+"""A checkpoint's manifest."""
+trigger_key = NumberedKey[CheckpointId](CHECKPOINTS, "/trigger")
+"""The record that this id was used, with the checkpoint's kind. It is created before anything else."""
+dropped_key = NumberedKey[CheckpointId](CHECKPOINTS, "/dropped")
+"""The record that a checkpoint is about to be deleted, so that no reader begins to need it."""
+gone_key = NumberedKey[CheckpointId](CHECKPOINTS, "/gone")
+"""The record that a checkpoint is deleted, even if a store creates its manifest once more, late."""
+savepoint_key = NumberedKey[CheckpointId](CHECKPOINTS, "/savepoint")
+"""The record that this id went to a savepoint. Its content is the savepoint's URI."""
 
 
 def verdict_key(shadow: str) -> str:
@@ -63,31 +118,6 @@ def difference_key(shadow: str, name: str) -> str:
     return f"{SHADOWS}{shadow}/differences/{name}.parquet"
 
 
-def claimed_key(generation: int) -> str:
-    """Key of the record which savepoint a generation was restored from and claimed."""
-    return f"{CLAIMED}{generation}.json"
-
-
-def generation_key(generation: int) -> str:
-    """Key of the record that fences all generations below ``generation``."""
-    return f"{GENERATIONS}{generation}.json"
-
-
-def start_key(generation: int) -> str:
-    """Key of the start record of a generation: what it found and which ids it may use."""
-    return f"{GENERATIONS}{generation}.start.json"
-
-
-def driver_key(generation: int) -> str:
-    """Key of the record of the driver of a generation, which is there as long as its queries may write."""
-    return f"{GENERATIONS}{generation}.driver.json"
-
-
-def lease_key(generation: int) -> str:
-    """Key of the lease that the driver of a generation renews, so that a standby sees that it lives."""
-    return f"{GENERATIONS}{generation}.lease.json"
-
-
 def switch_key(shadow: str) -> str:
     """Key of the order that a shadow takes its pipeline over."""
     return f"{SHADOWS}{shadow}/switch.json"
@@ -96,16 +126,6 @@ def switch_key(shadow: str) -> str:
 def switch_answer_key(shadow: str) -> str:
     """Key of what has become of the order."""
     return f"{SHADOWS}{shadow}/switch.answer.json"
-
-
-def asked_key(generation: int) -> str:
-    """Key of the record in which a shadow asks the driver of a generation for the pipeline."""
-    return f"{GENERATIONS}{generation}.asked.json"
-
-
-def offer_key(generation: int) -> str:
-    """Key of the record in which the driver of a generation offers a shadow the pipeline."""
-    return f"{GENERATIONS}{generation}.offer.json"
 
 
 def shadow_folder(life: str) -> str:
@@ -118,28 +138,6 @@ def life_of_shadow(key: str) -> str | None:
     place, _, rest = key.partition("/")
     life, found, _ = rest.partition("/")
     return life if found and f"{place}/" == SHADOWS else None
-
-
-def journal_key(generation: int) -> str:
-    """Key of what a generation has written down of its failures, for people to read."""
-    return f"{JOURNAL}{generation}.jsonl"
-
-
-def journal_of(key: str) -> int | None:
-    """Return the generation whose journal has this key; None if it is another object."""
-    match = _JOURNAL.fullmatch(key)
-    return int(match[1]) if match else None
-
-
-def trends_key(generation: int) -> str:
-    """Key of what a generation has measured in the last hour and day, for people to see."""
-    return f"{JOURNAL}{generation}.trends.jsonl"
-
-
-def trends_of(key: str) -> int | None:
-    """Return the generation whose trends have this key; None if it is another object."""
-    match = _TRENDS.fullmatch(key)
-    return int(match[1]) if match else None
 
 
 def lost_key(query: str, source: int) -> str:
@@ -194,31 +192,6 @@ def pin_of(key: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def manifest_key(checkpoint: CheckpointId) -> str:
-    """Key of a checkpoint's manifest."""
-    return f"{CHECKPOINTS}{checkpoint}/{MANIFEST}"
-
-
-def trigger_key(checkpoint: CheckpointId) -> str:
-    """Key of the record that this id was used, with the checkpoint's kind. It is created before anything else."""
-    return f"{CHECKPOINTS}{checkpoint}/trigger"
-
-
-def dropped_key(checkpoint: CheckpointId) -> str:
-    """Key of the record that a checkpoint is about to be deleted, so that no reader begins to need it."""
-    return f"{CHECKPOINTS}{checkpoint}/dropped"
-
-
-def gone_key(checkpoint: CheckpointId) -> str:
-    """Key of the record that a checkpoint is deleted, even if a store creates its manifest once more, late."""
-    return f"{CHECKPOINTS}{checkpoint}/gone"
-
-
-def savepoint_key(checkpoint: CheckpointId) -> str:
-    """Key of the record that this id went to a savepoint. Its content is the savepoint's URI."""
-    return f"{CHECKPOINTS}{checkpoint}/savepoint"
-
-
 def pack_key(checkpoint: CheckpointId, writer: str) -> str:
     """Key of the object into which ``writer`` packs its small files of a checkpoint."""
     return f"{CHECKPOINTS}{checkpoint}/{writer}{PACK}"
@@ -269,12 +242,6 @@ def generation_of(key: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def started_by(key: str) -> int | None:
-    """Return the generation whose start record has this key; None if it is another object."""
-    match = _START.fullmatch(key)
-    return int(match[1]) if match else None
-
-
 def checkpoint_of(key: str) -> CheckpointId | None:
     """Return the checkpoint whose folder has this key; None if it is another object."""
     match = _CHECKPOINT.match(key)
@@ -302,13 +269,10 @@ _FILE = re.compile(
     rf"|{STAGED}[^/]+/\d+-\d+-(?:\d+-)?[0-9a-f]{{32}}[A-Za-z0-9.]*"
 )
 _SHARED = re.compile(rf"(?:{SHADOWS}[^/]+/)?{SHARED}")
-_JOURNAL = re.compile(rf"{JOURNAL}([1-9]\d*)\.jsonl")
-_TRENDS = re.compile(rf"{JOURNAL}([1-9]\d*)\.trends\.jsonl")
 _PIN = re.compile(rf"{PINS}([^/]+)/([1-9]\d*)\.json")
 _VERDICT = re.compile(rf"{VERDICTS}([^/]+)\.json")
 _PROBE = re.compile(rf"{PROBES}[0-9a-f]{{32}}")
 _GENERATION = re.compile(rf"{GENERATIONS}([1-9]\d*)(?:\.[a-z]+)?\.json")
-_START = re.compile(rf"{GENERATIONS}([1-9]\d*)\.start\.json")
 _CHECKPOINT = re.compile(rf"{CHECKPOINTS}([1-9]\d*)/")
 _OF_PIPELINE = re.compile(
     rf"{GENERATIONS}[1-9]\d*(?:\.[a-z]+)?\.json|{CHECKPOINTS}[1-9]\d*/(?:{re.escape(MANIFEST)}|trigger|savepoint|dropped|gone)"

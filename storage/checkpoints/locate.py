@@ -142,7 +142,7 @@ def _place(store: Store, checkpoint: CheckpointId, recorded: str) -> str:
     try:
         found = savepoint(own)
     except StorageError:
-        # Something is there that cannot be read: whoever reads it is told.
+        # Something is there that cannot be read: anyone who reads it is told.
         return own
     return own if found and found.manifest.id == checkpoint else recorded
 

@@ -8,6 +8,7 @@ folder for a savepoint. So both can be moved as a whole.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -114,6 +115,10 @@ class OperatorRecord:
     deleting: dict[str, BatchId] = attrs.field(factory=dict, validator=_BATCHES)
     """The states whose values from before are deleted, each with the batch that does so. In a checkpoint, that batch is
     behind the cut, and shards still have what ``states`` says."""
+
+    def states_of(self, names: Iterable[str]) -> dict[str, StateRecord]:
+        """Return some of its states. It may have others, which are no longer declared."""
+        return {name: self.states[name] for name in names}
 
     def deleting_after(self, cut: BatchId) -> dict[str, BatchId]:
         """Return the deletions that a checkpoint with this cut does not have yet."""

@@ -49,7 +49,7 @@ class Offer:
 
 
 def ask(store: Store, asked: AskedOffer) -> None:
-    """Ask the driver of a generation for the pipeline, instead of whoever has asked before."""
+    """Ask the driver of a generation for the pipeline, instead of the shadow that has asked before."""
     store.write(asked_key(asked.generation), to_sealed_json(asked))
 
 

@@ -4,7 +4,7 @@ A reader pins the checkpoint whose state it has passed on, because what comes ne
 and a newer one. Each pin is an object of its own, ``pins/<reader>/<checkpoint>.json``, so that nobody overwrites
 another's. A reader that is away for long keeps one checkpoint, whose files are at most one more copy of the state.
 
-A reader and whoever deletes agree without a lock, each by a record that is written before it looks for the other's.
+A reader and a deleter agree without a lock, each by a record that is written before it looks for the other's.
 Who deletes marks a checkpoint as dropped (``checkpoints/<id>/dropped``), then looks for pins: if it is pinned, it
 stays, and the mark goes. A reader pins a checkpoint, then looks for the mark, then reads the manifest. So one of them
 sees the other, and if both do, the checkpoint stays and the reader takes a newer one. A mark goes after the manifest.
@@ -75,7 +75,7 @@ class Pins:
 
         Args:
             checkpoint: the id.
-            proof: that the reader's are still those of whoever releases them.
+            proof: that the reader's are still those of the one who releases them.
 
         Raises:
             FencedError, StorageError: they may be a successor's. Nothing was released.

@@ -37,7 +37,7 @@ class FenceProof(abc.ABC):
 
 
 class Unshared(FenceProof):
-    """The proof of whoever has no generations: a program that writes a folder of its own, or somebody by hand."""
+    """The proof of anyone who has no generations: a program that writes a folder of its own, or somebody by hand."""
 
     @property
     def generation(self) -> int:

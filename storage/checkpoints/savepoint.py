@@ -94,7 +94,7 @@ def discard_savepoint(store: Store, owner: str, proof: FenceProof) -> None:
 
 
 def delete_savepoint(store: Store, proof: FenceProof) -> None:
-    """Delete a savepoint, whoever wrote it, and leave anything else in its folder alone.
+    """Delete a savepoint, no matter who wrote it, and leave anything else in its folder alone.
 
     Where a pipeline has its own storage in the same folder, nobody can tell whose files they are: they stay.
 

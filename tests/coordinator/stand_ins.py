@@ -7,7 +7,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from chandy.coordinator.errors import PipelineStateLostError
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
+from chandy.coordinator.protocol.decisions import Decision, WaitToRestart
 from chandy.coordinator.recovery.announcements import Announcements
 from chandy.coordinator.recovery.pipeline_events import PipelineEvent
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
@@ -71,12 +73,17 @@ class RecordedReports:
         self.processor_failures: list[TaskFailure] = []
         self.restored: list[ShardsRestored] = []
         self.not_opened: list[tuple[str, str, FailureCode | None]] = []
-        self.state_lost = self.lost.append
-        self.must_fail = self.failures.append
         self.processor_failed = self.processor_failures.append
         self.shards_restored = self.restored.append
         self.told: list[PipelineEvent] = []
         self.news = Announcements(self.told.append, lambda: 0.0)
+
+    def decided(self, decision: Decision) -> None:
+        assert isinstance(decision, WaitToRestart)
+        if isinstance(decision.cause, PipelineStateLostError):
+            self.lost.append(decision.cause.why)
+        else:
+            self.failures.append(decision.cause)
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         self.not_opened.append((query_id, why, code))

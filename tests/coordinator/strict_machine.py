@@ -7,14 +7,14 @@ from typing import Final
 
 from chandy.coordinator.protocol.events import Acked, Answer, BatchAsked, Event, ShardsRead
 from chandy.coordinator.protocol.invariants import broken_invariants
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine, Outcome
+from chandy.coordinator.protocol.state_machine import Outcome, PipelineStateMachine
 from chandy.state.rpc.messages import ShardNotOpened
 
 OFTEN: Final = (Acked, BatchAsked, ShardNotOpened, ShardsRead)
 """What ``LockedProtocol.handle_often`` takes."""
 
 
-class StrictStateMachine(CheckpointStateMachine):
+class StrictStateMachine(PipelineStateMachine):
     """A state machine with which a test ends as soon as an invariant does not hold."""
 
     def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:

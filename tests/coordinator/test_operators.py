@@ -10,9 +10,11 @@ import attrs
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from chandy.coordinator.aggregating import Lifetime, Windows, _tell_of_new_aggregates, with_aggregates
 from chandy.coordinator.errors import PipelineNameError, RestoreError
-from chandy.coordinator.operator_arguments import KeyedStream, Lifetime, Processing, Windows
+from chandy.coordinator.operator_arguments import KeyedStream
 from chandy.coordinator.operators import DefinedOperator, Operators
+from chandy.coordinator.processing import Processing, with_arrow_processor, with_processor
 from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import RestorePoint
 from chandy.coordinator.spark.ticks import Ticks
@@ -36,6 +38,8 @@ PROCESSING = Processing(
     event_time_column=None,
 )
 
+NO_WINDOWS: dict[str, Any] = {"combine": "auto", "lifetime": Lifetime(), "windows": Windows()}
+
 
 def record(uid: str, query: str = "") -> OperatorRecord:
     return OperatorRecord(uid, query, "{}", {}, (None,))
@@ -50,7 +54,12 @@ def operators(tmp_path: Path, *known: OperatorRecord, restored: tuple[OperatorRe
         QueryDirectories(tmp_path, "p"),
         Ticks(tmp_path, 1000),
     )
-    made._made.update({one.uid: DefinedOperator(one, 1) for one in known})
+    made._made.update(
+        {
+            one.uid: DefinedOperator(one, 1, None)  # type: ignore[arg-type]
+            for one in known
+        }
+    )
     return made
 
 
@@ -96,10 +105,10 @@ def test_aggregates_that_restored_keys_have_nothing_of_are_told(
         return attrs.evolve(record("totals"), states={AGGREGATES: StateRecord((schema.json(),))})
 
     restored = (totals("count(*)", "sum(delay)"),)
-    operators(tmp_path, restored=restored)._tell_of_new_aggregates(*restored)
+    _tell_of_new_aggregates(operators(tmp_path, *restored, restored=restored), "totals")
     assert caplog.text == ""
     changed = totals("count(*)", "max(delay)")
-    operators(tmp_path, restored=restored)._tell_of_new_aggregates(changed)
+    _tell_of_new_aggregates(operators(tmp_path, changed, restored=restored), "totals")
     assert "max(delay)" in caplog.text
     assert "count(*)" not in caplog.text
 
@@ -122,11 +131,9 @@ def test_an_operator_stays_in_the_query_that_the_restored_checkpoint_has_it_in(t
 def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
     pipeline = operators(tmp_path, record("a"))
     calls: list[Any] = [
-        lambda uid: pipeline.with_aggregates(
-            stream(uid=uid), columns={}, combine="auto", lifetime=Lifetime(), windows=Windows()
-        ),
-        lambda uid: pipeline.with_arrow_processor(stream(uid=uid), None, ""),  # type: ignore[arg-type]
-        lambda uid: pipeline.with_processor(stream(uid=uid), PROCESSING),
+        lambda uid: with_aggregates(pipeline, stream(uid=uid), columns={}, **NO_WINDOWS),
+        lambda uid: with_arrow_processor(pipeline, stream(uid=uid), None, ""),  # type: ignore[arg-type]
+        lambda uid: with_processor(pipeline, stream(uid=uid), PROCESSING),
     ]
     for call in calls:
         with pytest.raises(PipelineNameError, match="operator uid 'a' is taken"):
@@ -139,11 +146,16 @@ def test_a_uid_is_a_name_and_is_taken_once(tmp_path: Path) -> None:
 def test_an_input_that_is_no_dataframe_is_refused(tmp_path: Path) -> None:
     pipeline, given = operators(tmp_path), stream(df="rows")
     calls: list[Any] = [
-        lambda: pipeline.with_aggregates(
-            given, columns={"n": ("*", "count")}, combine="auto", lifetime=Lifetime(), windows=Windows()
+        lambda: with_aggregates(
+            pipeline,
+            given,
+            columns={"n": ("*", "count")},
+            combine="auto",
+            lifetime=Lifetime(),
+            windows=Windows(),
         ),
-        lambda: pipeline.with_arrow_processor(given, None, "n long"),  # type: ignore[arg-type]
-        lambda: pipeline.with_processor(given, PROCESSING),
+        lambda: with_arrow_processor(pipeline, given, None, "n long"),  # type: ignore[arg-type]
+        lambda: with_processor(pipeline, given, PROCESSING),
     ]
     for call in calls:
         with pytest.raises(
@@ -166,8 +178,13 @@ def test_an_aggregate_that_is_called_as_an_argument_is_told_how_to_get_that_name
     )
     windows = Windows(given.pop("window", None), given.pop("output_mode", "update"))
     with pytest.raises(DefinitionError, match=rf"withColumnRenamed\('other', '{name}'\).*\('v', 'sum'\)"):
-        operators(tmp_path).with_aggregates(
-            stream(**given), columns={}, combine=combine, lifetime=lifetime, windows=windows
+        with_aggregates(
+            operators(tmp_path),
+            stream(**given),
+            columns={},
+            combine=combine,
+            lifetime=lifetime,
+            windows=windows,
         )
 
 

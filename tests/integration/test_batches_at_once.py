@@ -108,7 +108,7 @@ def test_going_back_comes_to_the_same_totals(
     coordinator.checkpoint().result(DEADLINE)
     events.add(2)
     query.processAllAvailable()
-    insides.supervisor(coordinator).state_lost("made to")
+    insides.lose_state(coordinator)
     eventually(lambda: len(coordinator.recoveries) >= 2)
     events.add()
     query.processAllAvailable()

@@ -124,6 +124,9 @@ def test_a_writer_does_under_chandy_what_it_does_under_spark(
     assert calls(out, "abort", "repeated") == []
 
 
+@pytest.mark.full(
+    "integration/test_data_sources.py::test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes_back"
+)
 def test_a_pipeline_goes_on_where_it_stopped(
     make: Make, spark: SparkSession, events: Events, out: Path
 ) -> None:
@@ -139,7 +142,18 @@ def test_a_pipeline_goes_on_where_it_stopped(
 # --- what is written and never committed --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ballast", [0, 2 * INLINE_BYTES])
+@pytest.mark.parametrize(
+    "ballast",
+    [
+        pytest.param(
+            0,
+            marks=pytest.mark.full(
+                "integration/test_data_sources.py::test_what_was_written_of_a_batch_that_fails_is_aborted"
+            ),
+        ),
+        2 * INLINE_BYTES,
+    ],
+)
 def test_what_was_written_of_a_batch_that_fails_is_aborted(
     make: Make, spark: SparkSession, events: Events, out: Path, tmp_path: Path, ballast: int
 ) -> None:
@@ -179,7 +193,7 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
     query.processAllAvailable()
     behind = files(out) - before
     assert behind
-    insides.supervisor(coordinator).state_lost("made to")
+    insides.lose_state(coordinator)
     eventually(lambda: len(coordinator.recoveries) >= 2)
     query.processAllAvailable()
     second = coordinator.checkpoint().result(DEADLINE)
@@ -195,6 +209,9 @@ def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes
 # --- going back ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full(
+    "integration/test_transactional_sinks.py::test_an_older_checkpoint_is_refused_behind_published_output_unless_rows_may_come_twice"
+)
 def test_an_older_checkpoint_is_refused_unless_rows_may_come_twice(
     make: Make, spark: SparkSession, events: Events, out: Path
 ) -> None:

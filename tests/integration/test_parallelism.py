@@ -124,7 +124,12 @@ def test_nobody_waits_for_a_query_that_waits_for_its_batch_to_be_rescaled(
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(coordinator.rescale, "totals", 1, "10 h")
         try:
-            eventually(lambda: "totals" in insides.supervisor(coordinator)._state.rescalings._by_query)
+            eventually(
+                lambda: (
+                    "totals"
+                    in insides.protocol(coordinator).read(lambda state: state.failover.rescalings._by_query)
+                )
+            )
             with pytest.raises(NotRescaledError, match="another request"):
                 coordinator.rescale("totals", SHARDS)
             coordinator.start(events.stream(spark).writeStream.format("noop"), name="second", reads=())

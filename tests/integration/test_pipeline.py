@@ -173,6 +173,9 @@ def test_several_queries_are_restored_at_one_consistent_cut(
     assert last_totals(parquet(spark, tmp_path / "middle")) == events.totals(spark)
 
 
+@pytest.mark.full(
+    "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
+)
 def test_a_checkpoint_is_restored_by_its_id(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:
@@ -278,6 +281,9 @@ def test_stop_with_a_savepoint_leaves_nothing_after_the_savepoint(
     assert last_totals(parquet(spark, tmp_path / "out")) == events.totals(spark)
 
 
+@pytest.mark.full(
+    "coordinator/test_coordinator.py::test_a_query_that_waits_for_a_stop_which_fails_is_started"
+)
 def test_a_stop_whose_savepoint_fails_raises_and_the_queries_run_again(
     make: Make, spark: SparkSession, events: Events, tmp_path: Path
 ) -> None:

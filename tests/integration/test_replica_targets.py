@@ -136,7 +136,7 @@ def test_a_table_is_the_state_over_lives_and_when_the_pipeline_goes_back(
     assert rows() == {("b", 2, "ü2"), ("c", 2, "ü5"), ("d", 1, "ü6"), ("e", 1, "ü1")}
     counted.coordinator.stop()
 
-    # The pipeline begins anew, and at first no checkpoint has the operator.
+    # The pipeline starts over, and at first no checkpoint has the operator.
     counted.begin(restore="none")
     counted.coordinator.checkpoint().result(DEADLINE)
     replica = counted.replicate(sink, "table")

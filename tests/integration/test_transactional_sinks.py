@@ -24,7 +24,7 @@ from chandy.coordinator import (
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.connectors.tables.delta import DeltaSink
 from chandy.coordinator.errors import PipelineFailedError, QueryFailedError, RestoreError, WriterError
-from chandy.coordinator.recovery.restart import RestartStrategy
+from chandy.coordinator.protocol.restart_tracker import RestartStrategy
 from chandy.coordinator.sinks.two_phase.errors import OutputAheadError, OutputError, OutputLostError
 from chandy.storage.backends.open import open_store, pipeline_uri
 from chandy.storage.checkpoints.layout import STAGED
@@ -149,7 +149,7 @@ def test_a_query_that_goes_back_publishes_nothing_twice_and_the_log_says_when_it
     events.add(2)
     query.processAllAvailable()
     assert "the query runs again" not in caplog.text
-    insides.supervisor(coordinator).state_lost("made to")
+    insides.lose_state(coordinator)
     eventually(lambda: len(coordinator.recoveries) == 2)
     events.add()
     query.processAllAvailable()
@@ -210,29 +210,6 @@ def test_a_query_pauses_when_too_much_waits_and_goes_on_by_itself(
     assert first.result(DEADLINE).id < second.result(DEADLINE).id
     query.processAllAvailable()
     coordinator.checkpoint().result(DEADLINE)
-    assert published(sink) == expected(events)
-
-
-def test_what_a_stopped_pipeline_could_not_publish_is_published_by_the_next_start(
-    make: Make,
-    spark: SparkSession,
-    events: Events,
-    sink: SqliteSink,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("chandy.coordinator.sinks.two_phase.query_sink._CLOSE_SECONDS", 0.0)
-    events.add(2)
-    first = make()
-    query = start(first, spark, events, sink)
-    query.processAllAvailable()
-    (tmp_path / "away").touch()
-    first.checkpoint()
-    eventually(lambda: first.statistics().counts.completed == 1)
-    first.stop(checkpoint=False)
-    assert published(sink) == Counter()
-    (tmp_path / "away").unlink()
-    start(make(), spark, events, sink)
     assert published(sink) == expected(events)
 
 
@@ -322,15 +299,12 @@ def test_a_stop_with_a_savepoint_publishes_first(
     saved = first.stop(savepoint=f"file://{tmp_path}/saved")
     assert saved is not None
     assert published(sink) == expected(events)
-    # Both ways on are open.
-    for restore in ("latest", saved.uri):
-        later = make(restore=restore)
-        query = start(later, spark, events, sink)
-        events.add()
-        query.processAllAvailable()
-        later.stop()
-        assert published(sink) == expected(events)
-        break
+    later = make()
+    query = start(later, spark, events, sink)
+    events.add()
+    query.processAllAvailable()
+    later.stop()
+    assert published(sink) == expected(events)
 
 
 def test_a_paused_query_stops_at_once_and_nothing_of_it_is_lost(

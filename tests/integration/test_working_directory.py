@@ -1,4 +1,4 @@
-"""Spark's own working directory: taken at a batch while the query runs on, seeded anew, and gone on from."""
+"""Spark's own working directory: taken at a batch while the query runs on, seeded again, and gone on from."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_there_are_messages_to_test() -> None:
 
 @pytest.mark.parametrize("type_", [*MESSAGES, Manifest, Claim, Generation], ids=lambda type_: type_.__name__)
 def test_a_value_comes_back_equal(type_: type) -> None:
-    @settings(max_examples=examples(15))
+    @settings(max_examples=examples(6))
     @given(values(type_))
     def check(value: Any) -> None:
         assert from_json(type_, to_json(value)) == value
@@ -109,7 +109,7 @@ def test_defaults_may_be_left_out() -> None:
     assert from_json(Handle, b"{}") == Handle()
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(start=values(Generation, 0), at=st.integers(0, 10**6), change=st.integers(1, 255))
 def test_a_sealed_record_is_read_as_it_was_written_or_not_at_all(
     start: Generation, at: int, change: int

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.graceful_stop import GracefulStop
 from chandy.coordinator.protocol import events as on
@@ -22,6 +23,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
 from chandy.storage.ids import CheckpointId
+from tests.builders import failover
 
 from ..coordinator.limits import limits_of
 from ..coordinator.strict_machine import StrictStateMachine
@@ -133,6 +135,7 @@ class Driver:
             next_id=started.next_id,
             completed=found.completed,
             base=point.manifest.id if point and not point.is_savepoint else None,
+            failover=failover(),
         )
         self.state = self.new_machine()
         world.promises.counted.update(manifest.id for manifest in self.catalog.completed())
@@ -145,9 +148,10 @@ class Driver:
         self.changing = runtime.rlock()
         self.session = Session(world.scheduler, self.usable_hosts, world.promises)
         self.runs = WatchedRuns(self)
-        self.supervisor = supervisor_of(self, point)
+        protocol = LockedProtocol(self.state, self.clock)
+        self.supervisor = supervisor_of(self, protocol, point)
         self.executor = CheckpointExecutor(
-            self.state,
+            protocol,
             catalog=self.catalog,
             store=store,
             open_store=world.open,

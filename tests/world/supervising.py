@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.launcher import Launcher
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
-from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
@@ -132,7 +131,7 @@ class WatchedSupervisor(Supervisor):
         return super()._fail_for_good(noticed, because)
 
 
-def supervisor_of(driver: Driver, point: RestorePoint | None) -> WatchedSupervisor:
+def supervisor_of(driver: Driver, protocol: LockedProtocol, point: RestorePoint | None) -> WatchedSupervisor:
     """Return what keeps the queries of a driver running, which begin from a checkpoint."""
     directories = QueryDirectories(driver.folder / "queries", "pipeline")
     # The system releases locks of files when a process has ended.
@@ -162,7 +161,7 @@ def supervisor_of(driver: Driver, point: RestorePoint | None) -> WatchedSupervis
         keep_chosen=driver.keep_chosen,
     )
     supervisor = WatchedSupervisor(
-        state=RecoveryStateMachine(FixedDelay("1 s", attempts=10**9).tracker(), runtime.random),
+        protocol=protocol,
         launcher=launcher,
         runs=driver.runs,
         local_recovery=local_recovery,

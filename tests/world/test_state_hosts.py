@@ -19,11 +19,11 @@ from chandy.state.rpc.messages import (
     HostPulse,
 )
 from chandy.state.rpc.orders import (
+    ConfirmOwner,
     Heartbeat,
     OpenAhead,
     Order,
     Reopen,
-    Settle,
     StopHost,
     TakeOver,
 )
@@ -117,10 +117,10 @@ class SmallWorld:
         self.scheduler.run(lambda: not self.driver.acks.empty())
         return self.driver.acks.get_nowait()
 
-    def settle(self, shard: ShardId, owner: WorldHost, others: list[WorldHost]) -> None:
+    def confirm_owner(self, shard: ShardId, owner: WorldHost, others: list[WorldHost]) -> None:
         """Say whose a shard is, and wait until its owner knows."""
         for host in (owner, *others):
-            self.order(host, Settle("q", shard, owner.name, 2))
+            self.order(host, ConfirmOwner("q", shard, owner.name, 2))
         assert owner.state_host is not None
         table = owner.state_host._table
         self.scheduler.run(lambda: ShardKey("q", "op", shard.shard) in table._shards)
@@ -168,7 +168,7 @@ def test_a_shard_moves_with_what_came_after_its_checkpoint(world: SmallWorld) ->
     world.run(owner, 2)
     world.order(target, TakeOver(1, 2, 2))
     assert world.reported().step == "taken"
-    world.settle(shard, target, [owner])
+    world.confirm_owner(shard, target, [owner])
     world.driver.elsewhere = {0: target.hello.address}
     assert world.values(owner, 3) == {b"a": b"012", b"b": b"012", b"c": b"012"}
 
@@ -183,7 +183,7 @@ def test_a_host_opens_the_shards_of_one_that_was_killed_on_its_machine(world: Sm
             other, Reopen(number, "q", ShardId("op", number), None, -1, lost.name, cut=1, begun=2, term=2)
         )
         assert world.reported().step == "taken"
-        world.settle(ShardId("op", number), other, [])
+        world.confirm_owner(ShardId("op", number), other, [])
     assert world.values(other, 3) == {b"a": b"012", b"b": b"012", b"c": b"012"}
 
 

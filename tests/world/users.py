@@ -15,7 +15,7 @@ from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
-from chandy.storage.errors import ChandyError, FencedError
+from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
 
 from .driver import Driver
 from .events import WorldEvent
@@ -115,8 +115,8 @@ class Users:
     def _rescale(self, driver: Driver, query: str, tasks: int, seconds: float) -> None:
         writer: Any = Writer(driver.session, query, tasks)
         cause = RescaledError(query, uid_of(query), tasks)
-        request = driver.supervisor.go_on_with(query, writer, cause, seconds)
-        driver.supervisor.await_outcome(query, request)
+        request = driver.supervisor.replanning.go_on_with(query, writer, cause, seconds)
+        driver.supervisor.replanning.await_outcome(query, request)
         is_done = request.phase is RequestPhase.DONE
         self.world.promises.check(
             not is_done or writer in driver.session.writers,
@@ -153,7 +153,13 @@ class Users:
         """Look at whether a checkpoint has all that queries have committed that were stopped."""
         if self.world.promises.announced.get(checkpoint) != driver.generation:
             return
-        manifest = self.world.catalog().read(checkpoint)
+        try:
+            manifest = self.world.catalog().read(checkpoint)
+        except ObjectMissingError:
+            self.world.promises.check(
+                driver is not self.world.driver, f"{checkpoint} is gone, and nobody else leads"
+            )
+            return
         cuts = {query.name: query.batch for query in manifest.queries}
         committed = {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
         self.world.promises.check(

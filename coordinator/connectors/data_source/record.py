@@ -1,7 +1,7 @@
 """The record of what a stream writer has committed: a chain of objects in a store, for a target that keeps none.
 
 ``outputs/<writer>/<n>`` says who commits, what was committed last, and which epoch is being committed. Entry n is
-created exclusively, after entry n - 1 was read. So whoever creates an entry shuts out all who have not seen it.
+created exclusively, after entry n - 1 was read. So anyone who creates an entry shuts out all who have not seen it.
 
 An epoch is committed in three steps: an entry says that it begins, the writer commits, an entry says that it is done.
 A writer that finds an epoch that has begun commits it once more, because nobody knows how far that commit came. So an

@@ -136,7 +136,6 @@ def write(
 
     Args:
         source: name of the data source.
-        writer: the writer.
         batches: the rows.
         rows_of: makes rows of a batch, for a writer that takes rows.
         where: which partition of which batch it is.

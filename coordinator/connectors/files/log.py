@@ -292,7 +292,7 @@ class FileLog:
         entries = range(first_read(number), number + 1)
         return [line for one in entries for line in self._lines(one)]
 
-    def settle(self) -> None:
+    def ensure_two_compact_entries(self) -> None:
         """Make sure that there are two compact entries, by whose distance Spark reads the log."""
         numbers = numbers_of(self.store.list(FOLDER))
         compacted = [number for number in numbers if is_compacted(number)]

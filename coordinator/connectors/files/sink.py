@@ -101,7 +101,7 @@ class FilesSink(StagedSink):
         validator=lambda sink, field, value: _check_retention(value),
     )
     """How long a file is in the log at least, such as "30 d"; later readers of the log do not see it. The file itself
-    stays: whoever is sure that nobody needs it may delete it. A time in which no driver runs counts for a tenth of it
+    stays: delete it once nobody needs it. A time in which no driver runs counts for a tenth of it
     at most, because nobody can tell that from a clock that is ahead. None: for ever."""
     timeout: float = attrs.field(default=60.0, kw_only=True, validator=attrs.validators.gt(0))
     """Seconds after which a step is not tried again."""
@@ -179,7 +179,7 @@ class FilesSink(StagedSink):
                         newest = log.create(newest.with_position(fence.writer, own), (), clock())
                     except ObjectExistsError:
                         continue
-                log.settle()
+                log.ensure_two_compact_entries()
                 return _Committer(self, log, fence, newest, own, clock)
         raise self.busy()
 

@@ -166,7 +166,6 @@ class Cluster:
 
         Args:
             heard: what the client says.
-            group: the group.
             committed: called, while the consumer is polled, with what became of a commit: an error or None, and the
                 partitions, each with an error or None.
 

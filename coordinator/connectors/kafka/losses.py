@@ -98,7 +98,7 @@ def _found(loss: LostOffsets) -> str:
     if loss.earliest is None or loss.end is None:
         return "no such partition"
     if loss.needed > loss.end:
-        return f"offsets {loss.earliest} to {loss.end}, so the topic was deleted and made anew, or has lost its end"
+        return f"offsets {loss.earliest} to {loss.end}, so the topic was deleted and recreated, or has lost its end"
     if loss.earliest == loss.end:
         return f"nothing before {loss.end}: all of it was deleted, most likely by retention"
     last = loss.earliest - 1
@@ -108,13 +108,13 @@ def _found(loss: LostOffsets) -> str:
 def _advice(found: tuple[LostOffsets, ...]) -> str:
     if any(one.earliest is None or one.needed > (one.end or 0) for one in found):
         begin = (
-            "if the topic was made anew on purpose, begin anew with the coordinator's restore='none', "
+            "if the topic was recreated on purpose, start over with the coordinator's restore='none', "
             "or with other names of pipeline and query"
         )
     else:
         begin = (
             "restore a newer checkpoint or a savepoint that stands behind what was deleted, if there is one "
-            "(`chandy show` tells offsets); or begin anew with restore='none'"
+            "(`chandy show` tells offsets); or start over with restore='none'"
         )
     return (
         f"{begin}; or put the records back; or have the reader's option failOnDataLoss be false, and go on without "

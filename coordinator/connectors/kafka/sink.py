@@ -183,7 +183,7 @@ class _Publisher(Committer):
             if self._present_topic() != self._topic:
                 raise TargetUnavailableError(
                     self._cluster.name,
-                    f"topic {self._sink.topic!r}, or that of positions, was deleted and made anew",
+                    f"topic {self._sink.topic!r}, or that of positions, was deleted and recreated",
                     is_understood=True,
                 )
         following = self._record.moved(epoch.id, self._topic)

@@ -153,7 +153,7 @@ class Session:
             raise _not_connected(error, where) from error
         session = cls(connection, where, timeout)
         try:
-            session._settle(seconds)
+            session._set_timeouts(seconds)
         except BaseException:
             session.close()
             raise
@@ -187,7 +187,7 @@ class Session:
         self._connection.close()
         self._socket.close()
 
-    def _settle(self, seconds: int) -> None:
+    def _set_timeouts(self, seconds: int) -> None:
         # By statements and not by the connection's options, which poolers refuse.
         settings = {
             "statement_timeout": _ms(self._timeout),

@@ -307,7 +307,6 @@ class PostgresCommitter(Committer):
         Args:
             sink: what it publishes for.
             session: its connection.
-            table: the table.
             fence: who publishes.
             recorded: the newest epoch in the writer's record.
             target: the table that this is recorded for; None: a version that did not record it has written it.
@@ -413,7 +412,7 @@ class PostgresCommitter(Committer):
         if found != self._identity:
             raise TargetUnavailableError(
                 self._session.where,
-                f"table {self._table.sql}, or that of positions, was made anew or exchanged",
+                f"table {self._table.sql}, or that of positions, was recreated or exchanged",
                 is_understood=True,
             )
         return writer

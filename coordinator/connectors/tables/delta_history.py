@@ -58,18 +58,22 @@ def is_by(commit: Mapping[str, Any], writer: str) -> bool:
     return bool(commit.get(NOTE, {}).get("writer") == writer)
 
 
-def _main() -> None:
+def read_commits(uri: str, options: Mapping[str, str], writer: str) -> list[dict[str, Any]]:
+    """Return what ``newest_commits`` does, read by this process."""
     from deltalake import DeltaTable
 
-    given = json.load(sys.stdin)
-    table = DeltaTable(given["uri"], storage_options=given["options"])
+    table = DeltaTable(uri, storage_options=dict(options))
     for limit in _LOOKS:
         found = table.history(limit)
-        told = [one for one in found if is_restore(one) or is_by(one, given["writer"])]
+        told = [one for one in found if is_restore(one) or is_by(one, writer)]
         # What was restored may be any older version, which may be a restored one itself.
         if limit is None or len(found) < limit or (told and not is_restore(told[0])):
             break
-    json.dump(found, sys.stdout, default=str)
+    return found
+
+
+def _main() -> None:
+    json.dump(read_commits(**json.load(sys.stdin)), sys.stdout, default=str)
 
 
 if __name__ == "__main__":

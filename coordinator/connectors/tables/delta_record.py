@@ -48,7 +48,7 @@ class DeltaRecord:
     def position(self, table: DeltaTable, commits: Sequence[Mapping[str, Any]] = ()) -> Position | None:
         """Return the record as a version of the table has it; None if there is none.
 
-        A table that was made anew in its place keeps application transactions, and has other rows and another id. So
+        A table that was recreated in its place keeps application transactions, and has other rows and another id. So
         the epoch counts for the id that it was recorded with; older versions of Chandy have recorded none.
 
         Args:

@@ -68,7 +68,6 @@ def fit(rows: pa.Table, table: pa.Schema, target: str, *, fill: bool = True) -> 
     """Return rows in the form of a table: its types, and its order of columns.
 
     Args:
-        rows: the rows.
         table: the schema of the table.
         target: what it is, for messages.
         fill: whether columns that only the table has are added, with nulls.

@@ -216,7 +216,7 @@ class Committer(abc.ABC):
         """Return the ids of those epochs that the target has as they are here, or has taken back and could bring back.
 
         A checkpoint names epochs as not published that were published later. When it is restored, they stay, and a
-        reader that has seen them does not see them again. What is not recognised is taken back and published anew.
+        reader that has seen them does not see them again. What is not recognised is taken back and published again.
 
         Raises:
             TargetUnavailableError, FencedError: as for ``commit``.

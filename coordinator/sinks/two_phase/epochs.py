@@ -8,7 +8,7 @@ never put together again or taken apart, and a target needs to know no more than
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -172,8 +172,3 @@ def where_to_begin(
 def _common(record: OutputRecord, recognised: Collection[int]) -> CheckpointId | None:
     same = itertools.takewhile(lambda epoch: epoch.id in recognised, record.epochs)
     return max((epoch.id for epoch in same), default=record.published)
-
-
-def unknown_sinks(records: Iterable[OutputRecord], sinks: Collection[str]) -> list[str]:
-    """Return the sinks of a checkpoint that are not there any more, and have not published everything."""
-    return [record.sink for record in records if record.epochs and record.sink not in sinks]

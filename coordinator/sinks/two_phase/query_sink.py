@@ -32,7 +32,7 @@ from ...spark.arrow import arrow_schema
 from ...spark.plan import chosen_sink
 from ..guarantee import Guarantee
 from ..place import Output
-from ..sink import Sink, StartPoint
+from ..sink import GivenSink, StartPoint
 from . import staging
 from .contract import Batch, Epoch, Fence, Staged, TwoPhaseSink
 from .epochs import ClosedEpoch, EpochLog
@@ -56,7 +56,7 @@ _FORGET_SECONDS: Final = 5.0
 """How long a batch that has failed is held up to delete what was staged of it."""
 
 
-class TransactionalSink(Sink):
+class TransactionalSink(GivenSink):
     """The two-phase sinks of one query. A batch is written once, and each sink publishes it."""
 
     def __init__(
@@ -118,8 +118,8 @@ class TransactionalSink(Sink):
         # Held while a sink prepares an epoch, which may take long.
         self._preparing = runtime.lock()
 
+    @override
     def take_nothing_back(self) -> None:
-        """Forbid rewinding: another query already reads this output. Called before ``begin``."""
         self._take_over = attrs.evolve(self._take_over, may_take_back=False)
 
     @property
@@ -146,6 +146,7 @@ class TransactionalSink(Sink):
     def committed_offsets(self, uid: str, seconds: float) -> Mapping[int, int]:
         return self._sinks[uid].committed_offsets(seconds)
 
+    @override
     def attach(
         self,
         writer: DataStreamWriter,
@@ -153,18 +154,6 @@ class TransactionalSink(Sink):
         rows: DataFrame,
         made_of: Callable[[DataFrame], DataFrame] | None = None,
     ) -> None:
-        """Make a writer call this sink with each batch, and check that the targets take its rows.
-
-        Args:
-            writer: the writer.
-            table: the table that the query is to write; there must be none.
-            rows: has the schema of what the sink takes.
-            made_of: returns what the sink takes of a batch; None: the batch itself.
-
-        Raises:
-            WriterError: the query is to write something else, too.
-            ChandyError: a target cannot take the rows, see ``TwoPhaseSink.check``.
-        """
         _check_writes_nothing_else(writer, table)
         _check_names(rows)
         schema = arrow_schema(rows)
@@ -176,12 +165,8 @@ class TransactionalSink(Sink):
             writer.foreachBatch(lambda given, batch: self.take(made_of(given), BatchId(batch)))
         _attached.add(writer)
 
+    @override
     def check_mode(self, mode: str) -> None:
-        """Check that the targets take what a query gives out in an output mode.
-
-        Raises:
-            WriterError: one does not.
-        """
         for sink in self._sinks.values():
             if mode not in sink.output_modes:
                 raise WriterError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from ....storage.keys import validate_name
 from ...errors import ConfigError, WriterError
@@ -56,6 +56,11 @@ def check_publish(name: str, publish: Publish, mode: str) -> None:
             f"mode={mode!r}",
             'upsert by a key; or leave publish="batch" out, and rows appear once, with the checkpoint that has them',
         )
+
+
+def sinks_of(given: object) -> tuple[Any, ...]:
+    """Return the sinks that a user has given as ``sink=``, one or several; ``check_together`` says what is none."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
 def check_together(sinks: Sequence[TwoPhaseSink]) -> None:

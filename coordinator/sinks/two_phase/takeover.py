@@ -161,7 +161,7 @@ class SinkTakeover:
             f"a target of sink {uid!r} that has nothing, or a storage that has given it all that it has",
             f"epoch {published} in the target, and none above {self.first_epoch - 1} in {self.fence.store}: "
             "the storage was wiped, or the output is that of another one",
-            "put the storage's content back and start again; or, to begin anew, choose an empty target, or give the "
+            "put the storage's content back and start again; or, to start over, choose an empty target, or give the "
             "sink another uid",
         )
 

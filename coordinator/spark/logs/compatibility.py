@@ -18,7 +18,6 @@ def check_logs(directory: Path, written_by: str) -> None:
     """Check that Spark can read the offset log and the commit log in a query's checkpoint directory.
 
     Args:
-        directory: the directory.
         written_by: the version of PySpark that has written it.
 
     Raises:

@@ -59,7 +59,6 @@ def read_between(directory: Path, batch: BatchId) -> str:
 
     Args:
         directory: the query's working checkpoint directory.
-        batch: the batch.
 
     Returns:
         A JSON object: by source a pair of offsets as the source writes them, null before its first row. Empty if the

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.channels import observer
-from chandy.coordinator.channels.observer import Channels
+from chandy.coordinator.channels.observer import ObservedChannels
 from chandy.coordinator.connectors.files.sink import FilesSink
 from chandy.coordinator.query import Definition
 from chandy.coordinator.sinks.file_sink import FileSink
@@ -63,7 +63,7 @@ class Ends:
 
     def __init__(self, folder: Path, sink: Sink, output: Path, source: SourceFacts | None = None) -> None:
         self.now = 0.0
-        self.channels = Channels(lambda: self.now)
+        self.channels = ObservedChannels(lambda: self.now)
         self.folder = folder
         source = source or SourceFacts("parquet", True, None, {"path": str(output)})
         self.writer, self.reader = _definition("a", sink), _definition("b", _None(), source)
@@ -251,8 +251,10 @@ def test_sparks_own_sink_is_seen_as_the_checkpoint_keeps_it(output: Path, tmp_pa
 def test_a_query_that_could_not_be_started_has_no_channels(ends: Ends) -> None:
     ends.channels.remove("b")
     queries = (QueryRecord("a", 0, Handle()), QueryRecord("b", 0, Handle()))
-    assert ends.channels.at(make_manifest(1, queries=queries, operators=())) == ()
-    assert ends.channels.add(ends.reader) != ()
+    manifest = make_manifest(1, queries=queries, operators=())
+    assert ends.channels.at(manifest) == ()
+    assert not ends.channels.add(ends.reader), "nobody reads what it writes"
+    assert len(ends.channels.at(manifest)) == 1
 
 
 @attrs.frozen

@@ -95,7 +95,7 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(str(tmp_path / "an output"))
 
 
-def keys(directory: Directory, *, settled: bool = True) -> list[int]:
-    if settled:
+def keys(directory: Directory, *, all_listed: bool = True) -> list[int]:
+    if all_listed:
         assert sorted(directory.files()) == sorted(directory.listed())
     return sorted(row[0] for row in directory.rows())

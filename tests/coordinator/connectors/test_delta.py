@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
-import pickle
 import re
 import uuid
 from collections.abc import Callable
@@ -18,12 +17,12 @@ import pyarrow as pa
 import pytest
 from deltalake.schema import Field, PrimitiveType
 from deltalake.schema import Schema as DeltaSchema
+from typing_extensions import override
 
 from chandy.coordinator.connectors.tables import delta
 from chandy.coordinator.connectors.tables.delta import DeltaSink
-from chandy.coordinator.connectors.tables.delta_history import newest_commits
+from chandy.coordinator.connectors.tables.delta_history import is_by, newest_commits
 from chandy.coordinator.connectors.tables.upserting import last_by_key
-from chandy.coordinator.errors import ChandyError
 from chandy.coordinator.sinks.two_phase.contract import Epoch, TwoPhaseSink, WriteContext
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
@@ -37,10 +36,10 @@ from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import http_requests
 from .delta_tables import Table, UpsertTable
-from .files_of_others import open_folder, read_only
 from .races import RaceConformance, within_the_next_commits
 from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
+from .table_conformance import TableConformance
 
 __all__ = ["moto", "s3_keys", "s3proxy"]
 
@@ -65,10 +64,40 @@ def s3_options(port: int) -> dict[str, str]:
     }
 
 
-class TestOnDisk(RaceConformance):
+class TestOnDisk(TableConformance):
+    client, extra = "deltalake", "delta"
+    secret = DeltaSink("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": "hush"}, uid="out")
+
     @pytest.fixture
     def target(self, table: Table) -> SinkTarget:
         return table
+
+    @override
+    def table(self, folder: Path, *, upserts: bool = False) -> Table:
+        return (UpsertTable if upserts else Table)(str(folder / "table"))
+
+    @override
+    def partitioned(self, folder: Path) -> Table:
+        sink = DeltaSink(str(folder / "table"), partition_by=["v"])
+        sink.check(SCHEMA)
+        assert deltalake.DeltaTable(sink.table).metadata().partition_columns == ["v"]
+        with pytest.raises(OutputError, match="partitioned by k"):
+            attrs.evolve(sink, partition_by=["k"]).check(SCHEMA)
+        return Table(sink.table)
+
+    @override
+    def drop_column(self, table: Table) -> None:
+        other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
+        deltalake.write_deltalake(
+            table.open(), other.empty_table(), mode="overwrite", schema_mode="overwrite"
+        )
+
+    @override
+    def fail_commits(self, patch: pytest.MonkeyPatch) -> None:
+        def fail(*arguments: object) -> None:
+            raise deltalake.exceptions.CommitFailedError("odd")
+
+        patch.setattr(delta, "_commit_nothing", fail)
 
 
 @pytest.mark.server
@@ -134,21 +163,6 @@ def test_a_batch_waits_for_other_writers_of_the_table(
     committer.upsert(pipeline.batch(0, (1, "a")))
     committer.upsert(pipeline.batch(1, (1, "b")))
     assert sorted(table.rows()) == [(1, "b"), (100, "other")]
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_commit_waits_for_other_writers_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    table = (Table if mode == "append" else UpsertTable)(str(tmp_path / "table")).make()
-    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    within_the_next_commits(
-        monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
-    )
-    committer.commit(pipeline.epoch(1, [(1, "a")]))
-    committer.commit(pipeline.epoch(2, [(2, "b")]))
-    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (100, "other"), (101, "other")]
 
 
 # --- answers and servers that are lost ----------------------------------------------------------------------
@@ -226,17 +240,6 @@ def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:
 # --- tables that do not fit ---------------------------------------------------------------------------------
 
 
-def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "table"), create_table=False)
-    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
-    for step in (lambda: sink.check(SCHEMA), pipeline.recover):
-        with pytest.raises(OutputError, match="create_table=True"):
-            step()
-    attrs.evolve(sink, create_table=True, partition_by=["v"]).check(SCHEMA)
-    sink.check(SCHEMA)
-    assert deltalake.DeltaTable(sink.table).metadata().partition_columns == ["v"]
-
-
 @pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.binary(), pa.list_(pa.int64())])
 @pytest.mark.parametrize("is_there", [False, True])
 def test_partitions_that_would_destroy_the_table_are_refused_at_the_start(
@@ -261,61 +264,12 @@ def test_a_text_that_is_too_long_for_a_folder_is_refused_with_its_batch(tmp_path
             sink.write(iter([rows]), context)
 
 
-def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "table"), partition_by=["v"])
-    sink.check(SCHEMA)
-    pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
-    committer.commit(pipeline.epoch(2))
-    assert sorted(Table(sink.table).rows()) == [(1, "a"), (2, "b"), (3, "a")]
-    assert pipeline.recover(2).position == 2
-    with pytest.raises(OutputError, match="partitioned by k"):
-        attrs.evolve(sink, partition_by=["k"]).check(SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        (pa.schema([("k", pa.string()), ("v", pa.string())]), "column 'k' is string, and int64 in the table"),
-        (pa.schema([("k", pa.int64()), ("w", pa.string())]), "column 'w' is not in the table"),
-        (pa.schema([("v", pa.string())]), "column 'k', which must not be null, is missing"),
-    ],
-)
-def test_rows_of_another_schema_are_refused_before_the_query_starts(
-    table: Table, schema: pa.Schema, said: str
-) -> None:
-    with pytest.raises(OutputError, match=said):
-        table.sink().check(schema)
-
-
 def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: SinkPipeline) -> None:
     schema = pa.schema([("v", pa.large_string()), ("k", pa.int32())])
     table.sink().check(schema)
     batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=schema)
     pipeline.recover().commit(epoch_of(pipeline, 1, batch))
     assert table.rows() == [(1, "a")]
-
-
-def test_a_row_that_the_table_refuses_is_named_and_nothing_is_published(tmp_path: Path) -> None:
-    table = Table(str(tmp_path / "table")).make()
-    table.open().alter.add_constraint({"small": "k < 100"})
-    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    with pytest.raises(OutputError, match="777"):
-        committer.commit(pipeline.epoch(1, [(1, "a")], [(777, "b")]))
-    assert table.rows() == []
-    assert pipeline.recover(2).position is None
-
-
-def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: SinkPipeline
-) -> None:
-    committer = pipeline.recover()
-    other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
-    deltalake.write_deltalake(table.open(), other.empty_table(), mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(OutputError, match="column 'v' is not in the table"):
-        committer.commit(pipeline.epoch(1, [(1, "a")]))
 
 
 def test_a_damaged_staged_file_is_named(table: Table, pipeline: SinkPipeline, tmp_path: Path) -> None:
@@ -327,17 +281,6 @@ def test_a_damaged_staged_file_is_named(table: Table, pipeline: SinkPipeline, tm
     with pytest.raises(DamagedError, match=re.escape(file.key)):
         committer.commit(epoch)
     assert table.rows() == []
-
-
-def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
-    with open_folder() as folder:
-        table = Table(str(folder / "table")).make()
-        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-        epoch, committer = pipeline.epoch(1, [(1, "a")]), pipeline.recover()
-        with read_only(folder), pytest.raises(OutputError, match="permission"):
-            pipeline.recover(2)
-        assert table.open().version() == 1
-        committer.commit(epoch)
 
 
 def test_a_table_that_was_restored_has_the_position_of_the_version(
@@ -405,18 +348,19 @@ def test_the_history_is_read_only_after_commits_of_others(
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
-    looks: list[str] = []
+    looks: list[list[dict[str, Any]]] = []
 
-    def read(*arguments: Any) -> list[dict[str, Any]]:
-        looks.append(arguments[0])
-        return newest_commits(*arguments)
+    def read(uri: str, options: Any, writer: str, seconds: float) -> list[dict[str, Any]]:
+        looks.append(newest_commits(uri, options, writer, seconds))
+        assert any(is_by(one, writer) for one in looks[-1])
+        return looks[-1]
 
     monkeypatch.setattr(delta, "newest_commits", read)
     committer.commit(pipeline.epoch(2, [(2, "a")]))
     assert not looks
     table.add((100, "other"))
     committer.commit(pipeline.epoch(3, [(3, "a")]))
-    assert looks == [table.uri]
+    assert len(looks) == 1
 
 
 def test_a_history_that_cannot_be_read_is_not_available(tmp_path: Path) -> None:
@@ -460,21 +404,6 @@ def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline:
         with pytest.raises(OutputError, match=r"Unsupported table features required: \[RowTracking\]"):
             attempt()
     assert table.rows() == []
-
-
-def test_a_commit_that_fails_while_the_version_stays_is_no_conflict(
-    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    committer = pipeline.recover()
-
-    def fail(*arguments: object) -> None:
-        raise deltalake.exceptions.CommitFailedError("odd")
-
-    monkeypatch.setattr(delta, "_commit_nothing", fail)
-    for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
-        with pytest.raises(TargetUnavailableError, match="no other writer was faster: odd") as caught:
-            attempt()
-        assert not caught.value.is_understood
 
 
 def test_upserts_need_a_table_whose_rows_may_be_replaced(tmp_path: Path) -> None:
@@ -524,15 +453,6 @@ def test_the_position_outlives_the_log(table: Table, pipeline: SinkPipeline) -> 
 # --- upsert -------------------------------------------------------------------------------------------------
 
 
-def test_a_row_replaces_the_one_with_its_key(tmp_path: Path) -> None:
-    table = UpsertTable(str(tmp_path / "table")).make()
-    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
-    committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
-    assert sorted(table.rows()) == [(1, "a"), (2, "c"), (3, "e")]
-
-
 def test_columns_of_a_key_may_have_any_name(tmp_path: Path) -> None:
     schema = pa.schema([('an "odd" Name', pa.string()), ("v", pa.int64())])
     sink = DeltaSink(str(tmp_path / "table"), mode="upsert", key=['an "odd" Name'])
@@ -577,15 +497,3 @@ def test_a_key_goes_with_upsert_alone() -> None:
 
 
 # --- the value ----------------------------------------------------------------------------------------------
-
-
-def test_the_sink_is_a_value_without_secrets_in_its_text() -> None:
-    sink = DeltaSink("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": "hush"}, uid="out")
-    assert "hush" not in repr(sink)
-    assert pickle.loads(pickle.dumps(sink)) == sink
-
-
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(ChandyError, match=re.escape("pip install 'chandy[delta]'")):
-        DeltaSink("/table").check(SCHEMA)

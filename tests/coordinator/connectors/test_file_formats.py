@@ -232,7 +232,7 @@ def test_an_entry_keeps_files_and_positions() -> None:
     assert json.loads(entry.splitlines()[-1])["isDir"] is True
 
 
-@trying(200)
+@trying(80)
 @given(at=st.integers(0, 10**6), change=st.integers(1, 255))
 def test_an_entry_is_read_as_it_was_written_or_not_at_all(at: int, change: int) -> None:
     known = file_log.LogEntry(3, {"a/b/c": Position("file:///s", 3, 7)})

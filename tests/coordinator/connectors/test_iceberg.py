@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import pickle
-import re
 import socket
 import uuid
 from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NotInstalledError
@@ -20,20 +17,21 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from typing_extensions import override
 
 from chandy.coordinator.connectors.tables.iceberg import IcebergSink
-from chandy.coordinator.errors import ChandyError, SetupError
+from chandy.coordinator.errors import SetupError
 from chandy.coordinator.sinks.two_phase.contract import Epoch
 from chandy.coordinator.sinks.two_phase.errors import OutputError, TargetUnavailableError
 from chandy.storage.errors import DamagedError, FencedError
 from chandy.testing import SCHEMA, SinkPipeline, SinkTarget
 
 from .boundaries import iceberg_calls
-from .files_of_others import open_folder, read_only
 from .iceberg_tables import Table, UpsertTable, roll_back_to
 from .iceberg_tables import table as table
 from .races import RaceConformance, within_the_next_commits
 from .steps import Stepped, StepsConformance
+from .table_conformance import TableConformance
 
 
 @pytest.fixture
@@ -55,13 +53,44 @@ def test_partitions_that_cannot_be_computed_here_are_refused_at_the_start(
         table.sink().check(SCHEMA)
 
 
-class TestIceberg(RaceConformance):
+class TestIceberg(TableConformance):
     # SQLite's, as long as a process stands still that writes to the catalog.
     locks = True
+    client, extra = "pyiceberg.catalog", "iceberg"
+    secret = IcebergSink({"uri": "postgresql://me:hush@db/catalog"}, "flights.delays", uid="out")
 
     @pytest.fixture
     def target(self, table: Table) -> SinkTarget:
         return table
+
+    @override
+    def table(self, folder: Path, *, upserts: bool = False) -> Table:
+        (folder / "lake").mkdir()
+        return (UpsertTable if upserts else Table)(folder / "lake")
+
+    @override
+    def partitioned(self, folder: Path) -> Table:
+        table = self.table(folder)
+        (table.folder / "warehouse").mkdir()
+        catalog = table.catalog()
+        catalog.create_namespace("flights")
+        schema = Schema(NestedField(1, "k", LongType(), required=True), NestedField(2, "v", StringType()))
+        by_v = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"))
+        catalog.create_table(table.name, schema, partition_spec=by_v)
+        return table
+
+    @override
+    def drop_column(self, table: Table) -> None:
+        found = table.catalog().load_table(table.name)
+        with found.update_schema(allow_incompatible_changes=True) as update:
+            update.delete_column("v")
+
+    @override
+    def fail_commits(self, patch: pytest.MonkeyPatch) -> None:
+        def fail(*arguments: object) -> None:
+            raise CommitFailedException("odd")
+
+        patch.setattr(Transaction, "commit_transaction", fail)
 
 
 @pytest.mark.full("coordinator/connectors/test_iceberg.py::TestIceberg")
@@ -83,18 +112,6 @@ class TestSteps(StepsConformance):
             return table.make()
 
         return Stepped(make, iceberg_calls, locks=True)
-
-
-def test_a_row_replaces_the_one_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = UpsertTable(tmp_path / "lake").make()
-    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")]))
-    committer.commit(pipeline.epoch(2, [(2, "c"), (3, "d")], [(3, "e")]))
-    assert sorted(table.rows()) == [(1, "a"), (2, "c"), (3, "e")]
-    within_the_next_commits(monkeypatch, [lambda: table.add((100, "other"))])
-    committer.commit(pipeline.epoch(3, [(1, "f"), (100, "g")]))
-    assert sorted(table.rows()) == [(1, "f"), (2, "c"), (3, "e"), (100, "g")]
 
 
 def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
@@ -130,18 +147,6 @@ def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, 
     assert sorted(table.rows()) == [(1, "a"), (1, "b"), (2, "a")]
 
 
-def test_a_commit_waits_for_other_writers_of_the_table(
-    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    committer = pipeline.recover()
-    within_the_next_commits(
-        monkeypatch, [lambda: table.add((100, "other")), lambda: table.add((101, "other"))]
-    )
-    committer.commit(pipeline.epoch(1, [(1, "a")]))
-    committer.commit(pipeline.epoch(2, [(2, "b")]))
-    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (100, "other"), (101, "other")]
-
-
 def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
     table: Table, pipeline: SinkPipeline
 ) -> None:
@@ -157,21 +162,6 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: SinkPipeline) -
         committer.commit(pipeline.epoch(number, [(number, "a")]))
     expire(table)
     assert pipeline.recover(2).position == 3
-
-
-def test_a_commit_that_fails_while_the_table_stays_as_it_is_is_no_conflict(
-    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    committer = pipeline.recover()
-
-    def fail(*arguments: object) -> None:
-        raise CommitFailedException("odd")
-
-    monkeypatch.setattr(Transaction, "commit_transaction", fail)
-    for attempt in (lambda: committer.commit(pipeline.epoch(1)), lambda: pipeline.recover(2)):
-        with pytest.raises(TargetUnavailableError, match="no other writer was faster: odd") as caught:
-            attempt()
-        assert not caught.value.is_understood
 
 
 def expire(table: Table) -> None:
@@ -321,62 +311,9 @@ def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: SinkPip
     assert table.rows() == [(1, "a")]
 
 
-def test_a_table_that_is_not_there_is_made_unless_told_otherwise(tmp_path: Path) -> None:
-    table = Table(tmp_path)
-    sink = attrs.evolve(table.sink(), create_table=False)
-    for step in (lambda: sink.check(SCHEMA), SinkPipeline(sink, f"file://{tmp_path}/store/").recover):
-        with pytest.raises(OutputError, match="create_table=True"):
-            step()
-    table.make()
-    sink.check(SCHEMA)
-
-
 def test_a_catalog_of_no_kind_is_an_error_of_the_output() -> None:
     with pytest.raises(OutputError, match="catalog"):
         IcebergSink({"type": "nonsense"}, "flights.delays").check(SCHEMA)
-
-
-def test_a_partitioned_table_takes_epochs(tmp_path: Path) -> None:
-    table = Table(tmp_path / "lake")
-    (table.folder / "warehouse").mkdir(parents=True)
-    catalog = table.catalog()
-    catalog.create_namespace("flights")
-    schema = Schema(NestedField(1, "k", LongType(), required=True), NestedField(2, "v", StringType()))
-    catalog.create_table(
-        table.name, schema, partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"))
-    )
-    pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-    committer = pipeline.recover()
-    committer.commit(pipeline.epoch(1, [(1, "a"), (2, "b")], [(3, "a")]))
-    committer.commit(pipeline.epoch(2))
-    assert sorted(table.rows()) == [(1, "a"), (2, "b"), (3, "a")]
-    assert pipeline.recover(2).position == 2
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        (pa.schema([("k", pa.string()), ("v", pa.string())]), "column 'k' is string, and int64 in the table"),
-        (pa.schema([("k", pa.int64()), ("w", pa.string())]), "column 'w' is not in the table"),
-        (pa.schema([("v", pa.string())]), "column 'k', which must not be null, is missing"),
-    ],
-)
-def test_rows_of_another_schema_are_refused_before_the_query_starts(
-    table: Table, schema: pa.Schema, said: str
-) -> None:
-    with pytest.raises(OutputError, match=said):
-        table.sink().check(schema)
-
-
-def test_a_table_that_was_changed_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: SinkPipeline
-) -> None:
-    committer = pipeline.recover()
-    with table.catalog().load_table(table.name).update_schema(allow_incompatible_changes=True) as update:
-        update.delete_column("v")
-    with pytest.raises(OutputError, match="column 'v' is not in the table"):
-        committer.commit(pipeline.epoch(1, [(1, "a")]))
-    assert pipeline.recover(2).position is None
 
 
 def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
@@ -388,26 +325,4 @@ def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
         committer.commit(pipeline.epoch(1, [(1, "a")]))
 
 
-def test_a_table_that_may_not_be_written_is_an_error_of_the_output(tmp_path: Path) -> None:
-    with open_folder() as folder:
-        table = Table(folder / "lake").make()
-        pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
-        pipeline.recover()
-        with read_only(folder), pytest.raises(OutputError, match="permission"):
-            pipeline.recover(2)
-        assert pipeline.recover(1).position is None
-
-
 # --- the value ----------------------------------------------------------------------------------------------
-
-
-def test_the_sink_is_a_value_without_secrets_in_its_text() -> None:
-    sink = IcebergSink({"uri": "postgresql://me:hush@db/catalog"}, "flights.delays", uid="out")
-    assert "hush" not in repr(sink)
-    assert pickle.loads(pickle.dumps(sink)) == sink
-
-
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyiceberg.catalog", None)
-    with pytest.raises(ChandyError, match=re.escape("pip install 'chandy[iceberg]'")):
-        IcebergSink({}, "flights.delays").check(SCHEMA)

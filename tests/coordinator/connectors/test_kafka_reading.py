@@ -155,10 +155,10 @@ def test_the_error_says_which_offsets_are_needed_what_is_there_and_what_to_do() 
         "offset 5 in partition 2 of topic 't', 2 more"
     )
     assert "8 as the earliest: 5 to 7 were deleted" in error.found
-    assert "offsets 0 to 3, so the topic was deleted and made anew" in error.found
+    assert "offsets 0 to 3, so the topic was deleted and recreated" in error.found
     assert "nothing before 6" in error.found
     assert "failOnDataLoss" in error.advice
-    assert "made anew on purpose" in error.advice
+    assert "recreated on purpose" in error.advice
     only_old = lost("q", "Kafka", losses({("t", 0): 5}, {("t", 0): Range(8, 9)}, all_partitions=True))
     assert "restore a newer checkpoint" in only_old.advice
     assert str(only_old).startswith("query 'q' cannot go on where it stood")

@@ -126,7 +126,7 @@ def test_a_topic_that_was_deleted_and_one_made_anew_are_named(
     (made,) = client.create_topics([NewTopic(topic, 2)]).values()
     made.result(DEADLINE)
     fill(kafka, topic, 0, 3)
-    with pytest.raises(SourceLostError, match="deleted and made anew") as caught:
+    with pytest.raises(SourceLostError, match="deleted and recreated") as caught:
         source.check(Standing(logged(topic, 10, 0)))
     assert [(one.needed, one.end) for one in caught.value.losses] == [(10, 3)]
 

@@ -339,7 +339,7 @@ def test_a_topic_that_is_made_anew_while_the_sink_publishes_is_noticed(
     epoch = epoch_of(pipeline, 2)
     with contextlib.closing(pipeline.recover(2)) as committer:
         make_anew(kafka, topic_of(pipeline))
-        with pytest.raises(TargetUnavailableError, match="made anew"):
+        with pytest.raises(TargetUnavailableError, match="recreated"):
             committer.commit(epoch)
     assert read(kafka.servers, topic_of(pipeline)) == []
     assert position_of(pipeline, 3) is None

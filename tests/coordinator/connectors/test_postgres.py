@@ -274,9 +274,7 @@ def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_
     assert_nothing_is_open(postgres)
 
 
-@pytest.mark.full(
-    "coordinator/connectors/test_postgres.py::test_an_earlier_life_that_freezes_at_any_step_of_its_commit_neither_blocks_its_successor_nor_publishes"
-)
+@pytest.mark.full("coordinator/connectors/test_postgres.py::TestSteps")
 def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_its_successor_nor_publishes(
     postgres: PostgresServer, proxy: Proxy, store: str
 ) -> None:
@@ -321,42 +319,6 @@ def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
 
 
 # --- earlier lives ------------------------------------------------------------------------------------------
-
-
-def test_an_earlier_life_that_freezes_at_any_step_of_its_commit_neither_blocks_its_successor_nor_publishes(
-    postgres: PostgresServer, proxy: Proxy, store: str
-) -> None:
-    kinds = messages_of_a_commit(proxy, SinkPipeline(Table.make(postgres).sink(), store))
-    steps = [number for number, kind in enumerate(kinds) if kind in FIRST]
-    assert len(steps) >= 6
-    for step in steps:
-        table = Table.make(postgres)
-        pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
-        zombie = through(proxy, pipeline).recover(1)
-        zombie.commit(pipeline.epoch(1, *batches_of(1)))
-        frozen, thawed = threading.Event(), threading.Event()
-
-        def freeze(link: Link, frozen: threading.Event = frozen, thawed: threading.Event = thawed) -> None:
-            frozen.set()
-            thawed.wait(DEADLINE)
-
-        epoch = pipeline.epoch(2, *batches_of(2))
-        proxy.act_at(step, before=freeze)
-        with ThreadPoolExecutor(1) as executor:
-            outcome = executor.submit(zombie.commit, epoch)
-            assert frozen.wait(DEADLINE)
-            successor = pipeline.recover(2)
-            assert successor.position == 1
-            thawed.set()
-            with pytest.raises((FencedError, TargetUnavailableError)):
-                outcome.result(DEADLINE)
-        with pytest.raises(FencedError):
-            pipeline.recover(1)
-        successor.commit(epoch)
-        assert sorted(table.rows()) == rows_of(1, 2)
-        successor.close()
-        zombie.close()
-    assert_nothing_is_open(postgres)
 
 
 def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_says_who(

@@ -424,7 +424,7 @@ EXCHANGES = [
 ]
 
 
-@pytest.mark.parametrize("statement", EXCHANGES, ids=["copied", "made anew", "positions"])
+@pytest.mark.parametrize("statement", EXCHANGES, ids=["copied", "recreated", "positions"])
 def test_a_table_that_is_exchanged_while_the_sink_publishes_is_noticed(
     table: Table, store: str, statement: str
 ) -> None:
@@ -432,7 +432,7 @@ def test_a_table_that_is_exchanged_while_the_sink_publishes_is_noticed(
     with contextlib.closing(pipeline.recover(2)) as committer:
         table.server.execute(statement.format(f'"{table.schema}"'))
         before = table.rows()
-        with pytest.raises(TargetUnavailableError, match="made anew or exchanged"):
+        with pytest.raises(TargetUnavailableError, match="recreated or exchanged"):
             committer.commit(pipeline.epoch(3, [(3, "c")]))
         assert table.rows() == before
     # Of another table, nothing is known to be published; with other positions, the table may be a copy of itself.

@@ -14,6 +14,7 @@ from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.protocol import events as on
 from chandy.state.rpc.messages import Ack, BatchTimes, ClaimShards, HostHello, ShardSnapshot
 from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
@@ -30,6 +31,7 @@ from chandy.storage.checkpoints.manifest import (
 )
 from chandy.storage.errors import OutcomeUnknownError, StoreFailedError
 from chandy.storage.store import Store
+from tests.builders import failover
 
 from ...waiting import DEADLINE, eventually
 from ..stand_ins import RecordedReports, watch_of
@@ -183,13 +185,18 @@ class Setup:
         self.generation = generation.generation
         limits = CheckpointConfig(**{"interval": None, **config}).limits
         self.machine = lambda: StrictStateMachine(
-            pipeline="p", generation=generation.generation, root=self.store.uri, limits=limits, next_id=1
+            pipeline="p",
+            generation=generation.generation,
+            root=self.store.uri,
+            limits=limits,
+            next_id=1,
+            failover=failover(),
         )
         self.watch = watch_of(self.catalog, generation.generation)
         self.watch.listen(self.failures.append)
         self.watch.begin()
         self.executor = CheckpointExecutor(
-            self.machine(),
+            LockedProtocol(self.machine(), lambda: self.now),
             catalog=self.catalog,
             store=self.store,
             open_store=lambda uri: self.elsewhere.get(uri) or open_store(uri),

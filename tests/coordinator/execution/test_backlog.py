@@ -11,7 +11,7 @@ import pytest
 
 from chandy.coordinator.execution.backlog import Backlog
 from chandy.coordinator.protocol.life import QueryLife
-from chandy.coordinator.query import CheckpointedQuery, Definition
+from chandy.coordinator.query import CheckpointedQuery, Definition, Supervision
 from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage import runtime
@@ -47,7 +47,9 @@ def test_a_query_that_runs_is_behind_if_its_source_has_more_unless_it_takes_what
     )
     definition = Definition("q", None, None, facts, FileSink(tmp_path, "parquet"), (), ())  # type: ignore[arg-type]
     life = [QueryLife()]
-    query = CheckpointedQuery(definition, lambda name: None, lambda: life[0], runtime.condition())
+    query = CheckpointedQuery(
+        Supervision(definition, lambda name: None, lambda: life[0], runtime.condition())
+    )
     assert not query.is_behind(), "it has not started"
     query.runs_as(SparkQuery())  # type: ignore[arg-type]
     assert query.is_behind() is (real_time_seconds is None)

@@ -22,6 +22,7 @@ from chandy.barrier.task import begin_batch
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events as on
 from chandy.state.format.arrow import BYTES
@@ -37,6 +38,7 @@ from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind, OperatorRecord
 from chandy.storage.errors import ChandyError
+from tests.builders import failover
 
 from ...waiting import DEADLINE, eventually, freeze
 from ..life_events import RUNS, going_back
@@ -72,26 +74,34 @@ class Cluster:
         reports = RecordedReports()
         self.lost = reports.lost
         begin = time.time() - time.monotonic()
+
+        def clock() -> float:
+            return begin + time.monotonic()
+
         generation = self.catalog.take_over("driver", time.time())
         config = CheckpointConfig(interval=None, standbys=1)
         completed = tuple(self.catalog.completed())
         base = completed[-1].id if completed else None
         self.executor = CheckpointExecutor(
-            StrictStateMachine(
-                pipeline="p",
-                generation=generation.generation,
-                root=self.store.uri,
-                limits=config.limits,
-                next_id=generation.next_id,
-                completed=completed,
-                base=base,
+            LockedProtocol(
+                StrictStateMachine(
+                    pipeline="p",
+                    generation=generation.generation,
+                    root=self.store.uri,
+                    limits=config.limits,
+                    next_id=generation.next_id,
+                    completed=completed,
+                    base=base,
+                    failover=failover(),
+                ),
+                clock,
             ),
             catalog=self.catalog,
             store=self.store,
             open_store=open_store,
             watch=watch_of(self.catalog, generation.generation),
             progress=self.queries,
-            clock=lambda: begin + time.monotonic(),
+            clock=clock,
             host_timeout=6.0,
             reports=reports,
         )

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, NothingHereError
 
 from ...builders import NO_FILES, make_manifest
+from ...effort import sampled
 from ...waiting import DEADLINE
 
 TIMES = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
@@ -203,7 +205,7 @@ def test_an_output_that_is_behind_or_gone_is_told_of(storage: str, output: Path,
     assert "not on this machine now" in notes_of(storage, tmp_path / "2")
 
 
-# --- queries that begin anew --------------------------------------------------------------------------------
+# --- queries that start over --------------------------------------------------------------------------------
 
 
 def test_a_query_of_chandys_operators_begins_anew_and_reads_on(
@@ -328,8 +330,9 @@ export(sys.argv[1], sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("step", ["restore_files", "seed"])
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("step", "moment"), sampled([*product(["restore_files", "seed"], ["before", "after"])], 2)
+)
 def test_a_killed_export_is_known_and_the_storage_is_whole(
     storage: str, tmp_path: Path, step: str, moment: str
 ) -> None:

@@ -77,7 +77,7 @@ def test_failures_and_recoveries_are_marked_on_all_charts() -> None:
     assert marks[1].says.endswith("UTC: boom")
 
 
-@trying(100)
+@trying(40)
 @given(
     st.lists(
         st.tuples(

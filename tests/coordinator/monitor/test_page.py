@@ -195,7 +195,7 @@ def test_a_page_is_as_large_with_ten_thousand_shards_as_with_some(shards: int) -
     assert len(html(made)) < 100_000
 
 
-@trying(50)
+@trying(25)
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200))
 def test_every_shard_is_in_one_cell_which_is_as_dark_as_its_largest(sizes: list[int]) -> None:
     assignment = tuple(AssignedShard("q", "t", at, "m", "e", 1, size) for at, size in enumerate(sizes))
@@ -212,7 +212,7 @@ def test_every_shard_is_in_one_cell_which_is_as_dark_as_its_largest(sizes: list[
     assert seen == list(range(len(sizes)))
 
 
-@trying(50)
+@trying(25)
 @given(
     st.lists(st.tuples(*[st.floats(0, 1e6)] * 5), max_size=30),
     st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.booleans()), max_size=30),
@@ -234,7 +234,7 @@ def test_no_drawing_leaves_its_place(
     html(made)
 
 
-@trying(100)
+@trying(40)
 @given(st.lists(st.floats(0, 1e9), max_size=50))
 def test_no_long_bar_flattens_all_others(values: list[float]) -> None:
     top = bars.scale(values)

@@ -47,7 +47,7 @@ def of(known: list[tuple[float, Measured]], made: Series) -> Series:
     return made
 
 
-@trying(100)
+@trying(40)
 @given(happened, st.randoms())
 def test_a_series_has_the_sum_of_each_of_its_latest_spans(
     known: list[tuple[float, Measured]], chance: object
@@ -64,7 +64,7 @@ def test_a_series_has_the_sum_of_each_of_its_latest_spans(
     assert of(known, Series(10, 7)) == series
 
 
-@trying(100)
+@trying(40)
 @given(happened, happened)
 def test_the_series_of_two_drivers_are_one(
     one: list[tuple[float, Measured]], other: list[tuple[float, Measured]]
@@ -72,7 +72,7 @@ def test_the_series_of_two_drivers_are_one(
     assert of(one, Series(10, 7)).merged(of(other, Series(10, 7))) == of(one + other, Series(10, 7))
 
 
-@trying(100)
+@trying(40)
 @given(happened, moments)
 def test_what_is_shown_ends_now_and_has_each_span_once(
     known: list[tuple[float, Measured]], now: float
@@ -86,7 +86,7 @@ def test_what_is_shown_ends_now_and_has_each_span_once(
     assert all(after - before == 10 for before, after in pairwise(starts))
 
 
-@trying(50)
+@trying(20)
 @given(happened)
 def test_trends_are_stored_and_read_as_they_are(known: list[tuple[float, Measured]]) -> None:
     trends = Trends()

@@ -6,12 +6,14 @@ from typing import Any, TypeVar
 
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol.decisions import CheckpointsFailed, HostLost
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.state.rpc.messages import Ack, ClaimShards, Decline, HostHello, ShardSnapshot
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ShardId
+from chandy.storage import ChandyError
 from chandy.storage.checkpoints.manifest import (
     CheckpointKind,
     FileRef,
@@ -21,6 +23,7 @@ from chandy.storage.checkpoints.manifest import (
     QueryRecord,
 )
 from chandy.storage.ids import CheckpointId
+from tests.builders import failover
 
 from ..limits import limits_of
 from ..strict_machine import StrictStateMachine
@@ -63,6 +66,7 @@ class Bench:
             root=ROOT,
             limits=limits,
             next_id=next_id,
+            failover=failover(),
             base=base,
             completed=completed,
             required=dict.fromkeys(required, CheckpointId(1)),
@@ -109,6 +113,16 @@ class Bench:
 
     def of(self, kind: type[T]) -> list[T]:
         return [instruction for instruction in self.seen if isinstance(instruction, kind)]
+
+    def lost(self) -> list[str]:
+        """Why the pipeline was to go back."""
+        noticed = [one.noticed for one in self.of(do.Decided)]
+        return [one.why for one in noticed if isinstance(one, HostLost)]
+
+    def failed(self) -> list[ChandyError]:
+        """By what the pipeline was to fail."""
+        noticed = [one.noticed for one in self.of(do.Decided)]
+        return [one.error for one in noticed if isinstance(one, CheckpointsFailed)]
 
     def orders(self, kind: type[T]) -> list[tuple[str, T]]:
         return [(send.host, send.order) for send in self.of(do.Send) if isinstance(send.order, kind)]

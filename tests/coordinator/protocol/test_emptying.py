@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.protocol import emptying
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
 from chandy.coordinator.protocol.copies import CopyPhase
 from chandy.coordinator.protocol.errors import DrainError, RequestPhaseError
-from chandy.coordinator.protocol.placement import Placement
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.user_requests import NEXT, RequestPhase, UserRequest
-from chandy.state.rpc.messages import Ack, AskBatch, ClaimShards, CopyReport, CopyStep, Decline, HostHello
-from chandy.state.rpc.orders import OpenAhead, Promote, Reopen, SnapshotOrder, TakeOver
-from chandy.storage.checkpoints.manifest import QueryRecord
-from chandy.storage.errors import ChandyError
+from chandy.state.rpc.messages import Ack, AskBatch, CopyReport, CopyStep, Decline, HostHello
+from chandy.state.rpc.orders import OpenAhead, Reopen, TakeOver
 
-from ...effort import always_kept, until_found
-from ..life_events import FENCED, RUNS, STOPPED, going_back
-from .bench import SHARDS, Bench, handle, hello_on
-
-MACHINES = {"one": "a", "two": "b", "three": "c"}
-NOBODY = -1
+from ..life_events import FENCED, STOPPED, going_back
+from .bench import Bench, hello_on
 
 
 def keeping(host: str, machine: str) -> HostHello:
@@ -165,7 +154,7 @@ def test_checkpoints_of_a_drain_that_fail_do_not_count_and_come_no_faster_than_t
         assert due(made) is None
         made.now = began + (number + 1) * (emptying.RETRY_SECONDS + 0.1)
     assert made.reasons() == [Reason.DECLINED] * 3
-    assert not made.of(do.FailPipeline)
+    assert not made.failed()
 
 
 @pytest.mark.parametrize("ends", ["its time is up", "the pipeline stops", "another takes the pipeline over"])
@@ -185,179 +174,3 @@ def test_a_drain_that_does_not_get_there_ends_with_the_reason(ends: str) -> None
     with pytest.raises(DrainError, match="FENCED" if "another" in ends else "COORDINATOR_SHUTDOWN"):
         request.check()
     assert drain(made).is_over, "nothing that is asked of a pipeline that has ended stays open"
-
-
-# --- whatever happens ---------------------------------------------------------------------------------------
-
-
-class DrainedPipeline(RuleBasedStateMachine):
-    """Three machines that are drained, lose hosts, and get others, while checkpoints, moves and restores go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = Bench(claimed=False, standbys=1, tolerable_failures=1_000)
-        self.todo: list[do.Instruction] = []
-        self.requests: list[tuple[str, UserRequest]] = []
-        self.checked: set[int] = set()
-        self.run, self.lives = 0, 0
-        self.must_go_back = False
-        for host in "ab":
-            self.tell(on.HostLeft(self.made.machine.members.hosts[host]))
-        for machine in MACHINES:
-            self.a_host_joins(machine)
-        self.it_goes_back()
-        self.shards_are_claimed(0)
-
-    def tell(self, event: on.Event[on.Answer]) -> on.Answer | None:
-        """Let something happen, unless it is refused; take down what is to be done."""
-        self.made.now += 0.1
-        try:
-            outcome = self.made.machine.handle(event, self.made.now)
-        except ChandyError:
-            return None
-        self.must_go_back |= any(isinstance(one, do.GoBack) for one in outcome.instructions)
-        self.todo += outcome.instructions
-        self.check_done()
-        return outcome.answer
-
-    def check_done(self) -> None:
-        for machine, request in self.requests:
-            if request.phase is RequestPhase.DONE and id(request) not in self.checked:
-                self.checked.add(id(request))
-                self.check_nothing_is_lost_with(machine)
-
-    def check_nothing_is_lost_with(self, machine: str) -> None:
-        after = copy.deepcopy(self.made.machine)
-        gone = [hello for hello in after.members.hosts.values() if hello.machine == machine]
-        events = [on.HostLeft(hello, is_silent=True) for hello in gone]
-        for event in (*events, on.ExecutorsGone(frozenset({f"beside {machine}"}))):
-            instructions = after.handle(event, self.made.now).instructions
-            lost = [one.why for one in instructions if isinstance(one, do.GoBack)]
-            assert not lost, f"{machine} was drained, and state was lost with it: {lost}"
-
-    @property
-    def hosts(self) -> dict[str, HostHello]:
-        return self.made.machine.members.hosts
-
-    @rule(machine=st.sampled_from(sorted(MACHINES)), seconds=st.sampled_from([5.0, 600.0]))
-    def a_drain_is_asked_for(self, machine: str, seconds: float) -> None:
-        request = self.tell(on.DrainRequested(machine, seconds))
-        assert request is not None
-        self.requests.append((machine, request))
-        self.check_done()
-
-    @rule(machine=st.sampled_from(sorted(MACHINES)))
-    def an_executor_is_decommissioned(self, machine: str) -> None:
-        self.tell(on.ExecutorsLeaving(frozenset({f"beside {machine}"})))
-
-    @rule(machine=st.sampled_from(sorted(MACHINES)))
-    def a_host_joins(self, machine: str) -> None:
-        self.lives += 1
-        self.tell(on.HostJoined(keeping(f"{MACHINES[machine]}{self.lives}", machine)))
-
-    @rule(machine=st.sampled_from(sorted(MACHINES)), is_silent=st.booleans())
-    def a_host_is_lost(self, machine: str, is_silent: bool) -> None:
-        for hello in [one for one in self.hosts.values() if one.machine == machine]:
-            self.tell(on.HostLeft(hello, is_silent=is_silent))
-
-    @rule(fails=st.sampled_from([NOBODY, NOBODY, 0, 1, 2]), steps=st.integers(1, 40))
-    def what_is_to_be_done_is_done(self, fails: int, steps: int) -> None:
-        for number in range(steps):
-            if not self.todo:
-                break
-            self.carry_out(self.todo.pop(0), is_well=number != fails)
-
-    def carry_out(self, instruction: do.Instruction, *, is_well: bool) -> None:
-        made, machine = self.made, self.made.machine
-        match instruction:
-            case do.ChooseCut(checkpoint, queries):
-                for query in queries:
-                    self.tell(on.CutChosen(checkpoint, query, machine.queries[query].gate.passed))
-                self.tell(on.PlanningDone(checkpoint))
-            case do.StoreProgress(checkpoint, query, cut):
-                record = QueryRecord(query, cut, handle(f"progress-{checkpoint}"))
-                self.tell(on.ProgressStored(checkpoint, record, 1))
-            case do.Finalize(checkpoint) if manifest := machine.manifest(checkpoint, made.now):
-                failed = on.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "disk full")
-                self.tell(on.Finalized(manifest) if is_well else failed)
-            case do.Discard(dropped):
-                self.tell(on.Discarded(tuple(one.id for one in dropped), ()))
-            case do.Send(host, order) if host in self.hosts:
-                self.obey(host, order, is_well=is_well)
-
-    def obey(self, host: str, order: object, *, is_well: bool) -> None:
-        step = CopyStep.TAKEN if is_well else CopyStep.FAILED
-        match order:
-            case SnapshotOrder() if is_well:
-                if self.made.machine.queries.running(order.query_id) is not None:
-                    self.tell(on.Acked(in_their_terms(self.made, self.made.ack_of(host, order))))
-            case SnapshotOrder(checkpoint):
-                self.tell(Decline(host, checkpoint, order.query_id, "no space"))
-            case OpenAhead(copy_id):
-                opened = CopyStep.OPENED if is_well else CopyStep.FAILED
-                self.tell(CopyReport(host, copy_id, opened))
-            case TakeOver(copy_id, _, term) | Promote(copy_id, _, term):
-                self.tell(CopyReport(host, copy_id, step, term))
-            case Reopen(copy_id, term=term):
-                self.tell(CopyReport(host, copy_id, step, term))
-
-    @rule(query=st.sampled_from(sorted(SHARDS)), commits=st.booleans())
-    def a_batch_runs(self, query: str, commits: bool) -> None:
-        state = self.made.machine.queries[query]
-        if commits:
-            self.tell(on.BatchCommitted(query, state.gate.passed))
-        elif state.committed == state.gate.passed:
-            for host in self.hosts:
-                self.tell(on.BatchAsked(AskBatch(host, state.query_id, state.gate.passed + 1)))
-
-    @rule(seconds=st.sampled_from([0.0, 2.0, 11.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.made.now += seconds
-        self.tell(on.Tick())
-
-    @rule()
-    def it_goes_back(self) -> None:
-        self.run += 1
-        self.tell(going_back("a query has failed"))
-        for name, reads in (("up", ()), ("down", ("up",))):
-            self.made.add(name, reads, {}, id=f"id{self.run}")
-        self.must_go_back = False
-        self.tell(RUNS)
-        self.tell(on.PipelineRestored(None))
-
-    @rule(which=st.integers(0, 5))
-    def shards_are_claimed(self, which: int) -> None:
-        for query in self.made.machine.queries.values():
-            hosts = sorted(self.hosts)
-            for shard in range(SHARDS[query.name]) if hosts else ():
-                host = hosts[(which + shard) % len(hosts)]
-                for _ in range(2):
-                    answer = self.tell(ClaimShards(host, query.query_id, f"{query.name}-op", (shard,)))
-                    elsewhere = answer.elsewhere.values() if answer else ()
-                    if not (named := [one for one in hosts if f"address-{one}" in elsewhere]):
-                        break
-                    (host,) = named
-
-    @invariant()
-    def whoever_waits_is_told(self) -> None:
-        placement = self.made.machine.placement
-        for machine, request in self.requests:
-            assert request.is_over or not placement.is_empty(machine), "a drain is done, and nobody is told"
-            assert not (self.must_go_back and placement.is_empty(machine)), (
-                "state is lost, and nobody says so"
-            )
-
-    def teardown(self) -> None:
-        self.made.now += 601.0
-        self.tell(on.Tick())
-        assert all(request.is_over for _, request in self.requests), "a drain has not ended in its time"
-
-
-def test_a_drain_ends_and_nothing_is_lost_with_a_machine_whose_drain_is_done() -> None:
-    run_state_machine_as_test(DrainedPipeline, settings=always_kept(30, 40))
-
-
-def test_a_drain_that_does_not_wait_for_shards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Placement, "is_empty", lambda placement, machine: True)
-    with pytest.raises(AssertionError):
-        run_state_machine_as_test(DrainedPipeline, settings=until_found(40))

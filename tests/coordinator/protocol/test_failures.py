@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chandy.coordinator.protocol.failures import FailureCounter
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.schedule import Schedule
 
 COUNTED = [reason for reason in Reason if reason.counted]
 NOT_COUNTED = [reason for reason in Reason if not reason.counted]
-
-
-def test_the_pipeline_lives_through_the_tolerable_failures_and_fails_at_the_next() -> None:
-    counter = FailureCounter(tolerable=3)
-    assert [counter.failed(id, Reason.DECLINED) for id in range(4)] == [False, False, False, True]
 
 
 def test_the_count_begins_anew_after_it_has_failed_the_pipeline() -> None:
     counter = FailureCounter(tolerable=1)
     verdicts = [counter.failed(id, Reason.DECLINED) for id in range(6)]
     assert verdicts == [False, True, False, True, False, True]
-
-
-def test_the_count_begins_anew_at_a_success() -> None:
-    counter = FailureCounter(tolerable=2)
-    assert not any(counter.failed(id, Reason.EXPIRED) for id in (1, 2))
-    counter.completed(3)
-    assert [counter.failed(id, Reason.EXPIRED) for id in (4, 5, 6)] == [False, False, True]
 
 
 def test_a_checkpoint_that_is_reported_several_times_is_counted_once() -> None:
@@ -69,36 +55,10 @@ def test_a_checkpoint_stays_counted_when_an_older_one_completes() -> None:
     assert not counter.failed(6, Reason.EXPIRED)
 
 
-@pytest.mark.parametrize("reason", NOT_COUNTED)
-def test_a_reason_of_policy_or_life_cycle_is_not_counted(reason: Reason) -> None:
-    counter = FailureCounter(tolerable=0)
-    assert not counter.failed(1, reason)
-    assert not counter.failed(None, reason)
-    assert counter.count == 0
-
-
-@pytest.mark.parametrize("reason", COUNTED)
-def test_a_failure_of_the_checkpoint_is_counted(reason: Reason) -> None:
-    assert FailureCounter(tolerable=0).failed(1, reason)
-
-
 def test_a_checkpoint_that_ended_by_policy_can_still_be_counted() -> None:
     counter = FailureCounter(tolerable=0)
     assert not counter.failed(1, Reason.SUBSUMED)
     assert counter.failed(1, Reason.DECLINED)
-
-
-def test_after_a_timeout_within_tolerance_the_pipeline_goes_on_and_the_next_checkpoint_comes() -> None:
-    schedule = Schedule(10.0, initial_delay=10.0)
-    schedule.start(0.0, 0.0)
-    schedule.ticked(10.0)
-    assert not FailureCounter(tolerable=1).failed(1, Reason.EXPIRED)
-    assert schedule.due(20.0)
-
-
-def test_with_no_tolerance_the_first_timeout_fails_the_pipeline_once() -> None:
-    counter = FailureCounter(tolerable=0)
-    assert [counter.failed(1, Reason.EXPIRED) for _ in range(3)] == [True, False, False]
 
 
 def test_requests_that_failed_before_they_had_an_id_count_each() -> None:

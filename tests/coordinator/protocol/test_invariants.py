@@ -8,16 +8,19 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from chandy.coordinator.errors import PipelineFailedError
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.copies import CopyPhase, ShardCopy
+from chandy.coordinator.protocol.decisions import CheckpointsFailed, WaitToRestart
 from chandy.coordinator.protocol.errors import InvariantBrokenError
-from chandy.coordinator.protocol.instructions import FailPipeline
+from chandy.coordinator.protocol.instructions import Decided
 from chandy.coordinator.protocol.invariants import CheckedStateMachine, broken_invariants
+from chandy.coordinator.protocol.life import Life, Setback
 from chandy.coordinator.protocol.pending import CheckpointPhase
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import CheckpointKind
+from tests.builders import failover
 
-from ..life_events import STOPPED, going_back
 from .bench import Bench, hello
 
 Break = Callable[[Bench], object]
@@ -39,8 +42,10 @@ def add_move(bench: Bench, **differs: object) -> None:
 
 
 def close_without_clearing(bench: Bench) -> None:
-    bench.machine.told.life = STOPPED.life
+    bench.machine.failover.life = Life().stopped()
 
+
+GOING_BACK = Life().set_back(Setback(PipelineFailedError("it is lost"), 0.0))
 
 BROKEN: list[tuple[Break, str]] = [
     (lambda b: b.machine.members.hosts.update(c=hello("c", executor="a")), "two state hosts"),
@@ -52,7 +57,7 @@ BROKEN: list[tuple[Break, str]] = [
     (lambda b: setattr(b.machine.checkpoints.pending[1], "phase", CheckpointPhase.ABORTED), "is aborted"),
     (lambda b: setattr(b.machine.checkpoints.pending[1], "base", 7), "has been dropped"),
     (lambda b: setattr(b.machine.checkpoints, "next_id", 1), "the next is 1"),
-    (lambda b: setattr(b.machine.told, "life", going_back("lost").life), "no checkpoint may run"),
+    (lambda b: setattr(b.machine.failover, "life", GOING_BACK), "no checkpoint may run"),
     (lambda b: setattr(b.machine.limits, "max_concurrent", 0), "0 may be"),
     (close_without_clearing, "although the coordinator is closed"),
     (lambda b: add_move(b, query="none"), "belongs to no query"),
@@ -79,13 +84,19 @@ def test_an_invariant_that_does_not_hold_is_named(broken: Break, what: str, benc
 
 
 def test_a_checked_machine_fails_the_pipeline_and_names_the_event(bench: Bench) -> None:
-    machine = CheckedStateMachine(pipeline="p", generation=1, root="", limits=bench.machine.limits, next_id=1)
+    machine = CheckedStateMachine(
+        pipeline="p", generation=1, root="", limits=bench.machine.limits, next_id=1, failover=failover()
+    )
     assert machine.handle(on.HostJoined(hello("a")), 1.0).instructions == ()
     machine.members.dismissed.add("a")
     (failed,) = machine.handle(on.Tick(), 2.0).instructions
-    assert isinstance(failed, FailPipeline)
-    assert isinstance(failed.error, InvariantBrokenError)
-    assert re.match(r"after Tick,.* dismissed host a is a member; .* please report", str(failed.error))
+    assert isinstance(failed, Decided)
+    assert isinstance(failed.decision, WaitToRestart)
+    assert isinstance(failed.noticed, CheckpointsFailed)
+    assert isinstance(failed.noticed.error, InvariantBrokenError)
+    assert re.match(
+        r"after Tick,.* dismissed host a is a member; .* please report", str(failed.noticed.error)
+    )
 
 
 def test_a_savepoint_is_no_checkpoint_that_takes_a_place(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError, ShardMovingError
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, DropStandby
-from chandy.state.rpc.orders import EndStandby, OpenAhead, Promote, Settle, SnapshotOrder, StopHost
+from chandy.state.rpc.orders import ConfirmOwner, EndStandby, OpenAhead, Promote, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
 from .bench import Bench, hello_on
@@ -126,12 +126,12 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
     with pytest.raises(ShardMovingError):
         bench.claim("b", "up", (0,))
     taken(bench)
-    assert bench.orders(Settle)[-1] == ("b", Settle("up-id", SHARD, "b", 2))
+    assert bench.orders(ConfirmOwner)[-1] == ("b", ConfirmOwner("up-id", SHARD, "b", 2))
     assert (bench.machine.placement.promoted, bench.machine.placement.reopened) == (1, 0)
     assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})
     assert bench.answer(claim).kept == (0,)
-    assert not bench.of(do.GoBack)
+    assert not bench.lost()
 
 
 def test_another_standby_is_made_with_the_next_checkpoint() -> None:
@@ -158,7 +158,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
         assert "a" not in bench.machine.members.hosts
         bench(on.HostLeft(hello_on("a", "one")))
         taken(bench)
-    assert not bench.of(do.GoBack)
+    assert not bench.lost()
 
 
 def test_a_batch_of_a_host_that_is_replaced_changes_nothing() -> None:
@@ -180,7 +180,7 @@ def test_a_standby_that_was_dropped_takes_no_place() -> None:
     ended = EndStandby("up-id", SHARD, number(bench))
     assert bench.orders(EndStandby) == [("a", ended), ("b", ended)]
     lost(bench)
-    assert bench.of(do.GoBack)
+    assert bench.lost()
     assert not bench.orders(Promote)
 
 
@@ -201,7 +201,7 @@ def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
     bench.completed()
     assert bench.orders(OpenAhead)
     lost(bench)
-    assert bench.of(do.GoBack)
+    assert bench.lost()
 
 
 def test_a_checkpoint_without_the_shard_leaves_the_standby_to_the_next_one() -> None:
@@ -222,29 +222,29 @@ def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> Non
     shard = next(one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0))
     assert shard.standby == "three"
     bench(on.HostLeft(hello_on("c", "three")))
-    assert not bench.of(do.GoBack)
+    assert not bench.lost()
     ended = [host for host, order in bench.orders(EndStandby) if order.shard == SHARD]
     assert ended == ["a", "c"]
     lost(bench)
-    assert bench.of(do.GoBack)
+    assert bench.lost()
 
 
 def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
     bench = lost(standing_by())
     bench(on.HostLeft(hello_on("b", "two")))
-    assert bench.of(do.GoBack)
+    assert bench.lost()
 
 
 def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> None:
     bench = lost(standing_by())
     bench(CopyReport("b", number(bench), CopyStep.FAILED, why="its disk is full"))
-    (back,) = bench.of(do.GoBack)
-    assert "its disk is full" in back.why
+    (back,) = bench.lost()
+    assert "its disk is full" in back
 
     bench = lost(standing_by())
     bench.now += HAND_OVER_SECONDS
     bench(on.Tick())
-    assert bench.of(do.GoBack)
+    assert bench.lost()
     taken(bench)
     assert bench.machine.queries["up"].assignment.owner_term(SHARD) == 1
 
@@ -288,7 +288,7 @@ def test_a_host_that_takes_the_place_of_another_in_its_executor_lets_standbys_ta
     # The end of the stream of the one before is noticed later.
     lost(bench)
     taken(bench)
-    assert not bench.of(do.GoBack)
+    assert not bench.lost()
 
 
 def test_a_drained_machine_has_no_standbys() -> None:

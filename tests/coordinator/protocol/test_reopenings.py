@@ -12,7 +12,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import AWAIT_HOST_SECONDS
 from chandy.state.errors import HostDismissedError, ShardMovingError
 from chandy.state.rpc.messages import AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, HostHello
-from chandy.state.rpc.orders import EndStandby, Promote, Reopen, Settle, SnapshotOrder, StopHost
+from chandy.state.rpc.orders import ConfirmOwner, EndStandby, Promote, Reopen, SnapshotOrder, StopHost
 from chandy.state.shards import ShardId
 
 from ..life_events import going_back
@@ -82,11 +82,11 @@ def test_the_next_host_on_the_machine_opens_the_shard_and_the_query_goes_on() ->
     assert made.machine.placement.reopened == 0
     taken(made)
     assert (made.machine.placement.reopened, made.machine.placement.promoted) == (1, 0)
-    assert made.orders(Settle)[-1] == ("a2", Settle("up-id", SHARD, "a2", 2))
+    assert made.orders(ConfirmOwner)[-1] == ("a2", ConfirmOwner("up-id", SHARD, "a2", 2))
     assert made.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("a2", "up-id", "up-op", (0,), {0: 2})
     assert made.answer(claim).kept == (0,)
-    assert not made.of(do.GoBack)
+    assert not made.lost()
 
 
 def test_before_a_checkpoint_has_completed_a_shard_comes_from_what_the_query_was_restored_from() -> None:
@@ -112,7 +112,7 @@ def test_a_host_in_the_place_of_another_in_its_executor_opens_its_shards() -> No
     # The end of the stream of the one before is noticed later.
     lost(made)
     taken(made)
-    assert not made.of(do.GoBack)
+    assert not made.lost()
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_host_that_cannot_read_the_changelogs_opens_nothing(next_host: HostHel
     assert not made.orders(Reopen)
     made.now += AWAIT_HOST_SECONDS
     made(on.Tick())
-    (back,) = made.of(do.GoBack)
-    assert "no state host on its machine" in back.why
+    (back,) = made.lost()
+    assert "no state host on its machine" in back
 
 
 @pytest.mark.parametrize("why", ["it is silent", "it keeps none", "the pipeline goes back"])
@@ -141,7 +141,7 @@ def test_the_pipeline_goes_back_at_once_if(why: str) -> None:
         made(going_back("a query has failed"))
     hello = hello_on("a", "one") if why == "it keeps none" else A
     made(on.HostLeft(hello, is_silent=why == "it is silent"))
-    assert made.of(do.GoBack)
+    assert made.lost()
     assert not made.machine.placement.reopenings.under_way
 
 
@@ -155,8 +155,8 @@ def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is
     made(on.HostJoined(one))
     for event in events if first == "the host" else reversed(events):
         made(event)
-    (back,) = made.of(do.GoBack)
-    assert "its executor with it" in back.why
+    (back,) = made.lost()
+    assert "its executor with it" in back
 
     other = attrs.evolve(keeping("a2", "one"), executor="another", spark_executor="8")
     for is_lost in (False, True):
@@ -172,7 +172,7 @@ def test_with_its_executor_a_lost_host_takes_the_pipeline_back_unless_another_is
             assert not made.orders(Reopen)
             made(on.HostJoined(other))
         taken(made)
-        assert not made.of(do.GoBack)
+        assert not made.lost()
 
 
 def test_a_machine_that_is_drained_opens_its_shards_and_an_executor_that_leaves_opens_none() -> None:
@@ -185,7 +185,7 @@ def test_a_machine_that_is_drained_opens_its_shards_and_an_executor_that_leaves_
     made(on.HostJoined(attrs.evolve(A, spark_executor="7")))
     made(on.ExecutorsLeaving(frozenset({"7"})))
     made(on.HostLeft(attrs.evolve(A, spark_executor="7")))
-    assert made.of(do.GoBack), "nobody waits for a host beside an executor that leaves"
+    assert made.lost(), "nobody waits for a host beside an executor that leaves"
 
 
 def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
@@ -193,8 +193,8 @@ def test_a_shard_that_cannot_be_opened_goes_back_with_the_reason() -> None:
     made(on.HostJoined(NEXT_A))
     order = reopening(made)
     made(CopyReport("a2", order.copy_id, CopyStep.FAILED, why="a record is damaged"))
-    (back,) = made.of(do.GoBack)
-    assert "a record is damaged" in back.why
+    (back,) = made.lost()
+    assert "a record is damaged" in back
     # What comes late does not count.
     taken(made)
     assert made.machine.queries["up"].assignment.owner_term(SHARD) == 1
@@ -205,7 +205,7 @@ def test_a_host_that_is_lost_while_it_opens_a_shard_is_followed_by_the_next_one(
     made(on.HostJoined(NEXT_A))
     first = reopening(made)
     made(on.HostLeft(NEXT_A))
-    assert not made.of(do.GoBack)
+    assert not made.lost()
     made(on.HostJoined(attrs.evolve(NEXT_A, host="a3")))
     (_, (host, second)) = made.orders(Reopen)
     assert (host, second.lost, second.term) == ("a3", "a", first.term + 1)
@@ -224,7 +224,7 @@ def test_hosts_that_are_lost_again_and_again_are_not_followed_for_ever() -> None
         made.now += AWAIT_HOST_SECONDS / 4
     assert len(made.orders(Reopen)) == 4
     made(on.Tick())
-    assert made.of(do.GoBack)
+    assert made.lost()
 
 
 def test_a_host_that_takes_too_long_is_told_to_give_up() -> None:
@@ -233,7 +233,7 @@ def test_a_host_that_takes_too_long_is_told_to_give_up() -> None:
     order = reopening(made)
     made.now += made.machine.limits.timeout
     made(on.Tick())
-    assert made.of(do.GoBack)
+    assert made.lost()
     assert made.orders(EndStandby) == [("a2", EndStandby("up-id", SHARD, order.copy_id))]
 
 

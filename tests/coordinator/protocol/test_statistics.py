@@ -1,7 +1,4 @@
-"""What became of checkpoints.
-
-Of case I4 the time of alignment is passed over: between batches nothing is in flight that could be aligned.
-"""
+"""What became of checkpoints."""
 
 from __future__ import annotations
 
@@ -70,21 +67,6 @@ def test_those_triggered_are_those_in_progress_completed_and_failed(steps: list[
     assert min(attrs.astuple(counts)) >= 0
     assert counts.restored == restored
     assert counts.triggered == len(seen)
-
-
-def test_each_outcome_moves_its_count() -> None:
-    history = History()
-    complete(history, 1)
-    fail(history, 2)
-    history.started(3, CheckpointKind.SAVEPOINT, NOW)
-    history.restored(1)
-    assert attrs.asdict(history.counts) == {
-        "triggered": 3,
-        "in_progress": 1,
-        "completed": 1,
-        "failed": 1,
-        "restored": 1,
-    }
 
 
 def test_the_history_is_bounded_and_keeps_the_last_that_ended() -> None:

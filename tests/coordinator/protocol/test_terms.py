@@ -13,7 +13,7 @@ from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.shard_assignment import STAYS
 from chandy.state.errors import ShardMovingError
 from chandy.state.rpc.messages import Ack, AskBatch, BatchAnswer, ClaimShards, CopyReport, CopyStep, Decline
-from chandy.state.rpc.orders import OpenAhead, Settle, SnapshotOrder, TakeOver
+from chandy.state.rpc.orders import ConfirmOwner, OpenAhead, SnapshotOrder, TakeOver
 from chandy.state.shards import ShardId
 from chandy.storage.checkpoints.manifest import QueryRecord
 
@@ -55,8 +55,8 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
     assert bench.answer(on.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
     bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
-    settled = Settle("up-id", SHARD, "b", 2)
-    assert bench.orders(Settle) == [("a", settled), ("b", settled)]
+    confirmed = ConfirmOwner("up-id", SHARD, "b", 2)
+    assert bench.orders(ConfirmOwner) == [("a", confirmed), ("b", confirmed)]
     (shard,) = [one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0)]
     assert (shard.machine, shard.term, shard.moves_to) == ("two", 2, None)
 

@@ -25,12 +25,12 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.launcher import Launcher
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
 from chandy.coordinator.recovery.restart import FixedDelay
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -55,6 +55,7 @@ from chandy.storage.checkpoints.layout import CHECKPOINTS, SHARED
 from chandy.storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import ChandyError
+from tests.builders import failover
 
 from ...coordinator.stand_ins import watch_of
 from ...effort import chance, examples
@@ -141,8 +142,21 @@ class Life:
         self.runs = Runs()
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
+        protocol = LockedProtocol(
+            StrictStateMachine(
+                pipeline="p",
+                generation=generation.generation,
+                root=self.catalog.store.uri,
+                limits=CheckpointConfig(interval=None, retained=RETAINED).limits,
+                next_id=generation.next_id,
+                failover=failover(FixedDelay("0 s", attempts=3)),
+                completed=restore_point.known(self.catalog, None),
+                base=point.manifest.id if point else None,
+            ),
+            time.time,
+        )
         self.supervisor = Supervisor(
-            state=RecoveryStateMachine(FixedDelay("0 s", attempts=3).tracker(), lambda: 0.5),
+            protocol=protocol,
             launcher=Launcher(
                 directories=directories,
                 runs=self.runs,
@@ -165,15 +179,7 @@ class Life:
             token=TOKEN,
         )
         self.executor = CheckpointExecutor(
-            StrictStateMachine(
-                pipeline="p",
-                generation=generation.generation,
-                root=self.catalog.store.uri,
-                limits=CheckpointConfig(interval=None, retained=RETAINED).limits,
-                next_id=generation.next_id,
-                completed=restore_point.known(self.catalog, None),
-                base=point.manifest.id if point else None,
-            ),
+            protocol,
             catalog=self.catalog,
             store=self.catalog.store,
             open_store=open_store,
@@ -375,7 +381,7 @@ def start_again(storage: Path, cache: Path, damage: Damage, moments: random.Rand
     return error is not None
 
 
-@pytest.mark.parametrize("number", range(examples(3)))
+@pytest.mark.parametrize("number", range(examples(2)))
 def test_damage_is_named_at_every_start_and_what_was_whole_stays_whole(
     place: tuple[Path, Path], tmp_path: Path, number: int
 ) -> None:

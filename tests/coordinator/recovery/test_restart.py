@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.durations import seconds
 from chandy.coordinator.errors import ConfigError
-from chandy.coordinator.recovery.restart import (
-    ExponentialBackoff,
-    FixedDelay,
-    NoRestart,
-    RestartStrategy,
-    RestartTracker,
-)
+from chandy.coordinator.protocol.restart_tracker import RestartStrategy, RestartTracker
+from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart
 
 NOW = 1_000.0
 CHANCE = st.floats(0, 1, exclude_max=True)

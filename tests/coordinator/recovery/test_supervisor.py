@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import attrs
 import pytest
+from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
@@ -26,16 +27,16 @@ from chandy.coordinator.errors import (
     QueryFailedError,
     RescaledError,
 )
-from chandy.coordinator.execution.questions import Questions
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.permit import NOTHING_PERMITTED
+from chandy.coordinator.protocol import decisions as on
 from chandy.coordinator.protocol.errors import CheckpointError
-from chandy.coordinator.protocol.events import LifeChanged
+from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.life import Life, LifePhase, QueryPhase
 from chandy.coordinator.protocol.reasons import Reason
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
+from chandy.coordinator.protocol.restart_tracker import RestartStrategy
 from chandy.coordinator.protocol.statistics import CheckpointStatistics
 from chandy.coordinator.query import Definition
-from chandy.coordinator.recovery import decisions as on
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.diagnosis import cause_of_end
 from chandy.coordinator.recovery.launcher import Launcher
@@ -50,8 +51,7 @@ from chandy.coordinator.recovery.pipeline_events import (
     Recovered,
     Recovering,
 )
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
-from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart, RestartStrategy
+from chandy.coordinator.recovery.restart import ExponentialBackoff, FixedDelay, NoRestart
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.restore import restore_point
@@ -81,6 +81,8 @@ from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.errors import DamagedError, FailureCode, ObjectMissingError, OperationInterruptedError
 from chandy.storage.ids import NO_BATCH, BatchId
 from chandy.storage.store import Store
+from tests.builders import failover
+from tests.coordinator.strict_machine import StrictStateMachine
 
 from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually
@@ -139,27 +141,27 @@ class Running(Spark):
         self.stopped.set()
 
 
-class StillProtocol(Questions):
-    """``LockedProtocol`` that keeps its events to itself."""
+class WatchedProtocol(LockedProtocol):
+    """A protocol that remembers the lives of its pipeline."""
 
-    def __init__(self) -> None:
-        self.events: list[object] = []
-        self.root = ""
-        limits = CheckpointConfig().limits
-        self.state = CheckpointStateMachine(
-            pipeline="p", generation=1, root=self.root, limits=limits, next_id=1
+    def __init__(self, restart: RestartStrategy, clock: Callable[[], float]) -> None:
+        machine = StrictStateMachine(
+            pipeline="p",
+            generation=1,
+            root="",
+            limits=CheckpointConfig().limits,
+            next_id=1,
+            failover=failover(restart),
         )
+        super().__init__(machine, clock)
+        self.lives: list[Life] = [machine.life]
 
-    def read(self, value: Callable[[CheckpointStateMachine], Any]) -> Any:
-        return value(self.state)
-
-    def handle(self, event: object) -> None:
-        self.events.append(event)
-
-    @property
-    def lives(self) -> list[Life]:
-        """What it was told of the life of the pipeline."""
-        return [event.life for event in self.events if isinstance(event, LifeChanged)]
+    @override
+    def _change(self, event: Any, before: Any) -> Any:
+        answer = super()._change(event, before)
+        if self.life() is not self.lives[-1]:
+            self.lives.append(self.life())
+        return answer
 
 
 class KnownWatch(FenceProof):
@@ -183,8 +185,8 @@ class KnownWatch(FenceProof):
 class Checkpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
-    def __init__(self) -> None:
-        self.protocol = StillProtocol()
+    def __init__(self, protocol: WatchedProtocol) -> None:
+        self.protocol = protocol
         self.watch = KnownWatch()
         self.unsettled = 0
         """How often the fate of a manifest is not known yet."""
@@ -231,8 +233,10 @@ class Setup:
         )
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
+        clock = Ticking()
+        self.protocol = WatchedProtocol(restart, clock)
         self.supervisor = Supervisor(
-            state=RecoveryStateMachine(restart.tracker(), lambda: 0.5),
+            protocol=self.protocol,
             launcher=Launcher(
                 directories=self.directories,
                 runs=self.runs,
@@ -250,15 +254,19 @@ class Setup:
             local_recovery=recovery,
             find_damage=find_damage,
             ending=interrupted,
-            clock=Ticking(),
+            clock=clock,
             restored=self.point,
             token=TOKEN,
             tell=self.told.append,
         )
-        self.checkpoints = Checkpoints()
+        self.checkpoints = Checkpoints(self.protocol)
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, AtLeastOnceSink("noop"), (), ())  # type: ignore[arg-type]
+
+    def notices(self, noticed: on.HostLost | on.CheckpointsFailed) -> None:
+        """The protocol notices by itself that the pipeline must go back."""
+        self.supervisor.decided(self.protocol.handle(noticed))
 
     def open_ahead(
         self, query_id: str, operators: tuple[OperatorRecord, ...], failed: Callable[[str], None]
@@ -720,7 +728,7 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
     setup.checkpoints.watch.fenced = FENCED
-    setup.supervisor.state_lost("it was frozen for too long")
+    setup.notices(on.HostLost("it was frozen for too long"))
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert touched == []
@@ -784,14 +792,16 @@ def jvm_has_ended() -> None:
     raise JavaEndedError(7)
 
 
-SYMPTOMS: dict[str, Callable[[Supervisor, Running], object]] = {
-    "the fence": lambda supervisor, run: supervisor.fenced(FENCED),
-    "its JVM's end": lambda supervisor, run: run.stop(),
-    "a target that refuses": lambda supervisor, run: supervisor.output_failed(
+SYMPTOMS: dict[str, Callable[[Setup, Running], object]] = {
+    "the fence": lambda setup, run: setup.supervisor.fenced(FENCED),
+    "its JVM's end": lambda setup, run: run.stop(),
+    "a target that refuses": lambda setup, run: setup.supervisor.output_failed(
         PipelineFailedError("a target")
     ),
-    "checkpoints that fail": lambda supervisor, run: supervisor.must_fail(PipelineFailedError("checkpoints")),
-    "a lost host": lambda supervisor, run: supervisor.state_lost("a host"),
+    "checkpoints that fail": lambda setup, run: setup.notices(
+        on.CheckpointsFailed(PipelineFailedError("checkpoints"))
+    ),
+    "a lost host": lambda setup, run: setup.notices(on.HostLost("a host")),
 }
 
 
@@ -803,11 +813,11 @@ def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_w
     query = setup.supervisor.start(setup.definition)
     setup.checkpoints.watch.fenced = FENCED
     monkeypatch.setattr(setup.supervisor, "_check_session", jvm_has_ended)
-    SYMPTOMS[first](setup.supervisor, started[0])
+    SYMPTOMS[first](setup, started[0])
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert setup.supervisor.life.error is FENCED
-    assert setup.checkpoints.protocol.lives[-1].phase is LifePhase.FENCED
+    assert setup.protocol.lives[-1].phase is LifePhase.FENCED
 
 
 def test_an_end_waits_for_no_store_that_never_says_whether_there_is_a_successor() -> None:
@@ -906,7 +916,7 @@ def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     setup.supervisor.resume(stopped)
     eventually(lambda: any(metrics.checkpoint == 2 for metrics in list(setup.supervisor.recoveries)[1:]))
     assert query.isActive
@@ -929,7 +939,7 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
 
     monkeypatch.setattr(launcher, "restore_query", note)
     setup.checkpoints.unsettled = 2
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert restored == [-1]
     # What the first run has read behind the checkpoint is read again.
@@ -943,7 +953,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
-    setup.supervisor.state_lost("it was frozen for too long")
+    setup.notices(on.HostLost("it was frozen for too long"))
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     with pytest.raises(PipelineFailedError, match="failed for good"):
@@ -965,7 +975,7 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
-    assert setup.checkpoints.protocol.lives[-1].phase is phase
+    assert setup.protocol.lives[-1].phase is phase
 
 
 @pytest.mark.parametrize("restart", [ExponentialBackoff(initial="1 ms", attempts=None)])
@@ -1011,7 +1021,7 @@ def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
     assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
     # No checkpoint is taken of what may go on.
-    assert setup.checkpoints.protocol.lives[-1].phase is LifePhase.FAILED
+    assert setup.protocol.lives[-1].phase is LifePhase.FAILED
     assert made[1].stopped.is_set()
     with pytest.raises(PipelineFailedError, match="query 'q' cannot be stopped"):
         queries[1].awaitTermination(DEADLINE)
@@ -1026,7 +1036,7 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     setup.supervisor._carry_out(on.EndQuery("q", first.number))
     assert query.isActive
@@ -1054,8 +1064,8 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
 
 
 def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
-    request = setup.supervisor.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
-    setup.supervisor.await_outcome("q", request)
+    request = setup.supervisor.replanning.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
+    setup.supervisor.replanning.await_outcome("q", request)
     request.check()
 
 
@@ -1072,7 +1082,7 @@ def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_w
     assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
     assert writers == [(None, second.location), ("for 4 tasks", second.location)]
     assert setup.supervisor.recoveries[-1].cause == str(RESCALED)
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
     assert [one.kind for one in setup.supervisor.recoveries] == ["start", "rescale", "from checkpoint"]
     assert setup.supervisor.recovered == {"start": 1, "rescale": 1, "from checkpoint": 1}
@@ -1163,7 +1173,7 @@ def in_batch(
     pool = ThreadPoolExecutor(1)
     asked = pool.submit(go_on, setup, "for 4 tasks", 36_000.0)
     pool.shutdown(wait=False)
-    eventually(lambda: "q" in setup.supervisor._state.rescalings._by_query)
+    eventually(lambda: "q" in setup.protocol.read(lambda state: state.failover.rescalings._by_query))
     assert isinstance(run.spark, Failing)
     return run.spark, lambda: asked.exception(DEADLINE)
 
@@ -1196,7 +1206,7 @@ def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
             (stopped,) = setup.supervisor.stop_gracefully(("q",), 0.0)
             assert stopped.definition.writer is None
         case "a loss":
-            setup.supervisor.state_lost("it was killed")
+            setup.notices(on.HostLost("it was killed"))
             assert outcome() is None
             assert setup.supervisor.recoveries[-1].kind == "from checkpoint"
         case _:
@@ -1236,14 +1246,14 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
             raise RuntimeError("boom")
 
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
-    right, free = RecoveryStateMachine.handle, []
+    right, free = Failover.decide, []
 
     def change() -> None:
         free.append(setup.supervisor._changing.acquire(blocking=False))
         if free[-1]:
             setup.supervisor._changing.release()
 
-    def handle(machine: RecoveryStateMachine, event: on.Event, now: float) -> on.Decision:
+    def handle(machine: Failover, event: on.RecoveryEvent, now: float) -> on.Decision:
         if isinstance(event, on.RunEnded):
             # The lock is one thread's own.
             other = threading.Thread(target=change)
@@ -1251,7 +1261,7 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
             other.join(DEADLINE)
         return right(machine, event, now)
 
-    monkeypatch.setattr(RecoveryStateMachine, "handle", handle)
+    monkeypatch.setattr(Failover, "decide", handle)
     query = setup.supervisor.start(setup.definition)
     has_started.set()
     with pytest.raises(QueryFailedError, match="boom"):
@@ -1272,7 +1282,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
 
     monkeypatch.setattr(setup.checkpoints.watch, "check_now", check_not_fenced)
     setup.checkpoints.unsettled = 1
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (len(started), query.isActive, query.exception()) == (1, False, None)
 
@@ -1294,7 +1304,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
 
     monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
     setup.checkpoints.unsettled = 1
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: stop.ident is not None)
     stop.join(DEADLINE)
     # Nothing was running, so nothing was stopped.
@@ -1309,10 +1319,10 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(lambda: setup.supervisor.life.setback is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
-    stopping = setup.checkpoints.protocol.lives[-1]
+    stopping = setup.protocol.lives[-1]
     assert (stopping.phase, stopping.takes_checkpoints) == (LifePhase.STOPPING, False)
     assert "it was killed" in stopping.because
 
@@ -1328,13 +1338,13 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
         return starts[-1]
 
     def suspended() -> bool:
-        return not setup.checkpoints.protocol.lives[-1].takes_checkpoints
+        return not setup.protocol.lives[-1].takes_checkpoints
 
     monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     assert not suspended()
-    setup.supervisor.state_lost("it was killed")
+    setup.notices(on.HostLost("it was killed"))
     eventually(suspended)
     setup.supervisor.resume(stopped)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)

@@ -111,7 +111,7 @@ def columns(draw: st.DrawFn) -> tuple[StructType, list[Any]]:
     return struct, draw(st.lists(st.none() | values, max_size=4))
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(30))
 @given(columns())
 def test_readers_have_what_was_written_or_the_type_is_refused(column: tuple[StructType, list[Any]]) -> None:
     struct, rows = column

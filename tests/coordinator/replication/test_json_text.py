@@ -152,7 +152,7 @@ def unique_keys(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(columns(), st.integers(0, 2))
 def test_readers_get_every_value_and_distinct_values_have_distinct_texts(
     column: tuple[pa.DataType, list[Any]], begin: int

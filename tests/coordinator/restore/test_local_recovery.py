@@ -122,7 +122,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         # Another generation came in between, or this is an older one.
         ({"generation": 3}, checkpoint(7, generation=3), False),
         ({"generation": 5}, checkpoint(7, generation=3), False),
-        # The machine was started anew, or does not tell.
+        # The machine was restarted, or does not tell.
         ({"boot": "another start"}, checkpoint(7, generation=3), False),
         ({"boot": ""}, checkpoint(7, generation=3), False),
     ],
@@ -339,7 +339,7 @@ def test_what_is_not_wanted_is_deleted(base: Path, changelogs: Path, options: di
         ({"point": checkpoint(8, q=3, generation=5)}, False),
         ({"resume": False, "point": None, "base": ""}, False),
     ],
-    ids=["not to resume", "of an older life", "rebooted", "not from the checkpoint", "begun anew"],
+    ids=["not to resume", "of an older life", "rebooted", "not from the checkpoint", "started over"],
 )
 def test_what_a_run_has_read_behind_the_checkpoint_counts_also_if_it_is_not_resumed(
     base: Path, changelogs: Path, options: dict[str, Any], counts: bool

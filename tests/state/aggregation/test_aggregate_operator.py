@@ -83,7 +83,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(
     st.lists(st.lists(ROWS, min_size=1, max_size=3), min_size=1, max_size=3),
     st.sampled_from(["auto", True, False]),

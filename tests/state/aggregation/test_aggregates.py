@@ -176,7 +176,7 @@ class Steps:
 
 
 @pytest.mark.parametrize("dtype", VALUES, ids=lambda dtype: dtype.simpleString())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_all_functions_agree_with_the_model_in_any_number_of_steps(dtype, data):
     functions = functions_for(dtype)
@@ -199,7 +199,7 @@ NOT_FINITE = st.sampled_from([math.nan, math.inf, -math.inf])
 
 
 @pytest.mark.parametrize("dtype", VALUES, ids=lambda dtype: dtype.simpleString())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_a_row_gives_the_same_whether_it_is_combined_alone_or_not_at_all(dtype, data):
     functions = functions_for(dtype)

@@ -133,7 +133,7 @@ def shortened(*rows: Any) -> dict[str, Any]:
     return {"first": TimeToLive(10_000, "last", "t"), "batches": batches}
 
 
-@trying(60)
+@trying(25)
 @given(first=DECLARED, batches=BATCHES)
 @example(**shortened(0, 0, None, None, None))
 @example(**shortened(0, -2000, None, None, 0))

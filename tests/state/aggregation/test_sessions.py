@@ -57,7 +57,7 @@ class Model:
 
 
 @given(BATCHES)
-@trying(50)
+@trying(20)
 def test_sessions_are_output_and_removed_as_in_the_model(batches: list[Any]) -> None:
     tester = OperatorTester.of_aggregate(
         by=["k"],

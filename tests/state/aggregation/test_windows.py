@@ -56,7 +56,7 @@ class Model:
 
 
 @given(st.sampled_from(WINDOWS), st.sampled_from(["update", "append"]), BATCHES)
-@trying(50)
+@trying(20)
 def test_windows_are_output_and_removed_as_in_the_model(
     window: TimeWindow, mode: str, batches: list[Any]
 ) -> None:

@@ -175,7 +175,7 @@ def local(monkeypatch):
     ("zone", "end"),
     [("America/New_York", 1699164000), ("Europe/Berlin", 1603587600), ("Australia/Lord_Howe", 1680359400)],
 )
-@trying(30)
+@trying(15)
 @given(st.data())
 def test_a_local_time_is_its_instant_whatever_was_encoded_before(local, zone, end, data):
     local(zone)

@@ -64,7 +64,7 @@ TYPED = TYPES.flatmap(lambda dtype: st.tuples(st.just(dtype), st.lists(values(dt
 STRUCT = StructType([StructField("f0", LongType(), False)])
 
 
-@trying(100)
+@trying(40)
 @given(TYPED, st.booleans(), st.integers(0, 2))
 @example((STRUCT, [None, {"f0": 1}]), True, 0)
 @example((ArrayType(STRUCT), [[{"f0": None}], [None, {"f0": 1}]]), True, 1)

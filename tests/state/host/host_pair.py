@@ -10,7 +10,7 @@ from chandy.state.host.serving import HostServer
 from chandy.state.host.state_host import StateHost
 from chandy.state.rpc.client import HostClient
 from chandy.state.rpc.messages import BeginTask, CopyReport, ReadValues
-from chandy.state.rpc.orders import OpenAhead, Settle, TakeOver
+from chandy.state.rpc.orders import ConfirmOwner, OpenAhead, TakeOver
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 
@@ -72,9 +72,9 @@ class Pair:
     def reported(self) -> CopyReport:
         return self.controls["target"].moves.get(timeout=DEADLINE)
 
-    def settle(self, owner: str, term: int) -> None:
+    def confirm_owner(self, owner: str, term: int) -> None:
         for host in self.hosts.values():
-            host.obey(Settle("q", SHARD, owner, term))
+            host.obey(ConfirmOwner("q", SHARD, owner, term))
 
     def run_three(self) -> RestoreSource:
         """Run batches 0 to 2 on the owner, with a checkpoint after the first."""

@@ -35,7 +35,7 @@ def moved(pair: Pair) -> None:
 
 def test_a_shard_that_has_moved_has_every_batch(pair: Pair) -> None:
     moved(pair)
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     assert [pair.value("target", key) for key in (b"a", b"b", b"c")] == [b"3".hex(), None, b"2".hex()]
     pair.run("target", 4, {b"a": b"4"}, term=2)
     assert pair.value("target", b"a") == b"4".hex()
@@ -43,7 +43,7 @@ def test_a_shard_that_has_moved_has_every_batch(pair: Pair) -> None:
 
 def test_its_former_owner_serves_it_no_more(pair: Pair) -> None:
     moved(pair)
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     with pytest.raises(ShardMissingError):
         pair.hosts["owner"].shards(BeginTask("q", 3, "op", (0,)))
     pair.controls["owner"].elsewhere = {0: "the target"}
@@ -56,13 +56,13 @@ def test_a_task_finds_it_before_the_new_owner_is_told_that_it_is_the_owner(pair:
     pair.run("target", 4, {b"a": b"4"}, term=2)
     assert pair.controls["target"].claims[-1].aside == {0: 2}
     # The word comes late, and changes nothing.
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     assert pair.value("target", b"a") == b"4".hex()
 
 
 def test_a_move_that_is_given_up_leaves_the_shard_with_its_owner(pair: Pair) -> None:
     moved(pair)
-    pair.settle("owner", 1)
+    pair.confirm_owner("owner", 1)
     pair.run("owner", 4, {b"a": b"4"})
     assert pair.value("owner", b"a") == b"4".hex()
     assert pair.value("target", b"a") is None
@@ -85,7 +85,7 @@ def test_a_snapshot_of_a_shard_that_is_set_aside_is_taken(pair: Pair) -> None:
 
 def test_a_call_of_another_term_is_refused(pair: Pair) -> None:
     moved(pair)
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     with pytest.raises(ShardMissingError):
         pair.hosts["target"].shards(BeginTask("q", 3, "op", (0,)))
     with pytest.raises(ShardMissingError):
@@ -115,7 +115,7 @@ def test_a_late_attempt_at_the_last_batch_changes_nothing(pair: Pair) -> None:
         shard.stage(1, Changes.of(shard.name, {b"a": b"late"}))
     with pytest.raises(CannotGoBackError):
         shard.begin(1)
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     assert pair.value("target", b"a") == b"1".hex()
 
 
@@ -130,7 +130,7 @@ def test_a_target_that_cannot_restore_says_so(pair: Pair) -> None:
 def test_a_shard_that_comes_back_is_what_it_was_elsewhere(pair: Pair) -> None:
     """What its first owner knew of its files is of another RocksDB, which has used the same names."""
     moved(pair)
-    pair.settle("target", 2)
+    pair.confirm_owner("target", 2)
     pair.run("target", 4, {b"a": b"4"}, term=2)
     taken = order(pair.store, 2, 4, (0,))
     pair.hosts["target"].obey(taken)

@@ -240,5 +240,5 @@ class SparkAndAShard(RuleBasedStateMachine):
             assert len(self.committed) - len(applied) <= 1
 
 
-SparkAndAShard.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
+SparkAndAShard.TestCase.settings = settings(max_examples=examples(12), stateful_step_count=40, deadline=None)
 TestSparkAndAShard = SparkAndAShard.TestCase

@@ -24,7 +24,7 @@ from chandy.state.host.state_host import StateHost
 from chandy.state.local.changelog import Changelog, newest, read
 from chandy.state.rpc.client import HostClient
 from chandy.state.rpc.messages import BeginTask, CopyReport, CopyStep, Endpoint, ReadValues
-from chandy.state.rpc.orders import CompleteOrder, EndStandby, ReleaseOrder, Reopen, Settle
+from chandy.state.rpc.orders import CompleteOrder, ConfirmOwner, EndStandby, ReleaseOrder, Reopen
 from chandy.state.shards import CopyId, RestoreSource, ResumePoint, ShardId, Term
 from chandy.storage.checkpoints.files import FileCache
 
@@ -78,7 +78,7 @@ class MachineHost:
         self.host.obey(Reopen(CopyId(1), "q", SHARD, source, after, "lost", cut, begun, Term(2)))
         report = self.control.moves.get(timeout=DEADLINE)
         if report.step is CopyStep.TAKEN:
-            self.host.obey(Settle("q", SHARD, self.name, Term(2)))
+            self.host.obey(ConfirmOwner("q", SHARD, self.name, Term(2)))
         return report
 
     def value(self, key: bytes) -> str | None:
@@ -336,7 +336,7 @@ VALUES = st.dictionaries(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b
     committed=st.integers(0, 6),
     is_staged=st.booleans(),
 )
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_a_shard_that_is_opened_again_goes_on_as_if_it_had_never_been_lost(
     tmp_path_factory: pytest.TempPathFactory,
     attempts: list[list[dict[bytes, bytes | None]]],

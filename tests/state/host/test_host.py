@@ -21,7 +21,6 @@ from chandy.state.errors import (
     CannotGoBackError,
     RemoteError,
     ShardMissingError,
-    ShardRefusedError,
     StateAccessError,
 )
 from chandy.state.format.arrow import BYTES
@@ -65,17 +64,6 @@ def test_a_batch_is_seen_by_the_next_one_and_not_by_itself(coordinator: Any) -> 
     assert [claim.shards for claim in coordinator.claims] == [(0, 1)]
 
 
-def test_a_batch_that_runs_again_begins_with_the_state_before_it(coordinator: Any) -> None:
-    client = coordinator.connect()
-    coordinator.run(client, 0, {A: b"1"})
-    coordinator.run(client, 1, {A: b"2", B: b"2"})
-    assert coordinator.read(client, 1, [A, B]) == {A: b"1", B: None}
-    coordinator.run(client, 1, {A: b"3"})
-    assert coordinator.read(client, 2, [A, B]) == {A: b"3", B: None}
-    coordinator.run(client, 2, {A: None})
-    assert coordinator.read(client, 3, [A]) == {A: None}
-
-
 def test_two_attempts_at_once_do_not_disturb_each_other(coordinator: Any) -> None:
     client = coordinator.connect()
     coordinator.run(client, 0, {A: b"0", C: b"0"})
@@ -84,16 +72,6 @@ def test_two_attempts_at_once_do_not_disturb_each_other(coordinator: Any) -> Non
     assert coordinator.fetch(second, [1, 1], [A, C]) == [b"0", b"0"]
     coordinator.apply(second, [1], [C], [b"second"])
     assert coordinator.read(client, 2, [A, C]) == {A: b"0", C: b"second"}
-
-
-def test_an_attempt_that_spark_has_given_up_cannot_apply(coordinator: Any) -> None:
-    client = coordinator.connect()
-    late = client.begin(coordinator.task(0))
-    coordinator.run(client, 0, {A: b"0"})
-    coordinator.run(client, 1, {A: b"1"})
-    with pytest.raises(ShardRefusedError, match="expected changes of batch 1, found changes of batch 0"):
-        coordinator.apply(late, [1], [A], [b"late"])
-    assert coordinator.read(client, 2, [A]) == {A: b"1"}
 
 
 def test_what_was_sent_but_not_committed_is_nothing(coordinator: Any) -> None:

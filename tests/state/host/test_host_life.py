@@ -22,7 +22,7 @@ from chandy.state.rpc.messages import (
     CopyStep,
     HostPulse,
 )
-from chandy.state.rpc.orders import ReleaseOrder, Reopen, Settle, StopHost
+from chandy.state.rpc.orders import ConfirmOwner, ReleaseOrder, Reopen, StopHost
 from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import is_shared
@@ -234,7 +234,7 @@ def test_the_next_host_on_the_machine_opens_the_shards_of_one_that_was_killed(co
     assert coordinator.moves.get(timeout=DEADLINE) == CopyReport(
         coordinator.hellos[-1].host, 1, CopyStep.TAKEN, 2
     )
-    coordinator.push(Settle("q", shard, coordinator.hellos[-1].host, 2))
+    coordinator.push(ConfirmOwner("q", shard, coordinator.hellos[-1].host, 2))
     assert coordinator.read(client, 3, [A, B], (1,)) == {A: b"2", B: None}
     assert len(coordinator.claims) == 1, "the shard was claimed, and opened without its batches"
 

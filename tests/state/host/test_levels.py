@@ -81,7 +81,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.lists(STEPS, max_size=15), st.sampled_from(KEYS), st.sampled_from(KEYS))
 def test_levels_hold_what_was_added(steps: list[dict[bytes, Value] | str], start: bytes, stop: bytes) -> None:
     state: dict[bytes, Value] = {}

@@ -152,6 +152,6 @@ class OrdersInAnyOrder(RuleBasedStateMachine):
 
 
 OrdersInAnyOrder.TestCase.settings = settings(
-    max_examples=examples(25), stateful_step_count=40, deadline=None
+    max_examples=examples(12), stateful_step_count=40, deadline=None
 )
 TestOrdersInAnyOrder = OrdersInAnyOrder.TestCase

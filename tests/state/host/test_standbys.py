@@ -40,7 +40,7 @@ from chandy.state.rpc.messages import (
     HandOver,
     ShardStandby,
 )
-from chandy.state.rpc.orders import EndStandby, OpenAhead, Promote, ReleaseOrder, Settle
+from chandy.state.rpc.orders import ConfirmOwner, EndStandby, OpenAhead, Promote, ReleaseOrder
 from chandy.state.rpc.wire import REQUEST, HandedOver, pack_changes
 from chandy.storage.codec import to_json
 from chandy.storage.errors import ChandyError, FailureCode
@@ -69,7 +69,7 @@ def stand_by(pair: Pair) -> None:
 def promote(pair: Pair, cut: int) -> None:
     pair.hosts["target"].obey(Promote(1, cut, 2))
     assert pair.reported() == CopyReport("target", 1, CopyStep.TAKEN, 2)
-    pair.hosts["target"].obey(Settle("q", SHARD, "target", 2))
+    pair.hosts["target"].obey(ConfirmOwner("q", SHARD, "target", 2))
 
 
 def values(pair: Pair) -> list[str | None]:
@@ -397,7 +397,7 @@ def spilled(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "ending", [EndStandby("q", SHARD, 1), Settle("q", SHARD, "owner", 1), ReleaseOrder("q")]
+    "ending", [EndStandby("q", SHARD, 1), ConfirmOwner("q", SHARD, "owner", 1), ReleaseOrder("q")]
 )
 def test_the_end_of_a_standby_waits_for_no_disk(pair: Pair, ending: Any) -> None:
     stand_by(pair)

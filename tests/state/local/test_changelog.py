@@ -401,4 +401,4 @@ class KilledShard(RuleBasedStateMachine):
 
 
 TestKilledShard = KilledShard.TestCase
-TestKilledShard.settings = settings(max_examples=examples(7), stateful_step_count=30, deadline=None)
+TestKilledShard.settings = settings(max_examples=examples(4), stateful_step_count=30, deadline=None)

@@ -59,7 +59,7 @@ BATCHES = st.lists(
 )
 
 
-@trying(50)
+@trying(20)
 @given(BATCHES)
 def test_values_expire_as_they_were_written_and_are_removed_in_time(batches) -> None:
     ttl = {"count": None, "other": None}
@@ -109,8 +109,8 @@ def check_stored(tested: OperatorTester, now: int, longest: int) -> None:
 
 
 def test_the_index_costs_nothing_while_a_value_is_renewed() -> None:
-    tested = operator_with(Counts(count=8000))
-    for time in range(0, 20_000, 100):
+    tested = operator_with(Counts(count=4000))
+    for time in range(0, 10_000, 100):
         tested.batch([("a", 1)], time=time)
         entries = [key for _, key in tested.checkpoint().shards.held if key.startswith(keyspace.EXPIRY)]
         assert len(entries) == 1

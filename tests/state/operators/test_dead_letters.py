@@ -171,7 +171,7 @@ ROWS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["rows", "pandas", "arrow"])
-@trying(20)
+@trying(8)
 @given(st.data())
 def test_all_else_is_as_if_what_fails_had_not_been_there(kind: str, data: st.DataObject) -> None:
     tested, expected = made_of(kind, LETTERS), made_of(kind, "fail", skips=True)
@@ -334,7 +334,7 @@ def raises(error: Exception) -> Any:
     return Raises()
 
 
-@trying(50)
+@trying(20)
 @given(EXCEPTIONS)
 def test_whatever_is_raised_and_says_whatever_costs_its_key_alone(error: Exception) -> None:
     tested = OperatorTester.of_processor(
@@ -347,7 +347,7 @@ def test_whatever_is_raised_and_says_whatever_costs_its_key_alone(error: Excepti
     assert "\0" not in letter.error + letter.traceback
 
 
-@trying(50)
+@trying(20)
 @given(TEXT, TEXT)
 def test_any_text_of_an_error_can_be_stored(part: str, found: str) -> None:
     error = OutputTypeError("op", part, "a number", found)

@@ -272,7 +272,7 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "SEGMENT", 60)
 
 
-quick = settings(max_examples=examples(12))
+quick = settings(max_examples=examples(6))
 
 
 @quick
@@ -358,7 +358,7 @@ lives = st.tuples(
 )
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8))
 @given(run=st.lists(lives, min_size=2, max_size=8), untimed=st.sampled_from([TimeMode.NONE, *TimeMode]))
 def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(
     run: list[Any], untimed: TimeMode

@@ -120,7 +120,7 @@ def test_a_state_that_was_not_there_is_new_even_if_the_files_are_the_same(made: 
 
 
 def test_an_operator_that_is_in_no_checkpoint_yet_is_empty(made: Checkpoints) -> None:
-    # So is a pipeline that has begun anew.
+    # So is a pipeline that has started over.
     nothing, new = made.commit_records(1, ()), commit(made, 2, values(a=1), None)
     assert changes(nothing, new) == [row("a", 1, "insert")]
     assert changes(new, nothing, of=new) == [row("a", None, "delete")]

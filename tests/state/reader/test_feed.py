@@ -290,7 +290,7 @@ STEPS = st.one_of(
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(10)
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(4)
 )
 @given(
     steps=st.lists(STEPS, max_size=14),

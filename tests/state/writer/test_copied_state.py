@@ -117,7 +117,7 @@ def test_what_stays_and_rows_that_are_not_published_outlive_the_checkpoint(
         "operators": (_with(operator, None, shard.handle),),
     }
     assert verify(savepoint, attrs.evolve(base.manifest, **written)).ok
-    # What is changed is written anew, and not taken along.
+    # What is changed is written again, and not taken along.
     changed = hashlib.sha256(CONTENTS["changed"]["000011.sst"]).hexdigest()
     assert not any(changed in key for key in savepoint.list())
 

@@ -157,7 +157,7 @@ def test_a_store_that_was_wiped_while_its_driver_runs_is_called_so(catalog: Cata
     catalog.store.delete_all(catalog.store.list())
     with pytest.raises(StorageReplacedError, match="was wiped, or put back"):
         catalog.check_not_fenced(own.generation)
-    # Another driver that begins anew there, too.
+    # Another driver that starts over there, too.
     catalog.take_over("another", 0.0)
     with pytest.raises(StorageReplacedError, match="was wiped, or put back"):
         catalog.check_not_fenced(own.generation)

@@ -168,7 +168,7 @@ class Life:
 
 
 @pytest.mark.parametrize("kept", [1, fencing.KEPT])
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(schedule=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 18)), max_size=14), data=st.data())
 def test_drivers_that_interleave_in_any_way_never_both_complete_checkpoints(
     kept: int, schedule: list[tuple[int, int]], data: st.DataObject

@@ -81,7 +81,7 @@ def test_a_pipeline_is_the_only_one_although_its_state_is_replicated(storage: Pa
         locate(str(storage))
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(80))
 @given(
     st.tuples(*[st.lists(st.sampled_from(["a", "replica", ""]), min_size=1, max_size=4).map(".".join)] * 4)
 )

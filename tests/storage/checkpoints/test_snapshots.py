@@ -89,7 +89,7 @@ def test_restored_files_are_the_stored_ones(store: LocalStore, tmp_path: Path, c
     assert (report.files, report.bytes, report.cached_bytes, report.downloaded_bytes) == (7, total, 0, total)
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     groups=st.dictionaries(
         st.text("ab", max_size=2),
@@ -187,7 +187,7 @@ def test_a_snapshot_without_changes_writes_nothing(
     assert (again.handle, again.new_bytes) == (base.handle, 0)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.lists(
         st.dictionaries(
@@ -318,7 +318,7 @@ def stored_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Loca
     yield store, stored.handle, contents
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_any_changed_byte_of_any_object_is_found_and_named(
     stored_once: tuple[LocalStore, Handle, Contents], data: st.DataObject

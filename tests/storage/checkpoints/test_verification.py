@@ -41,7 +41,7 @@ def test_a_whole_checkpoint_has_no_problems(store: LocalStore, manifest: Manifes
 
 
 @settings(
-    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_changed_byte_is_found_with_the_files_that_it_spoils(

@@ -14,6 +14,7 @@ from .protocol import PROTOCOL
 from .publisher import PUBLISHER
 from .requests import REQUESTS
 from .rollback import ROLLBACK
+from .shell import SHELL
 from .told import TOLD
 
 AREAS: Final[Mapping[str, tuple[Bug, ...]]] = {
@@ -23,6 +24,7 @@ AREAS: Final[Mapping[str, tuple[Bug, ...]]] = {
     "host": HOST,
     "leadership": LEADERSHIP,
     "rollback": ROLLBACK,
+    "shell": SHELL,
     "requests": REQUESTS,
     "deletions": DELETIONS,
     "protocol": PROTOCOL,

@@ -28,7 +28,7 @@ HOST: Final = (
     ),
     text(
         "a host writes a layer after readers have lost it",
-        "state.host.levels:Levels._settle_until",
+        "state.host.levels:Levels._flush_until",
         "            self._write(layers)\n",
         """            self._layers.drop(len(layers))
             self._write(layers)
@@ -50,7 +50,7 @@ HOST: Final = (
     ),
     text(
         "a host keeps a shard that was set aside, in whatever term",
-        "state.host.shard_table:ShardTable.settle",
+        "state.host.shard_table:ShardTable.keep_or_delete",
         "is_own = shard.term == term",
         "is_own = True",
         by=tests("tests/state/host/test_arrivals.py"),

@@ -15,6 +15,7 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import CopyPhase
+from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.moves import Moves
 from chandy.coordinator.protocol.pending import AckResult, PendingCheckpoint
 from chandy.coordinator.protocol.placement import Placement
@@ -22,8 +23,7 @@ from chandy.coordinator.protocol.query_state import Queries, QueryState
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.reopenings import Reopenings
 from chandy.coordinator.protocol.shard_assignment import ShardAssignment
-from chandy.coordinator.protocol.state_machine import CheckpointStateMachine
-from chandy.coordinator.recovery.recovery_state import RecoveryStateMachine
+from chandy.coordinator.protocol.state_machine import PipelineStateMachine
 from chandy.state.errors import ShardRefusedError
 from chandy.state.host.batches import ShardBatches, StagedChanges
 from chandy.state.host.forwarding import Forwarding
@@ -188,13 +188,13 @@ def forget_a_request_that_waits(patch: pytest.MonkeyPatch) -> None:
 
 def keep_on_restarting_in_place(patch: pytest.MonkeyPatch) -> None:
     """Lost state is no reason to go back."""
-    patch.setattr(RecoveryStateMachine, "_lose", lambda machine, why, with_host: None)
+    patch.setattr(Failover, "_lose", lambda machine, why, with_host: None)
 
 
 def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
     """Checkpoints of the state that is given up go on."""
     right = "self.checkpoints.abort_all(Reason.JOB_FAILOVER, life.because, now)"
-    mutate(patch, CheckpointStateMachine, "_live", right, "pass")
+    mutate(patch, PipelineStateMachine, "_live", right, "pass")
 
 
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ PROTOCOL: Final = (
     ),
     _bug(
         keep_on_restarting_in_place,
-        "coordinator/recovery/test_decisions.py",
+        "coordinator/protocol/test_decisions.py",
     ),
     _bug(take_checkpoints_while_going_back),
     _bug(

@@ -47,7 +47,7 @@ ROLLBACK: Final = (
     ),
     text(
         "nobody says that a pipeline has gone back",
-        "coordinator.recovery.supervisor:Supervisor._go_back",
+        "coordinator.recovery.supervisor:Supervisor._attempt",
         "    self._decide(on.WentBack())\n",
         "",
     ),
@@ -86,62 +86,5 @@ ROLLBACK: Final = (
     self._on_failed()
 """,
         "",
-    ),
-    text(
-        "an output does not go back with its query",
-        "coordinator.recovery.launcher:Launcher._restore",
-        "            definition.sink.begin(name, beginning)\n",
-        "",
-    ),
-    text(
-        "a query goes back, and its shards begin empty",
-        "coordinator.recovery.launcher:Launcher._restore",
-        "sources=point.sources(name) if point else {},",
-        "sources={},",
-    ),
-    text(
-        "the protocol takes a restored query for one that has committed nothing",
-        "coordinator.recovery.launcher:Launcher._restore",
-        "            batch=batch,\n",
-        "            batch=NO_BATCH,\n",
-    ),
-    text(
-        "a query restarts in place, and nobody knows its run",
-        "coordinator.recovery.launcher:Launcher.again",
-        """return self._put(
-        attrs.evolve(run,""",
-        """return (
-        attrs.evolve(run,""",
-    ),
-    text(
-        "a run is stopped, and goes on under Spark",
-        "coordinator.recovery.launcher:Launcher.stop",
-        "    self.stop_in_spark(run)\n",
-        "",
-    ),
-    text(
-        "a run that was stopped counts as one that has ended by itself",
-        "coordinator.recovery.launcher:Launcher.stop",
-        "    run.ended = True\n",
-        "",
-    ),
-    text(
-        "a run fails, and nobody is told why",
-        "coordinator.recovery.launcher:Launcher._follow",
-        "self._watcher.run_ended(run, error)",
-        "self._watcher.run_ended(run, None)",
-    ),
-    text(
-        "a working directory is made without the entry of the cut",
-        "coordinator.spark.seeding:seed",
-        "    for name in files_below(files):\n",
-        "    for name in files_below(files)[:-1]:\n",
-    ),
-    text(
-        "the files of a later batch are kept than of the cut",
-        "coordinator.spark.progress:files_at",
-        'logged = [METADATA, f"offsets/{batch}", f"commits/{batch}"]',
-        """batch = newest_committed(directory)
-    logged = [METADATA, f"offsets/{batch}", f"commits/{batch}"]""",
     ),
 )

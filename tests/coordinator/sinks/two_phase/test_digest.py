@@ -105,7 +105,7 @@ def two_writings(draw: st.DrawFn) -> tuple[list[pa.RecordBatch], list[pa.RecordB
 
 
 @given(two_writings())
-@trying(60)
+@trying(25)
 def test_digests_are_equal_where_the_rows_are_and_nowhere_else(
     writings: tuple[list[pa.RecordBatch], list[pa.RecordBatch]],
 ) -> None:

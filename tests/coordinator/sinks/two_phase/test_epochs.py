@@ -10,7 +10,6 @@ from chandy.coordinator.sinks.two_phase.epochs import (
     EpochLog,
     EpochsToPublish,
     LostOutput,
-    unknown_sinks,
     where_to_begin,
 )
 from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
@@ -222,9 +221,3 @@ def test_what_the_target_recognises_stays(
     position: int, recognised: set[int], expected: EpochsToPublish | Ahead | LostOutput
 ) -> None:
     assert where_to_begin(record(3, 5, published=2), 5, position, recognised) == expected
-
-
-def test_only_sinks_that_have_something_to_publish_are_missed() -> None:
-    records = [record(3), OutputRecord("b", ()), OutputRecord("c", ids(2))]
-    assert unknown_sinks(records, {"a": object()}) == ["c"]
-    assert unknown_sinks(records, {"a": object(), "c": object()}) == []

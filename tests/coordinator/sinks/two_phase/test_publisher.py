@@ -191,7 +191,7 @@ def test_an_error_that_nobody_understands_may_pass(
     odd = TargetUnavailableError("the target", "odd", is_understood=False)
     sink.trouble.before = [odd, odd]
     publisher.publish_now([epoch(1)], 60)
-    # What is understood in between begins the time anew.
+    # What is understood in between starts the time again.
     monkeypatch.setattr(publisher_module, "_PUZZLED_SECONDS", 0.0)
     monkeypatch.setattr(publisher_module, "_FIRST_PAUSE", 0.0)
     sink.trouble.before = [away() for _ in range(20)]

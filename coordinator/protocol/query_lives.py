@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from ..errors import RescaledError
-from ..protocol.life import QueryLife, QueryPhase, Setback
+from .errors import RescaledError
+from .life import QueryLife, QueryPhase, Setback
 
 
 @attrs.define
@@ -69,7 +69,6 @@ class QueryLives:
         """Take in that a run begins under Spark.
 
         Args:
-            query: the query.
             setback: why the pipeline goes back; None: it does not.
         """
         life = self.of(query)

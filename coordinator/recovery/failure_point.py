@@ -1,4 +1,4 @@
-"""Whether a query fails the same way again and again, so that trying once more is of no use. Values and rules, no I/O.
+"""Where and how a query has failed, by what Spark says of it. Rules about texts, no I/O.
 
 Two failures are the same if they hit the same batch, which has not committed in between, with the same error at the
 same point: the texts are equal but for numbers and ids. Trouble with something outside, such as a database that is
@@ -10,12 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import attrs
-
 from ..error_texts import without_places
-
-SAME: Final = 3
-"""Failures of the same kind in a row that end the pipeline."""
+from ..protocol.repetition import FailurePoint
 
 _LENGTH: Final = 20_000
 _IDS: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\d+")
@@ -44,30 +40,6 @@ _PASSING_TEXTS: Final = re.compile(
 """What those say whose types say nothing, such as an error of S3 with its code."""
 _RACE: Final = "Race while writing batch"
 """What Spark's file sink says if the entry of a batch is in its log already when it adds that."""
-
-
-@attrs.frozen
-class FailurePoint:
-    """Where and how a query has failed."""
-
-    batch: int
-    """The newest batch that had been planned."""
-    how: str
-    """The error's text without what differs from one attempt to the next."""
-    in_user_code: bool
-    """Whether Python code raised in the batch: then other state would not help, for it is what it must be."""
-
-
-@attrs.frozen
-class Repetition:
-    """How often in a row a query has failed at one point."""
-
-    point: FailurePoint
-    times: int = 1
-
-    def then(self, point: FailurePoint) -> Repetition:
-        """Return what it is after the next failure."""
-        return Repetition(point, self.times + 1 if point == self.point else 1)
 
 
 def says_output_is_shared(text: str) -> bool:

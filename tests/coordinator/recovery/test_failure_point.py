@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chandy.coordinator.recovery.repetition import FailurePoint, Repetition, failure_point
+from chandy.coordinator.protocol.repetition import FailurePoint, Repetition
+from chandy.coordinator.recovery.failure_point import failure_point
 
 TRACEBACK = "Traceback (most recent call last):"
 IDS = ("9b2f6c1e-2a53-4d7b-9a51-0c8c1be5a1f2", "11111111-2a53-4d7b-9a51-0c8c1be5a1f2")

@@ -12,36 +12,10 @@ from collections.abc import Iterable
 import attrs
 
 from ...storage.errors import FencedError
-from ..errors import NotRescaledError, RescaledError
-from ..protocol.user_requests import RequestPhase, UserRequest
+from .errors import NotRescaledError, RescaledError
+from .user_requests import RequestPhase, UserRequest
 
 _AS_IT_WAS = "it goes on as it was; ask again"
-
-
-@attrs.frozen
-class RescaleRequested:
-    """A user wants a query to go on with another plan, in which another number of tasks runs an operator."""
-
-    query: str
-    cause: RescaledError
-    request: UserRequest
-
-
-@attrs.frozen
-class BatchOver:
-    """The running batch of a query that is to go on with another plan has committed, or its time is up."""
-
-    query: str
-    request: UserRequest
-    """The request that has waited for it."""
-
-
-@attrs.frozen
-class NotStopped:
-    """A run that was to be stopped for another plan had ended by itself before."""
-
-    query: str
-    run: int
 
 
 @attrs.define

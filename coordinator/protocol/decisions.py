@@ -1,4 +1,4 @@
-"""What can happen to a pipeline's queries, and what can be decided about it; ``RecoveryStateMachine`` decides."""
+"""What can happen to a pipeline's queries, and what can be decided about it; ``Recovery`` decides."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import attrs
 from ...state.shards import NotResumable
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
 from ...storage.ids import NO_BATCH, BatchId
+from .errors import RescaledError
+from .events import Event
 from .repetition import FailurePoint
-from .rescaling import BatchOver, NotStopped, RescaleRequested
+from .user_requests import UserRequest
 
 # --- events -------------------------------------------------------------------------------------------------
 
@@ -33,8 +35,14 @@ class Failure:
         return self.damage is None and not self.output_is_shared and not self.codes
 
 
+class RecoveryEvent(Event["Decision"]):
+    """Something that may decide what becomes of the queries. Its sender is told the decision."""
+
+    __slots__ = ()
+
+
 @attrs.frozen
-class RunStarted:
+class RunStarted(RecoveryEvent):
     """A run of a query has begun, and replaces the query's earlier one."""
 
     query: str
@@ -46,7 +54,7 @@ class RunStarted:
 
 
 @attrs.frozen
-class RunStopped:
+class RunStopped(RecoveryEvent):
     """A run was stopped on purpose, so its end is no failure."""
 
     query: str
@@ -54,7 +62,7 @@ class RunStopped:
 
 
 @attrs.frozen
-class RunEnded:
+class RunEnded(RecoveryEvent):
     """A run has ended by itself."""
 
     query: str
@@ -66,7 +74,7 @@ class RunEnded:
 
 
 @attrs.frozen
-class RunBegun:
+class RunBegun(RecoveryEvent):
     """A run has begun under Spark."""
 
     query: str
@@ -74,7 +82,33 @@ class RunBegun:
 
 
 @attrs.frozen
-class QueryOver:
+class RescaleRequested(RecoveryEvent):
+    """A user wants a query to go on with another plan, in which another number of tasks runs an operator."""
+
+    query: str
+    cause: RescaledError
+    request: UserRequest
+
+
+@attrs.frozen
+class BatchOver(RecoveryEvent):
+    """The running batch of a query that is to go on with another plan has committed, or its time is up."""
+
+    query: str
+    request: UserRequest
+    """The request that has waited for it."""
+
+
+@attrs.frozen
+class NotStopped(RecoveryEvent):
+    """A run that was to be stopped for another plan had ended by itself before."""
+
+    query: str
+    run: int
+
+
+@attrs.frozen
+class QueryOver(RecoveryEvent):
     """A query is over: its work is done, it was stopped, or it has failed for good."""
 
     query: str
@@ -82,15 +116,14 @@ class QueryOver:
 
 
 @attrs.frozen
-class HostLost:
+class HostLost(RecoveryEvent):
     """A state host is gone, and state with it."""
 
     why: str
-    noticed_at: float
 
 
 @attrs.frozen
-class ShardsNotOpened:
+class ShardsNotOpened(RecoveryEvent):
     """Shards of a query could not be opened, or are damaged, although no task has needed them yet."""
 
     query_id: str
@@ -103,34 +136,33 @@ class ShardsNotOpened:
 
 
 @attrs.frozen
-class CheckpointsFailed:
-    """More checkpoints in a row have failed than are tolerable."""
+class CheckpointsFailed(RecoveryEvent):
+    """More checkpoints in a row have failed than are tolerable, or an invariant does not hold."""
 
-    error: ChandyError
-    noticed_at: float
+    error: ChandyError = attrs.field(eq=str)
 
 
 @attrs.frozen
-class FatalError:
+class FatalError(RecoveryEvent):
     """Something happened that no restart can mend: for example, another coordinator has taken the pipeline over."""
 
     error: Exception
 
 
 @attrs.frozen
-class EndExplained:
+class EndExplained(RecoveryEvent):
     """It is known why the pipeline has ended, which what was noticed first does not always say."""
 
     error: Exception
 
 
 @attrs.frozen
-class DelayOver:
+class DelayOver(RecoveryEvent):
     """The time to restart has come."""
 
 
 @attrs.frozen
-class GoingBack:
+class GoingBack(RecoveryEvent):
     """An attempt to go back begins, also if nothing has failed that was known before."""
 
     cause: str
@@ -138,24 +170,24 @@ class GoingBack:
 
 
 @attrs.frozen
-class StateGivenUp:
+class StateGivenUp(RecoveryEvent):
     """The pipeline is going back, so losses that were noticed before do not count any more."""
 
 
 @attrs.frozen
-class RestartedInPlace:
+class RestartedInPlace(RecoveryEvent):
     """A query has restarted in place."""
 
     query: str
 
 
 @attrs.frozen
-class WentBack:
+class WentBack(RecoveryEvent):
     """The whole pipeline has gone back, and its queries have started."""
 
 
 @attrs.frozen
-class RestartFailed:
+class RestartFailed(RecoveryEvent):
     """A restart, in place or from a checkpoint, has failed."""
 
     error: Exception
@@ -166,7 +198,7 @@ class RestartFailed:
 
 
 @attrs.frozen
-class FirstCommit:
+class FirstCommit(RecoveryEvent):
     """A run has committed its first batch, so its query has recovered."""
 
     query: str
@@ -175,7 +207,7 @@ class FirstCommit:
 
 
 @attrs.frozen
-class NothingToDo:
+class NothingToDo(RecoveryEvent):
     """A run has found no data, so it runs well although it has no batch to commit."""
 
     query: str
@@ -183,52 +215,23 @@ class NothingToDo:
 
 
 @attrs.frozen
-class StopRequested:
+class StopRequested(RecoveryEvent):
     """The pipeline is about to stop, so nothing restarts any more."""
 
 
 @attrs.frozen
-class StopWithdrawn:
+class StopWithdrawn(RecoveryEvent):
     """The stop failed, and the pipeline goes on."""
 
 
 @attrs.frozen
-class RunsLeft:
+class RunsLeft(RecoveryEvent):
     """The stop leaves what this machine has of the runs to the next driver: no checkpoint has all of it."""
 
 
 @attrs.frozen
-class Stopped:
+class Stopped(RecoveryEvent):
     """All queries and all else have been stopped."""
-
-
-Event = (
-    RunStarted
-    | RunBegun
-    | RunStopped
-    | RunEnded
-    | RescaleRequested
-    | BatchOver
-    | NotStopped
-    | QueryOver
-    | HostLost
-    | ShardsNotOpened
-    | CheckpointsFailed
-    | FatalError
-    | EndExplained
-    | DelayOver
-    | GoingBack
-    | StateGivenUp
-    | RestartedInPlace
-    | WentBack
-    | RestartFailed
-    | FirstCommit
-    | NothingToDo
-    | StopRequested
-    | StopWithdrawn
-    | RunsLeft
-    | Stopped
-)
 
 
 # --- decisions ----------------------------------------------------------------------------------------------
@@ -252,7 +255,7 @@ class WaitToRestart:
     """Report ``DelayOver`` at a time, unless a later decision names another time."""
 
     until: float
-    cause: ChandyError
+    cause: ChandyError = attrs.field(eq=str)
 
 
 @attrs.frozen
@@ -268,7 +271,7 @@ class RestartInPlace:
     """Restart queries with the state that they have."""
 
     queries: tuple[str, ...]
-    cause: ChandyError
+    cause: ChandyError = attrs.field(eq=str)
     noticed_at: float
 
 
@@ -276,7 +279,7 @@ class RestartInPlace:
 class RollBack:
     """Take the whole pipeline back to the checkpoint that its state grew from."""
 
-    cause: ChandyError
+    cause: ChandyError = attrs.field(eq=str)
     noticed_at: float
     refusal: NotResumable | None
     """Why it may not resume at its newest committed batches; None: it may, as far as all changelogs reach them."""
@@ -291,7 +294,7 @@ class RollBack:
 class FailForGood:
     """End every query with the error, and take no more checkpoints."""
 
-    error: Exception
+    error: Exception = attrs.field(eq=str)
     because: str = ""
     """Why no restart is tried, if the error does not say it."""
 

@@ -1,6 +1,6 @@
-"""What to do about a failure: a state machine that takes events and returns one decision for each.
+"""What to do about a failure: the part of the protocol that takes events and returns one decision for each.
 
-No I/O, no thread, no clock. The rules:
+The rules:
 
 * A query that fails while its state is there restarts in place.
 * When state is lost or wrong, the whole pipeline goes back to the checkpoint that its state grew from. It may resume
@@ -16,42 +16,37 @@ No I/O, no thread, no clock. The rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import attrs
 
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
-from ..errors import PipelineStateLostError
-from ..protocol.life import Life, Setback
-from ..protocol.user_requests import RequestPhase, UserRequest
 from . import decisions as on
+from .errors import PipelineStateLostError
+from .life import Life, Setback
 from .query_lives import QueryLives
 from .repetition import SAME, FailurePoint, Repetition
-from .rescaling import BatchOver, NotStopped, RescaleRequested, Rescaling, Rescalings
-from .restart import RestartTracker
+from .rescaling import Rescaling, Rescalings
+from .restart_tracker import RestartTracker
 from .state_loss import StateLoss, why_not_resumable
+from .user_requests import RequestPhase, UserRequest
 
 _STOPPING: Final = "a pipeline that is being stopped"
-LOG_SIZE: Final = 1000
-"""Events that are remembered, each with the decision about it."""
 
 
 @attrs.define
-class RecoveryStateMachine:
-    """Decides about one pipeline's failures, and keeps a log of the reasons."""
+class Failover:
+    """Decides about one pipeline's failures. It has the pipeline's life, which all other parts ask for."""
 
     tracker: RestartTracker
-    random: Callable[[], float]
+    random: Callable[[], float] = attrs.field(eq=False)
     """Returns a number of at least 0 and below 1, for the restart strategy's jitter."""
     loss: StateLoss | None = attrs.field(default=None, init=False)
     life: Life = attrs.field(factory=Life, init=False)
     queries: QueryLives = attrs.field(factory=QueryLives, init=False)
-    log: deque[tuple[float, on.Event, on.Decision]] = attrs.field(
-        factory=lambda: deque(maxlen=LOG_SIZE), init=False, repr=False
-    )
-    """The newest events, each with its time and the decision about it, for debugging."""
+    noticed: list[on.HostLost | on.CheckpointsFailed] = attrs.field(factory=list, init=False)
+    """What other parts have noticed while they handled an event. It is decided before the next event."""
     rescalings: Rescalings = attrs.field(factory=Rescalings, init=False)
     """What users wait for."""
     _runs: dict[str, on.RunStarted] = attrs.field(factory=dict, init=False)
@@ -59,24 +54,17 @@ class RecoveryStateMachine:
     """By query the latest of its runs that has failed: what that has committed was before."""
     _repetitions: dict[str, Repetition] = attrs.field(factory=dict, init=False)
     """By query how often it has failed the same way, without a commit of that batch in between."""
-    _given_up_at: float = attrs.field(default=0.0, init=False)
-    """When the pipeline last went back. Losses that were noticed before do not count any more."""
     _is_half_way: bool = attrs.field(default=False, init=False)
     """Whether the pipeline has begun to go back and is not there yet. Its queries stand at different cuts, so that none
     may resume, whatever is lost meanwhile."""
 
-    def handle(self, event: on.Event, now: float) -> on.Decision:
-        """Record an event, and decide what to do.
+    def decide(self, event: on.RecoveryEvent, now: float) -> on.Decision:
+        """Decide what to do about an event.
 
         Args:
             event: what happened.
             now: seconds since 1970, never going back.
         """
-        decision = self._decide(event, now)
-        self.log.append((now, event, decision))
-        return decision
-
-    def _decide(self, event: on.Event, now: float) -> on.Decision:
         match event:
             case on.RunStarted(query):
                 self._runs[query] = event
@@ -103,18 +91,18 @@ class RecoveryStateMachine:
             case on.GoingBack(cause, noticed_at):
                 self._must_go_back(PipelineStateLostError(cause), noticed_at)
             case on.StateGivenUp():
-                self.loss, self._given_up_at = None, now
+                self.loss = None
                 self._is_half_way = True
             case on.RestartedInPlace(query):
                 self._settled(query)
                 self.rescalings.started((query,))
-            case NotStopped(query, run):
+            case on.NotStopped(query, run):
                 if (asked := self.rescalings.stopped(query, run)) is not None:
                     asked.stopped = None
             case on.QueryOver(query, error):
                 self.rescalings.forget(query)
                 self.queries.ended(query, error)
-            case RescaleRequested():
+            case on.RescaleRequested():
                 return self._rescale_requested(event, now)
             case on.WentBack():
                 self.rescalings.started(None)
@@ -129,11 +117,11 @@ class RecoveryStateMachine:
                 return self._fail(error)
             case on.RunEnded():
                 return self._run_ended(event, now)
-            case BatchOver(query, request):
+            case on.BatchOver(query, request):
                 return self._batch_over(query, request, now)
-            case on.HostLost(why, noticed_at) if noticed_at > self._given_up_at:
+            case on.HostLost(why):
                 self._lose(why, with_host=True)
-                return self._wait(PipelineStateLostError(why), noticed_at, now)
+                return self._wait(PipelineStateLostError(why), now, now)
             case on.ShardsNotOpened(damage=DamagedCheckpointError() as damage) if self._runs_as(
                 event.query_id
             ):
@@ -143,9 +131,9 @@ class RecoveryStateMachine:
                 # But checkpoints wait for state that lies in changelogs, and no batch may come.
                 self._lose(why, with_host=False)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
-            case on.CheckpointsFailed(error, noticed_at) if noticed_at > self._given_up_at:
+            case on.CheckpointsFailed(error):
                 self._lose(str(error), with_host=False)
-                return self._wait(error, noticed_at, now)
+                return self._wait(error, now, now)
             case on.DelayOver():
                 return self._restart()
             case on.RestartFailed():
@@ -181,7 +169,7 @@ class RecoveryStateMachine:
             self._must_go_back(event.failure.error, event.noticed_at)
         return decision
 
-    def _rescale_requested(self, event: RescaleRequested, now: float) -> on.Decision:
+    def _rescale_requested(self, event: on.RescaleRequested, now: float) -> on.Decision:
         refused = ""
         if self.life.error is not None:
             refused = f"a pipeline that has failed for good: {self.life.error}"
