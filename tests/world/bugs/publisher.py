@@ -80,8 +80,8 @@ PUBLISHER: Final = (
     text(
         "what is lost in a target is taken for what is ahead",
         "coordinator.sinks.two_phase.takeover:SinkTakeover._decide",
-        "            if isinstance(where, LostOutput):",
-        "            if not isinstance(where, LostOutput):",
+        "if isinstance(where, LostOutput):",
+        "if not isinstance(where, LostOutput):",
         by=tests("tests/coordinator/sinks/two_phase/test_batches.py"),
     ),
 )
