@@ -216,3 +216,21 @@ class Users:
         except (NotCarriedOutError, FencedError):
             return
         self.world.promises.check(not interrupted.is_set(), f"{kind} is done, and was interrupted")
+
+    def user_goes_back(self, event: WorldEvent) -> None:
+        """A user starts the pipeline from an older checkpoint or a savepoint, beside the driver or in its place."""
+        world, promises = self.world, self.world.promises
+        older: list[str | int] = [manifest.id for manifest in world.catalog().readable()]
+        if (choice := self._pick(event, [*older, *promises.savepoints])) is None:
+            return
+        alive = [driver for driver in world.drivers if driver.process.is_alive]
+        if event.seconds > len(alive):
+            for driver in alive:
+                world.scheduler.kill(driver.process)
+        world.start_driver(choice)
+        # It may be refused.
+        again = attrs.evolve(event, seconds=event.seconds + SECONDS)
+        self._now_and_later(
+            again,
+            lambda: None if any(one.process.is_alive for one in world.drivers) else world.start_driver(),
+        )
