@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import platform
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -21,7 +19,6 @@ from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.checkpoints.proof import FenceProof
-from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
@@ -30,7 +27,7 @@ from ..adopt.adopter import Adopter
 from ..channels.contract import Channels
 from ..channels.observer import ObservedChannels
 from ..checkpoint import Checkpoint
-from ..config import CheckpointConfig, tuned
+from ..config import CheckpointConfig
 from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
@@ -50,9 +47,6 @@ from ..observer import Orders, Running, Watch
 from ..operators import Operators
 from ..permit import Permit
 from ..protocol.events import PipelineRestored
-from ..protocol.failover import Failover
-from ..protocol.invariants import CheckedStateMachine
-from ..protocol.state_machine import PipelineStateMachine
 from ..recovery.given_batches import BatchLauncher, BatchSupervisor
 from ..recovery.launcher import Launcher
 from ..recovery.runs import Runs
@@ -66,9 +60,9 @@ from ..sinks.owner import SinkOwner
 from ..spark import session
 from ..spark.anchors import Anchors
 from ..spark.ticks import Ticks
-from ..version import __version__
 from .driver import Driver, check_session, open_catalog
 from .ground import Ground
+from .state_machine import state_machine
 from .taken_pipeline import FoundPipeline, PipelineTakeover, TakenPipeline, look
 
 if TYPE_CHECKING:
@@ -281,7 +275,7 @@ def _wired(
     parts.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
-    state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
+    state = state_machine(pipeline, config, follows_tasks=anchors is not None)
     # One that has come before does not wait for a checkpoint of this life.
     recording.look()
     protocol = LockedProtocol(state, driver.clock)
@@ -572,43 +566,8 @@ def _savepoint_schedule(
     )
 
 
-def _state_machine(
-    pipeline: TakenPipeline, config: CheckpointConfig, *, follows_tasks: bool
-) -> PipelineStateMachine:
-    """Make the protocol of a pipeline, whose checkpoints go on after the restored one."""
-    point = pipeline.point
-    required: dict[str, CheckpointId] = (
-        {}
-        if point is None
-        else {
-            query.name: point.manifest.id
-            for query in point.manifest.queries
-            if not pipeline.permits.use(Permit(dropped_queries={query.name: point.manifest.id}))
-        }
-    )
-    kind = CheckedStateMachine if tuned("CHECK_INVARIANTS", 0.0) else PipelineStateMachine
-    return kind(
-        pipeline=pipeline.name,
-        generation=pipeline.generation.generation,
-        root=pipeline.catalog.store.uri,
-        limits=config.limits,
-        next_id=pipeline.generation.next_id,
-        failover=Failover(config.restart.tracker(), runtime.random),
-        completed=pipeline.completed,
-        base=pipeline.base,
-        required=required,
-        versions=_versions(),
-        follows_tasks=follows_tasks,
-    )
-
-
 def _abandon(driver: int, executor: CheckpointExecutor, server: Service) -> None:
     # A child that the driver has forked ends with the handlers of its parent.
     if os.getpid() == driver:
         executor.abandon()
         server.shutdown()
-
-
-def _versions() -> dict[str, str]:
-    found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": __version__, "python": platform.python_version(), **found}

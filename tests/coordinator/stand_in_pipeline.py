@@ -118,7 +118,7 @@ class Pipeline:
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
         monkeypatch.setattr(LockedProtocol, "wait_until", self._telling(LockedProtocol.wait_until))
         self.ends: list[PipelineEnded] = []
-        self.coordinator = made(cluster(), folder, on_event=self._take)
+        self.coordinator = made(cluster(), folder, on_event=self._take, record_batches=True)
         self.coordinator._changing = self.lock  # type: ignore[assignment]
 
     def start(self, name: str) -> Any:
