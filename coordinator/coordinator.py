@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from ..storage import html, runtime
 from ..storage.backends.open import open_store, pipeline_uri
@@ -18,7 +18,6 @@ from ..storage.checkpoints.proof import FenceProof
 from ..storage.errors import ChandyError
 from ..storage.keys import validate_name
 from ..storage.logs import logger, named
-from ..storage.long_waits import told_if_slow
 from .adopting import AdoptsQueries
 from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
@@ -28,12 +27,13 @@ from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .execution.polls import Poll, Polls
-from .graceful_stop import GracefulStop, QueriesAtRest
+from .graceful_stop import GracefulStop, QueriesAtRest, end_growth
 from .leadership.heir import Inheritance
 from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .permit import Permit
 from .processing import KeyedProcessors
+from .protocol.acts import ActKind
 from .protocol.events import DrainRequested
 from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
@@ -46,8 +46,9 @@ from .sinks.two_phase.contract import TwoPhaseSink
 from .spark.environment import check_pyspark, check_session
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
-from .switch_orders import await_switch, order_switch
-from .upgrade.requested import requested
+from .switch_orders import switch_to
+from .upgrade.requested import requested, shadowing
+from .user_acts import UserActs
 from .wiring.assembly import Assembly, assemble, assemble_again
 from .wiring.transactional import transactional_sink
 from .wiring.warm_up import warm_up
@@ -57,14 +58,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from .replication.replica import Replica
-    from .upgrade.rerun import Rerun
     from .upgrade.shadow import Shadow
     from .verdict import ShadowVerdict
 
 log = logger(__name__)
-
-_INTERRUPT_SECONDS: Final = 1.0
-"""From one interruption of what a stop waits for to the next."""
 
 
 class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, StateQuestions, KeepsReplicas):
@@ -124,9 +121,10 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
         # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = runtime.rlock()
+        self._stopping = runtime.lock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
             stand_by = partial(warm_up, spark, type(self)) if standby else None
-            rerun = self._rerun = requested(self._pipeline) or _shadow(shadow, self._pipeline, storage)
+            rerun = self._rerun = requested(self._pipeline) or shadowing(shadow, self._pipeline, storage)
             if rerun is not None:
                 closing.callback(rerun.close)
                 closing.callback(rerun.release)
@@ -189,6 +187,7 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         if rerun is None and self._within is None and self._config.record_batches:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
+        self._acts = UserActs(parts.executor.protocol)
         self._interrupt = parts.interrupt
         self._abandon = parts.abandon
         self._monitor_url = parts.monitor_url
@@ -202,7 +201,7 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
             ChandyError: it cannot. The queries have ended with that.
         """
         requests, known = self._starter.requests, {query.name: query for query in self.queries}
-        with named(pipeline=self._pipeline), self._changing:
+        with named(pipeline=self._pipeline), self._acts.between_stops(self._changing):
             for query in known.values():
                 query.suspend()
             try:
@@ -362,10 +361,11 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
 
         Raises:
             NotSwitchedError: there is no such shadow, something differs, or it has not come. The pipeline is as it was.
+            NotCarriedOutError: another switch is under way, or the pipeline is being stopped or has failed.
         """
-        store = open_store(pipeline_uri(self._storage, self._pipeline))
-        name, nonce = order_switch(store, shadow, although_different=although_different)
-        await_switch(store, name, nonce, seconds(timeout))
+        store, patience = open_store(pipeline_uri(self._storage, self._pipeline)), seconds(timeout)
+        switch = partial(switch_to, store, shadow, patience, although_different=although_different)
+        self._acts.do(ActKind.SWITCH, self._pipeline, lambda wanted: switch(wanted.check))
 
     def statistics(self) -> Statistics:
         """Return counts, the latest checkpoints with the part of each shard, and percentiles over completed ones."""
@@ -493,23 +493,25 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         patience = seconds(timeout)
         if self._rerun is not None:
             savepoint, checkpoint = None, False
-            self._rerun.await_end()
-        with named(pipeline=self._pipeline), ExitStack() as held:
+        with named(pipeline=self._pipeline):
             target = None if savepoint is None else self._savepoints.uri(savepoint)
-            self._end_waits()
-            with told_if_slow(log, "another thread that adds to the pipeline or stops it"):
-                while not self._changing.acquire(timeout=_INTERRUPT_SECONDS):
-                    # Again: what that thread waits for may have begun since.
-                    self._end_waits()
-            held.callback(self._changing.release)
+            stop = partial(self._stop, target, patience, timeout, checkpoint, hand_over)
+            return self._acts.do(ActKind.STOP, self._pipeline, lambda _: stop())
+
+    def _stop(
+        self, target: str | None, patience: float, timeout: Duration, checkpoint: bool, hand_over: bool
+    ) -> Checkpoint | None:
+        # The acts of a shadow are others than those of the leader that it becomes.
+        with self._stopping:
+            if self._rerun is not None:
+                self._rerun.await_end()
+            end_growth(self._changing, self._end_waits)
             if self._executor.is_closed:
                 if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
             stop = GracefulStop(self._executor, self._supervisor, self._taken.catalog.store.uri)
-            taken = stop.stop_queries(target, patience)
-            if taken is None and checkpoint:
-                taken = stop.last_checkpoint(patience)
+            taken = stop.stop(target, patience, checkpoint=checkpoint)
             if replicas := self.replicas:
                 with runtime.pool(len(replicas), "chandy-replicas") as pool:
                     list(pool.map(lambda replica: replica.stop(timeout), replicas))
@@ -546,24 +548,19 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
     @contextmanager
     def _growing(self) -> Iterator[None]:
         """Let one thread at a time add something to the pipeline, while the pipeline runs."""
-        with named(pipeline=self._pipeline), self._changing:
-            self._check_running()
-            try:
-                yield
-            except ChandyError as error:
-                self._supervisor.news.refused(error)
-                raise
+        with named(pipeline=self._pipeline), self._acts.between_stops(self._changing), self._refusing():
+            yield
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Tell of what a running pipeline refuses inside of the ``with``."""
+        self._check_running()
+        try:
+            yield
+        except ChandyError as error:
+            self._supervisor.news.refused(error)
+            raise
 
     def _check_running(self) -> None:
         if self._executor.is_closed:
             raise CoordinatorStoppedError(self._pipeline)
-
-
-def _shadow(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
-    """Return what a shadow does instead of leading the pipeline; None if it is none."""
-    if shadow is None:
-        return None
-    # Only a shadow loads what reads state.
-    from .upgrade.shadow_rerun import ShadowRerun
-
-    return ShadowRerun(shadow, pipeline, storage)

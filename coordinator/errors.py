@@ -15,6 +15,7 @@ from ..storage.errors import RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
 from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
+from .protocol.errors import NotCarriedOutError as NotCarriedOutError
 from .protocol.errors import NotRescaledError as NotRescaledError
 from .protocol.errors import PipelineStateLostError as PipelineStateLostError
 from .protocol.errors import RescaledError as RescaledError

@@ -5,13 +5,16 @@ A stop that is to end again, if nobody takes the pipeline over, has the same ste
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
 
+from ..storage import runtime
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.ids import CheckpointId
 from ..storage.logs import logger
+from ..storage.long_waits import told_if_slow
 from .checkpoint import Checkpoint
 from .errors import ChandyError, NotSwitchedError
 from .execution.executor import CheckpointExecutor
@@ -20,6 +23,8 @@ from .recovery.supervisor import Supervisor
 
 log = logger(__name__)
 
+_INTERRUPT_SECONDS: Final = 1.0
+"""From one interruption of what a stop waits for to the next."""
 _STANDSTILL_SECONDS: Final = 60.0
 """How long the running batches of a standstill may take, and then its checkpoint."""
 
@@ -32,6 +37,19 @@ class GracefulStop:
     supervisor: Supervisor
     root: str
     """URI of the pipeline's store."""
+
+    def stop(self, target: str | None, timeout: float, *, checkpoint: bool) -> Checkpoint | None:
+        """Stop all queries, and return what was taken of what they have done.
+
+        Args:
+            target, timeout: as for ``stop_queries``.
+            checkpoint: whether to take a last checkpoint if there is no savepoint.
+
+        Raises:
+            CheckpointError, PipelineFailedError: as there.
+        """
+        taken = self.stop_queries(target, timeout)
+        return self.last_checkpoint(timeout) if taken is None and checkpoint else taken
 
     def stop_queries(self, target: str | None, timeout: float) -> Checkpoint | None:
         """Stop all queries and take a savepoint, if one was asked for; if it fails they run again.
@@ -88,6 +106,23 @@ class GracefulStop:
                 error=why,
             )
             return None
+
+
+def end_growth(changing: runtime.Lock, end_waits: Callable[[], object]) -> None:
+    """Return once no thread adds to a pipeline. From then on none does, because the pipeline stops.
+
+    Args:
+        changing: held by a thread that adds to it.
+        end_waits: has the pipeline stop, and ends what such a thread waits for.
+    """
+    end_waits()
+    with told_if_slow(log, "another thread that adds to the pipeline"):
+        while not changing.acquire(timeout=_INTERRUPT_SECONDS):
+            # Again: what that thread waits for may have begun since.
+            end_waits()
+    # A pipeline that was at rest runs again since.
+    end_waits()
+    changing.release()
 
 
 @attrs.define

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .config import CheckpointConfig
 from .operators import AddsOperators, name_taken
 from .permit import Permit
+from .protocol.acts import ActKind
 from .sinks.two_phase.contract import TwoPhaseSink
 from .sinks.two_phase.sink_set import sinks_of
+from .spark.session import inherited
+from .user_acts import UserActs, Wanted
 from .wiring.taken_pipeline import TakenPipeline
 
 if TYPE_CHECKING:
@@ -31,6 +36,15 @@ class KeepsReplicas(AddsOperators):
     _taken: TakenPipeline
     _replicas: dict[str, Replica]
     _rerun: Any
+    _acts: UserActs
+
+    @abstractmethod
+    def _check_running(self) -> None:
+        """Raise an error if the pipeline has been stopped."""
+
+    @abstractmethod
+    def _refusing(self) -> AbstractContextManager[None]:
+        """Tell of what a running pipeline refuses inside of the ``with``."""
 
     def replicate(
         self,
@@ -67,40 +81,49 @@ class KeepsReplicas(AddsOperators):
         Raises:
             PipelineNameError: there is no such operator or state, or the name is taken.
             ReplicaError: the sink cannot hold a copy of the state, or has one in another form.
+            NotCarriedOutError: the pipeline is being stopped, or another call begins or drops a replica of this name.
             FencedError: another driver has taken the pipeline over, and its replicas with it.
             ChandyError: the sink cannot be used; a subclass says which.
         """
         # Only a driver that replicates loads what reads state.
         from .replication.replicating import Replicating
 
-        with self._growing():
-            if self._rerun is not None:
-                replica: Replica = self._rerun.replica(name, operator, state, format)
-                return replica
-            if name in {replica.name for replica in self.replicas}:
-                raise name_taken("replica", name)
-            start = Replicating(
-                type(self),
-                self._spark,
-                self._pipeline,
-                self._storage,
-                self._taken.catalog.store.uri,
-                self._config,
-                self._permit,
-                self._taken.watch.proof,
-            )
-            self._replicas[name] = start.replica(
-                self._operators.record(operator),
-                self._operators.spec(operator),
-                state=state,
-                to=sinks_of(to),
-                name=name,
-                format=format,
-                before=before,
-                shards_per_batch=shards_per_batch,
-                registry=registry,
-            )
-            return self._replicas[name]
+        def begin(wanted: Wanted) -> Replica:
+            with self._refusing():
+                if self._rerun is not None:
+                    replica: Replica = self._rerun.replica(name, operator, state, format)
+                    return replica
+                if name in {replica.name for replica in self.replicas}:
+                    raise name_taken("replica", name)
+                start = Replicating(
+                    type(self),
+                    self._spark,
+                    self._pipeline,
+                    self._storage,
+                    self._taken.catalog.store.uri,
+                    self._config,
+                    self._permit,
+                    self._taken.watch.proof,
+                    self._acts,
+                )
+                with self._growing():
+                    record, spec = self._operators.record(operator), self._operators.spec(operator)
+                self._replicas[name] = start.replica(
+                    record,
+                    spec,
+                    wanted,
+                    state=state,
+                    to=sinks_of(to),
+                    name=name,
+                    format=format,
+                    before=before,
+                    shards_per_batch=shards_per_batch,
+                    registry=registry,
+                )
+                return self._replicas[name]
+
+        self._check_running()
+        return self._acts.do(ActKind.REPLICATE, name, inherited(self._spark, begin))
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

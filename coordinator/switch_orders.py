@@ -6,6 +6,7 @@ Anyone who may write there may claim the pipeline as well, so the order needs no
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import attrs
 
@@ -98,7 +99,9 @@ def read_answer(store: Store, shadow: str) -> SwitchAnswer | None:
         return None
 
 
-def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
+def await_switch(
+    store: Store, shadow: str, nonce: str, seconds: float, check_wanted: Callable[[], None] = lambda: None
+) -> None:
     """Wait until a shadow leads.
 
     Args:
@@ -106,6 +109,7 @@ def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
         shadow: its name.
         nonce: the number of the order.
         seconds: how long to wait. Afterwards the shadow does not know of the order any more.
+        check_wanted: raises once nobody waits any more; then it does not, either.
 
     Raises:
         NotSwitchedError: it does not lead. The pipeline goes on as it was.
@@ -120,6 +124,7 @@ def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
                     "that it has not, and may still be about to",
                     "look at `chandy shadow`: one that is far behind, or does not run, cannot take over",
                 )
+            check_wanted()
             runtime.sleep(_LOOK_SECONDS)
     except BaseException:
         # Nobody waits for it any more: it is given up, or Ctrl-C was pressed.
@@ -127,6 +132,19 @@ def await_switch(store: Store, shadow: str, nonce: str, seconds: float) -> None:
         raise
     if found.outcome is not SwitchOutcome.LEADS:
         raise NotSwitchedError(f"shadow {shadow!r} does not lead", "it to take over", found.because)
+
+
+def switch_to(
+    store: Store,
+    shadow: str | None,
+    seconds: float,
+    check_wanted: Callable[[], None],
+    *,
+    although_different: bool = False,
+) -> None:
+    """Have a shadow lead; arguments and errors are as for ``order_switch`` and ``await_switch``."""
+    name, nonce = order_switch(store, shadow, although_different=although_different)
+    await_switch(store, name, nonce, seconds, check_wanted)
 
 
 def _withdraw(store: Store, shadow: str, nonce: str) -> None:

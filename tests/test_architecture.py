@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("wiring",),
     ("config", "differences", "export", "lookup", "operators", "savepoint_target"),
-    ("batch_aggregate", "savepoints"),
+    ("batch_aggregate", "savepoints", "user_acts"),
     ("adopt", "operator_arguments"),
     ("monitor",),
     ("observer",),

@@ -84,8 +84,8 @@ class LockedProtocol(Questions):
         with self.changed:
             return value(self._state)
 
-    def wait_until(self, holds: Callable[[PipelineStateMachine], bool], seconds: float) -> bool:
-        """Wait until something holds of the state machine; return whether it does now."""
+    def wait_until(self, holds: Callable[[PipelineStateMachine], bool], seconds: float | None) -> bool:
+        """Wait until something holds of the state machine, None: however long; return whether it does now."""
         with self.changed:
             return self.changed.wait_for(lambda: holds(self._state), seconds)
 

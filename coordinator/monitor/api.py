@@ -23,7 +23,7 @@ from ..assigned_shard import AssignedShard
 from ..checkpoint import Checkpoint
 from ..errors import NotRescaledError, NotSwitchedError, PipelineNameError
 from ..observer import Orders
-from ..protocol.errors import CheckpointError, DrainError
+from ..protocol.errors import CheckpointError, DrainError, NotCarriedOutError
 from .documents import (
     CheckpointDetails,
     Done,
@@ -251,7 +251,13 @@ class Api:
                 found = await asyncio.wait_for(waiting, seconds)
             except TimeoutError:
                 return _json(202, Done(says=f"it is not complete after {seconds:g} s, and goes on"))
-            except (CheckpointError, DrainError, NotRescaledError, NotSwitchedError) as error:
+            except (
+                CheckpointError,
+                DrainError,
+                NotCarriedOutError,
+                NotRescaledError,
+                NotSwitchedError,
+            ) as error:
                 raise _Refused(409, str(error)) from None
             except ChandyError as error:
                 raise _Refused(400, str(error)) from None

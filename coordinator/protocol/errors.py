@@ -51,6 +51,10 @@ class CopyPhaseError(ChandyError):
         return f"copy {self.id} of a shard cannot go from '{self.phase}' to '{self.to}'"
 
 
+class NotCarriedOutError(RefusedError):
+    """What a user has asked of a pipeline is refused, or something has ended the request."""
+
+
 @attrs.define(eq=False)
 class RequestPhaseError(ChandyError):
     """A user's request cannot go to the phase that it was told to go to."""

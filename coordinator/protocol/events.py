@@ -16,6 +16,7 @@ from ...state.rpc.messages import Ack, AskBatch, BatchAnswer, HostHello, Message
 from ...state.shards import RestoreSource, ResumePoint, ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.ids import BatchId, CheckpointId
+from .acts import Act, ActKind
 from .pending import AckResult
 from .reasons import Reason
 from .requests import Request
@@ -91,6 +92,25 @@ class DrainRequested(Event[UserRequest]):
     machine: str
     seconds: float = math.inf
     """How long it may take."""
+
+
+@attrs.frozen
+class ActRequested(Event[Act]):
+    """A user asks for something that a thread of its own carries out. The answer has the request."""
+
+    kind: ActKind
+    name: str
+    """Of the replica that it is about; of the pipeline if it is about none."""
+
+
+@attrs.frozen
+class ActEnded(Event[None]):
+    """What a user has asked for is carried out no longer."""
+
+    number: int
+    """Of the act."""
+    error: BaseException | None
+    """What has ended it; None: it is done."""
 
 
 @attrs.frozen

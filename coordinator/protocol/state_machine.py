@@ -33,12 +33,15 @@ from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
+from .acts import Acts
 from .admission import Admission
 from .checkpoints import Checkpoints
 from .decisions import Decision, HostLost, RecoveryEvent
 from .emptying import Emptying
 from .events import (
     Acked,
+    ActEnded,
+    ActRequested,
     Answer,
     BacklogChanged,
     BatchAsked,
@@ -120,6 +123,7 @@ class PipelineStateMachine:
     placement: Placement = attrs.field(init=False)
     admission: Admission = attrs.field(init=False)
     emptying: Emptying = attrs.field(init=False)
+    acts: Acts = attrs.field(factory=Acts, init=False)
     checkpoints: Checkpoints = attrs.field(init=False)
     _out: list[Instruction] = attrs.field(factory=list, init=False)
     """The instructions of the event that is being handled. All parts add to it."""
@@ -197,6 +201,10 @@ class PipelineStateMachine:
                 self.placement.drop_standby(event)
             case DrainRequested(machine, seconds):
                 answer = self.emptying.drain(machine, seconds, now)
+            case ActRequested(kind, name):
+                answer = self.acts.ask(kind, name)
+            case ActEnded(number, error):
+                self.acts.ended(number, error)
             case ExecutorsLeaving(executors):
                 self.placement.leave(executors)
             case ExecutorsGone(executors):
@@ -417,6 +425,7 @@ class PipelineStateMachine:
         return decision
 
     def _live(self, before: Life, life: Life, now: float) -> None:
+        self.acts.lives(life)
         if (reason := life.why_over) is not None:
             self.placement.give_up()
             self.admission.close(reason)

@@ -12,7 +12,6 @@ from typing import Final
 
 import attrs
 
-from ...storage.errors import ChandyError
 from .errors import RequestPhaseError
 
 
@@ -56,7 +55,7 @@ class UserRequest:
     deadline: float
     """When it ends at the latest, in seconds since 1970, unless it is being carried out already."""
     phase: RequestPhase = attrs.field(default=RequestPhase.ASKED, init=False)
-    error: ChandyError | None = attrs.field(default=None, init=False, eq=str)
+    error: BaseException | None = attrs.field(default=None, init=False, eq=str)
     """Why it is not done; None while it is under way, and if it is done."""
 
     @property
@@ -64,7 +63,7 @@ class UserRequest:
         """Whether it has its outcome."""
         return not NEXT[self.phase]
 
-    def enter(self, phase: RequestPhase, error: ChandyError | None = None) -> None:
+    def enter(self, phase: RequestPhase, error: BaseException | None = None) -> None:
         """Go to the next phase.
 
         Args:

@@ -16,8 +16,10 @@ from ..checkpoint import Checkpoint
 from ..connectors.state_changes import StateChangesSource
 from ..durations import Duration, seconds
 from ..errors import ReplicaError
+from ..protocol.acts import ActKind
 from ..query import CheckpointedQuery
 from ..replica_status import ReplicaStatus
+from ..user_acts import UserActs
 from .formats import Format
 
 log = logger(__name__)
@@ -60,6 +62,7 @@ class Replica:
         pipeline: ReplicaPipeline,
         source: StateChangesSource,
         proof: FenceProof,
+        acts: UserActs,
     ) -> None:
         """Make what a user sees of a replica that runs.
 
@@ -68,6 +71,7 @@ class Replica:
             pipeline: what writes it.
             source: the changes that it reads.
             proof: that no successor has taken over the pipeline whose state is copied.
+            acts: those of that pipeline.
         """
         self.name = name
         self._operator = operator
@@ -76,6 +80,7 @@ class Replica:
         self._pipeline = pipeline
         self._source = source
         self._proof = proof
+        self._acts = acts
         self.is_stopped = False
         """Whether the user or the end of the driver has stopped it."""
 
@@ -155,7 +160,11 @@ class Replica:
 
         Raises:
             FencedError: another driver has taken the pipeline over, and the replica with it. Nothing was done.
+            NotCarriedOutError: another call begins or drops a replica of this name.
         """
+        self._acts.do(ActKind.DROP, self.name, lambda _: self._drop(timeout))
+
+    def _drop(self, timeout: Duration) -> None:
         self._proof.check_now()
         self.stop(timeout)
         released = self._source.pins.release(self._proof)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,6 +28,7 @@ from ..errors import ArgumentError, PipelineNameError, ReplicaError
 from ..permit import Permit
 from ..savepoints import Savepoints
 from ..sinks.two_phase.contract import TwoPhaseSink
+from ..user_acts import UserActs, Wanted
 from .avro import namespace
 from .contents import Contents, keep
 from .encodings import Avro, Encoding, Json
@@ -128,11 +130,13 @@ class Replicating:
     """What a start may give up, of its replicas, too: their queries have names of their own."""
     proof: FenceProof
     """That no successor has taken the pipeline over: its replicas are part of it."""
+    acts: UserActs
 
     def replica(
         self,
         operator: OperatorRecord,
         spec: OperatorSpec,
+        act: Wanted,
         *,
         state: str | None,
         to: Sequence[TwoPhaseSink],
@@ -147,6 +151,7 @@ class Replicating:
         Args:
             operator: what is to be replicated, as the running program has it.
             spec: its definition.
+            act: the request for it.
             state, to, name, format, before, shards_per_batch, registry: as for ``CheckpointCoordinator.replicate``.
 
         Raises:
@@ -180,6 +185,7 @@ class Replicating:
         # No two queries of a session may have one name.
         unique = replica_pipeline(self.pipeline, name)
         keep(open_store(join_uri(self.storage, unique)), name, contents)
+        act.check()
         pipeline = self.coordinators(
             self.spark,
             pipeline=unique,
@@ -188,8 +194,10 @@ class Replicating:
             permit=self.permit,
             within=self.proof,
         )
+        act.interrupt = partial(pipeline.stop, checkpoint=False)
         try:
             query = pipeline.start(rows.writeStream, name=str(unique), sink=list(to))
+            act.check()
         except BaseException:
             pipeline.stop(checkpoint=False)
             raise
@@ -203,6 +211,7 @@ class Replicating:
             pipeline=pipeline,
             source=source,
             proof=self.proof,
+            acts=self.acts,
         )
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOPBACK: Final = "127.0.0.1"
@@ -52,6 +53,13 @@ def is_this_python(command: str) -> bool:
     found = shutil.which(command)
     own = Path(sys.executable)
     return found is not None and Path(found).parent == own.parent and own.samefile(found)
+
+
+def inherited(spark: SparkSession, call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function for another thread to call, whose jobs have this thread's pool, tags and other properties."""
+    from pyspark import inheritable_thread_target
+
+    return cast("Callable[P, T]", inheritable_thread_target(spark)(call))
 
 
 def is_local_mode(spark: SparkSession) -> bool:

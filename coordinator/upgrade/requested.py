@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ...storage import runtime
 from ..errors import ArgumentError
 from .rerun import Rerun
+
+if TYPE_CHECKING:
+    from .shadow import Shadow
 
 
 class Requested:
@@ -48,3 +52,13 @@ def requested(pipeline: str) -> Rerun | None:
         )
     found.is_taken = True
     return found.rerun
+
+
+def shadowing(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
+    """Return what a shadow does instead of leading the pipeline; None if it is none."""
+    if shadow is None:
+        return None
+    # Only a shadow loads what reads state.
+    from .shadow_rerun import ShadowRerun
+
+    return ShadowRerun(shadow, pipeline, storage)

@@ -13,6 +13,7 @@ import pytest
 from chandy import Permit
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan
@@ -114,6 +115,7 @@ class Pipeline:
         monkeypatch.setattr(plan, "output_path", lambda writer, sink: None)
         monkeypatch.setattr(launcher, "start_spark", self._start)
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
+        monkeypatch.setattr(LockedProtocol, "wait_until", self._telling(LockedProtocol.wait_until))
         self.coordinator = made(cluster(), folder)
         self.coordinator._changing = self.lock  # type: ignore[assignment]
 
@@ -122,7 +124,7 @@ class Pipeline:
         return self.coordinator.start(writer, name=name)
 
     def meanwhile(self, call: Callable[[], object]) -> Other:
-        """Call something in another thread; return when the call has ended or waits for the coordinator's lock."""
+        """Call something in another thread; return when the call has ended, or waits for others."""
         self.lock.awaited.clear()
         other = Other(call)
         eventually(lambda: other.ended or self.lock.awaited.is_set())
@@ -135,6 +137,13 @@ class Pipeline:
     def _start(self, *_: object, **__: object) -> Run:
         self.runs.append(Run())
         return self.runs[-1]
+
+    def _telling(self, wait_until: Callable[..., bool]) -> Callable[..., bool]:
+        def waits(protocol: LockedProtocol, holds: Any, seconds: float | None) -> bool:
+            self.lock.awaited.set()
+            return wait_until(protocol, holds, seconds)
+
+        return waits
 
     def _counting(self, close: Callable[[Supervisor], None]) -> Callable[[Supervisor], None]:
         def counted(closed: Supervisor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
-from chandy.coordinator.graceful_stop import GracefulStop
+from chandy.coordinator.graceful_stop import GracefulStop, end_growth
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
 from chandy.coordinator.restore.restore_point import RestorePoint, choose, known
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
+from chandy.coordinator.user_acts import UserActs
 from chandy.state.rpc.messages import AskBatch
 from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
@@ -100,6 +103,9 @@ class Driver:
             self.supervisor.close()
             self.executor.close()
             self.watch.close()
+            self.closed.set()
+            # Users hear of it.
+            runtime.sleep(1.0)
         self.world.scheduler.kill(self.process)
 
     def _start(self) -> None:
@@ -135,7 +141,7 @@ class Driver:
             self.catalog, started.generation, trusts_look=15.0, hold_lease=lambda: 0.0, within=None
         )
         self.over = runtime.flag()
-        self.changing = runtime.rlock()
+        self.changing, self.closed = runtime.rlock(), runtime.flag()
         self.session = Session(world.scheduler, self.usable_hosts, world.promises)
         self.runs = WatchedRuns(self)
         protocol = LockedProtocol(self.state, self.clock)
@@ -151,6 +157,7 @@ class Driver:
             host_timeout=10.0,
             reports=self.supervisor,
         )
+        self.acts = UserActs(self.executor.protocol)
         self.hosts = self.executor.hosts
         ask = self.hosts.handlers[AskBatch]
 
@@ -193,7 +200,22 @@ class Driver:
         self.requests.append(future)
         return future
 
-    def stop(self, target: str | None) -> Checkpoint | None:
-        """Stop the queries with a savepoint, or with a last checkpoint."""
-        stop = GracefulStop(self.executor, self.supervisor, self.world.root)
-        return stop.stop_queries(target, 60.0) or stop.last_checkpoint(60.0)
+    def stop(self, target: str | None, look: Callable[[Checkpoint], object] = lambda last: None) -> None:
+        """Stop the pipeline with a savepoint, or with a last checkpoint, at which the world looks.
+
+        Raises:
+            ChandyError: it goes on, or has failed.
+        """
+
+        def body() -> None:
+            end_growth(self.changing, self.supervisor.interrupt)
+            if self.over.is_set():
+                return
+            stop = GracefulStop(self.executor, self.supervisor, self.world.root)
+            taken = stop.stop(target, 60.0, checkpoint=True)
+            if taken is not None and target is None:
+                look(taken)
+            self.over.set()
+            self.closed.wait()
+
+        self.acts.do(ActKind.STOP, "pipeline", lambda _: body())

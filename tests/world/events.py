@@ -59,6 +59,7 @@ KINDS: Final = {
     "operator_is_rescaled": 3,
     "pipeline_rests": 1,
     "pipeline_is_stopped": 1,
+    "replica_is_asked_for": 2,
 }
 """What can happen, and how often in relation."""
 OF_TARGETS: Final = {

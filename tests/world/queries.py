@@ -205,9 +205,8 @@ class SparkQuery:
         (directory / "offsets").mkdir(exist_ok=True)
         (directory / "commits").mkdir(exist_ok=True)
         self.committed: int = newest_committed(directory)
-        self.ends = {batch: end_at(directory, batch) for batch in numbers_in(directory / "offsets")} or {
-            -1: 0
-        }
+        planned = numbers_in(directory / "offsets")
+        self.ends = {-1: 0} | {batch: end_at(directory, batch) for batch in planned}
         """By batch the offset at which it ends."""
 
     @property

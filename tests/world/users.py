@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -10,9 +11,11 @@ import attrs
 from chandy.coordinator.errors import PipelineFailedError, RescaledError
 from chandy.coordinator.graceful_stop import QueriesAtRest
 from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol.errors import DrainError
+from chandy.coordinator.protocol.acts import ActKind
+from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
+from chandy.coordinator.user_acts import Wanted
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
@@ -132,7 +135,7 @@ class Users:
 
     def _rest(self, driver: Driver, seconds: float) -> None:
         rest = QueriesAtRest(driver.executor, driver.supervisor)
-        with driver.changing:
+        with driver.acts.between_stops(driver.changing):
             if driver.supervisor.life.is_ending:
                 return
             try:
@@ -179,12 +182,30 @@ class Users:
             )
 
     def _stop(self, driver: Driver, takes_savepoint: bool) -> None:
-        with driver.changing:
-            try:
-                last = driver.stop(self._target() if takes_savepoint else None)
-            except ChandyError:
-                # The pipeline goes on, or has failed.
-                return
-            if last is not None and not takes_savepoint:
-                self._has_all(driver, last.id)
-            driver.over.set()
+        # The pipeline goes on, or has failed.
+        with suppress(ChandyError):
+            driver.stop(
+                self._target() if takes_savepoint else None, lambda last: self._has_all(driver, last.id)
+            )
+
+    def replica_is_asked_for(self, event: WorldEvent) -> None:
+        """A user begins or drops a replica, or orders a switch, which takes its time."""
+        kind = self._pick(event, [ActKind.REPLICATE, ActKind.DROP, ActKind.SWITCH])
+        if driver := self._driver(event):
+            name = "pipeline" if kind is ActKind.SWITCH else f"replica {int(event.which * 1000) % 2}"
+            self._ask(driver, lambda: self._act(driver, kind, name, event.seconds))
+
+    def _act(self, driver: Driver, kind: ActKind, name: str, seconds: float) -> None:
+        was_over = driver.supervisor.life.is_over or driver.over.is_set()
+        interrupted = runtime.flag()
+
+        def body(act: Wanted) -> None:
+            self.world.promises.check(not was_over or kind is ActKind.DROP, f"{kind} after the end")
+            act.interrupt = interrupted.set
+            interrupted.wait(seconds * 4)
+
+        try:
+            driver.acts.do(kind, name, body)
+        except (NotCarriedOutError, FencedError):
+            return
+        self.world.promises.check(not interrupted.is_set(), f"{kind} is done, and was interrupted")

@@ -60,6 +60,14 @@ BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
 
+_STOPPED: Final = (
+    Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+    Reason.SUBSUMED,
+    Reason.COORDINATOR_SHUTDOWN,
+)
+"""What a checkpoint may end with that was under way when its pipeline was stopped."""
+
+
 class World:
     """Everything there is.
 
@@ -282,13 +290,11 @@ class World:
         scheduler.spawn(leader.process, ask, "user")
         scheduler.run(lambda: bool(ended) and asked[0].done(), steps=10**9, seconds=BOUND)
         checkpoint, savepoint = asked[0].exception(), ended[0]
-        # A stop may come before the batch of a cut has committed, and a newer checkpoint may complete first.
+        # A stop may come before the batch of a cut has committed or the checkpoint has completed, or a newer one may
+        # complete first.
         if savepoint is not None or (
             checkpoint is not None
-            and not (
-                isinstance(checkpoint, CheckpointError)
-                and checkpoint.reason in (Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, Reason.SUBSUMED)
-            )
+            and not (isinstance(checkpoint, CheckpointError) and checkpoint.reason in _STOPPED)
         ):
             raise AssertionError(f"nothing was in the way: {checkpoint}, {savepoint}")
         self.promises.whole()

@@ -25,7 +25,7 @@ from chandy.coordinator.errors import (
 )
 from chandy.coordinator.monitor import api
 from chandy.coordinator.monitor.server import Monitor
-from chandy.coordinator.protocol.errors import CheckpointError, DrainError
+from chandy.coordinator.protocol.errors import CheckpointError, DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.reasons import Reason
 
 from ...waiting import DEADLINE, eventually
@@ -233,6 +233,7 @@ def test_what_is_ordered_is_carried_out(
         ("rescale", b'{"operator": "x"}', PipelineNameError("no operator", "a uid", "'x'"), (400, "a uid")),
         ("rescale", b'{"operator": "x"}', NotRescaledError("x", "8 tasks", "a stop"), (409, "a stop")),
         ("switch", b"{}", NotSwitchedError("x", "a shadow", "none"), (409, "a shadow")),
+        ("switch", b"{}", NotCarriedOutError("x", "one at a time", "another"), (409, "one at a time")),
         ("stop", b'{"hand_over": "yes"}', None, (400, "hand_over")),
         ("stop", b'{"savepoint": "?"}', ArgumentError("no savepoint", "a place", "none"), (400, "a place")),
         ("stop", b"{}", CheckpointError(3, Reason.EXPIRED, "slow"), (409, "slow")),

@@ -13,10 +13,12 @@ import pytest
 from chandy import Permit
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.state_changes import StateChangesSource
+from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.replication.replica import Replica
 from chandy.coordinator.replication.replicating import Replicating
+from chandy.coordinator.user_acts import UserActs
 from chandy.coordinator.wiring.taken_pipeline import FoundPipeline, PipelineTakeover
 from chandy.state.local.processes import Process
 from chandy.storage.checkpoints.catalog import Catalog
@@ -24,6 +26,7 @@ from chandy.storage.checkpoints.pins import Pins, pins
 from chandy.storage.errors import FencedError
 
 from ...builders import AskingProof, MemoryStore, make_manifest
+from ..protocol.bench import Bench
 from ..stand_ins import watch_of
 
 
@@ -58,12 +61,13 @@ def of_b() -> OfB:
 
 
 def test_a_fenced_driver_begins_no_replica(of_b: OfB) -> None:
-    replicating = Replicating(
-        touched, None, "p", "memory://", "memory://p", CheckpointConfig(), Permit(), of_b.a
-    )  # type: ignore[arg-type]
     nothing: Any = None
+    replicating = Replicating(
+        touched, nothing, "p", "memory://", "memory://p", CheckpointConfig(), Permit(), of_b.a, nothing
+    )
     with pytest.raises(FencedError):
         replicating.replica(
+            nothing,
             nothing,
             nothing,
             state=None,
@@ -127,6 +131,7 @@ def test_a_fenced_driver_releases_nothing_that_its_successor_goes_on_from(of_b: 
             pipeline=pipeline,
             source=source,
             proof=proof,
+            acts=UserActs(LockedProtocol(Bench().machine, lambda: 0.0)),
         )
 
     with pytest.raises(FencedError):
