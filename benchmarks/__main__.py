@@ -20,9 +20,10 @@ BENCHMARKS = {
     "cluster": "three machines: rows a second, losses, a machine that joins, and what standbys and mTLS cost",
     "latency": "the smallest batch, beside native queries with state and without",
     "sinks": "rows a second and seconds to a reader of every sink, beside Spark's own",
+    "upgrade": "what digests, a shadow and a switch cost, beside a stop and a start",
 }
 """What each benchmark shows, by the name of its module. A module has ``run(options)`` and ``draw(report, path)``."""
-SELECTIVE = frozenset({"cluster", "recovery", "sinks", "throughput"})
+SELECTIVE = frozenset({"cluster", "recovery", "sinks", "throughput", "upgrade"})
 """The benchmarks of which a few contestants can be measured alone."""
 
 
@@ -70,7 +71,7 @@ _LIST = "\n".join(f"  {name}: {what}\n" for name, what in BENCHMARKS.items())
 @click.option(
     "--only",
     metavar="TEXT",
-    help="Only contestants with this text in their names, such as Kafka (cluster, recovery, sinks, throughput).",
+    help=f"Only contestants with this text in their names, such as Kafka ({', '.join(sorted(SELECTIVE))}).",
 )
 @click.option(
     "--json",

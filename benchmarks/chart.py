@@ -31,7 +31,7 @@ def bars(path: Path, *, title: str, axis: str, rounds: Mapping[str, Sequence[flo
     axes.barh(names, medians, color=colors, height=0.6)
     for place, name in enumerate(names):
         axes.plot([min(rounds[name]), max(rounds[name])], [place, place], color=_INK, linewidth=1.5)
-        text = f"  {medians[place]:,.0f}"
+        text = f"  {medians[place]:,.{0 if medians[place] >= 100 else 1}f}"
         axes.text(max(rounds[name]), place, text, va="center", fontweight="bold", color=_INK)
     axes.set_xlim(0, max(map(max, rounds.values())) * 1.15)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import logging
 import os
 import queue
 import signal
@@ -166,6 +167,17 @@ def say(event: str, **facts: Any) -> None:
     """Send an event to the parent, from the child. The parent recognizes events on stdout by their first bytes."""
     line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())
+
+
+class _Warm(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.INFO:
+            say("warm")
+
+
+def tell_when_warm() -> None:
+    """Have the child send the event ``warm`` once it stands by and is warm, which its log tells."""
+    logging.getLogger("chandy.coordinator.wiring.warm_up").addHandler(_Warm())
 
 
 def runtime(folder: Path) -> Path:

@@ -13,9 +13,6 @@ is faster, in Python or by Spark's SQL. ``--only window`` counts by key and wind
 rows of one minute and windows have five, so every fifth batch closes those of all keys. A stream in mode "append"
 outputs the windows that close, one in mode "update" those that change. Sessions have a gap of ten seconds, and a key
 has ten rows a minute.
-
-``--only FilesSink`` has rows go straight into a transactional sink, without ``record_batches`` and with it. The
-difference is the digest of each row.
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ import attrs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from chandy import FilesSink
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator
 
 from . import keyed
@@ -61,8 +57,6 @@ SESSIONS: Final = "Chandy aggregate, sessions"
 SPARK_WINDOW: Final = "Spark groupBy(window)"
 SPARK_WINDOW_APPEND: Final = "Spark groupBy(window), append"
 SPARK_SESSIONS: Final = "Spark groupBy(session_window)"
-STAGED: Final = "Chandy, no state, into FilesSink"
-STAGED_RECORDED: Final = "Chandy, no state, into FilesSink, batches recorded"
 
 PEERS: Final = {
     AGGREGATE: (COUNT, COUNT_TUNED),
@@ -75,10 +69,8 @@ PEERS: Final = {
     WINDOW_BATCHES: (SPARK_WINDOW, AGGREGATE),
     WINDOW_APPEND: (SPARK_WINDOW_APPEND,),
     SESSIONS: (SPARK_SESSIONS,),
-    STAGED_RECORDED: (STAGED,),
 }
-"""Spark's counterparts of each of Chandy's interfaces; and of those with a time to live, windows or digests, those
-without."""
+"""Spark's counterparts of each of Chandy's interfaces; and of those with a time to live or windows, those without."""
 GOALS: Final = {AGGREGATE: 3.0, ROWS: 20.0, PANDAS: 50.0}
 """The goal of each interface: rows a second, as a multiple of its peer's."""
 
@@ -120,13 +112,9 @@ PLAN: Final[dict[Workload, tuple[str, ...]]] = {
     SMALL: (
         *(STATELESS, AGGREGATE, AGGREGATE_TTL, COUNT, COUNT_TUNED),
         *(ROWS, ROWS_TTL, SPARK_ROWS, SPARK_ROWS_TTL, PANDAS, SPARK_PANDAS),
-        *(STAGED, STAGED_RECORDED),
     ),
     # PySpark's processor of DataFrames would take minutes for such batches.
-    LARGE: (
-        *(STATELESS, AGGREGATE, AGGREGATE_TTL, COUNT, COUNT_TUNED, ROWS, ROWS_TTL, SPARK_ROWS, PANDAS),
-        *(STAGED, STAGED_RECORDED),
-    ),
+    LARGE: (STATELESS, AGGREGATE, AGGREGATE_TTL, COUNT, COUNT_TUNED, ROWS, ROWS_TTL, SPARK_ROWS, PANDAS),
     SKEWED: (AGGREGATE, COUNT, COUNT_TUNED, ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
     WIDE: (ROWS, SPARK_ROWS, PANDAS, SPARK_PANDAS),
     **dict.fromkeys(REPEATED.values(), (AGGREGATE, BATCHES, COUNT, COUNT_TUNED)),
@@ -224,11 +212,6 @@ def into_nothing(rows: DataFrame, batch: int) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _four_columns(rows: DataFrame) -> DataFrame:
-    """Return rows that have a text and a float, too."""
-    return rows.selectExpr("k", "v", "concat('N', k % 9000) AS text", "v / 7.0D AS part")
-
-
 def _late(rows: DataFrame) -> DataFrame:
     """Return rows with a watermark."""
     return rows.withWatermark("t", "30 seconds")
@@ -305,19 +288,12 @@ class Contest:
         return None
 
     def _chandy(self, contestant: str, source: DataFrame, folder: Path, warm_up: int) -> Stream:
-        config = CheckpointConfig(
-            interval="10 s",
-            cache_dir=str(folder / "cache"),
-            record_batches=contestant == STAGED_RECORDED,
-        )
+        config = CheckpointConfig(interval="10 s", cache_dir=str(folder / "cache"))
         with CheckpointCoordinator(
             self._spark, pipeline="benchmark", storage=str(folder / "storage"), config=config
         ) as coordinator:
             writer: Any
-            sink = None
-            if contestant in (STAGED, STAGED_RECORDED):
-                writer, sink = _four_columns(source).writeStream, FilesSink(str(folder / "output"))
-            elif contestant in (BATCHES, WINDOW_BATCHES):
+            if contestant in (BATCHES, WINDOW_BATCHES):
                 source, window = (
                     (source, None) if contestant == BATCHES else (_late(source), _window(contestant))
                 )
@@ -329,7 +305,7 @@ class Contest:
                 frame = self._operator(coordinator, contestant, source)
                 writer = frame.writeStream.format("noop").outputMode("append")
             writer = writer.trigger(availableNow=True)
-            query = coordinator.start(writer, name="counts", sink=sink)
+            query = coordinator.start(writer, name="counts")
             query.awaitTermination()
             return measured(contestant, query.recentProgress, warm_up)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .adopt.adopter import Adopter, Successor
+from .adopt.adopter import Successor
 from .adopt.findings import Adoption
 from .operators import AddsOperators
 from .sinks.recognition import sink_of
@@ -14,11 +14,13 @@ from .spark.writer_facts import check
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from .wiring.assembly import Assembly
+
 
 class AdoptsQueries(AddsOperators):
     """What a coordinator adopts queries of plain Spark with."""
 
-    _adopter: Adopter
+    _parts: Assembly
 
     def adoption(
         self,
@@ -44,7 +46,7 @@ class AdoptsQueries(AddsOperators):
         """
         with self._growing():
             if writer is None:
-                return self._adopter.look(path)
+                return self._parts.adopter.look(path)
             facts = plan.facts(writer, table=table)
             check(facts)
-            return self._adopter.look(path, Successor(name, facts, sink_of(writer, facts)))
+            return self._parts.adopter.look(path, Successor(name, facts, sink_of(writer, facts)))

@@ -205,7 +205,8 @@ class CheckpointConfig:
     """
 
     record_batches: bool = attrs.field(default=False, validator=fields.instance(bool))
-    """Whether checkpoints keep a record of the batches since the one before: so each can be run again and compared.
+    """Whether checkpoints keep a record of the batches since the one before: so each can be run again and compared. A
+    shadow has the driver that it follows keep them in any case.
 
     The record of a batch is what Spark has logged of it (offsets, clock, watermark, the files of a file source), and by
     transactional sink a digest of the rows that went out: their number, and a 128-bit sum of their hashes. It needs

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 
 from ..storage import html, runtime
 from ..storage.backends.open import open_store, pipeline_uri
-from ..storage.checkpoints.collect import discard_shadow
 from ..storage.checkpoints.layout import validate_pipeline
 from ..storage.checkpoints.manifest import CheckpointKind
 from ..storage.checkpoints.proof import FenceProof
@@ -21,14 +20,14 @@ from ..storage.logs import logger, named
 from .adopting import AdoptsQueries
 from .aggregating import KeyedAggregates
 from .batch_aggregate import BatchWriter
+from .changing_sides import ChangesSides
 from .checkpoint import Checkpoint
 from .config import CheckpointConfig
 from .connectors.recognition import sources_of
 from .durations import Duration, seconds
 from .errors import CoordinatorStoppedError
 from .execution.polls import Poll, Polls
-from .graceful_stop import GracefulStop, QueriesAtRest, end_growth
-from .leadership.heir import Inheritance
+from .graceful_stop import GracefulStop, end_growth
 from .leadership.offering import LOOK_SECONDS, Offering
 from .monitor.monitoring import Monitoring
 from .permit import Permit
@@ -46,10 +45,10 @@ from .sinks.two_phase.contract import TwoPhaseSink
 from .spark.environment import check_pyspark, check_session
 from .state_questions import StateQuestions
 from .supervised_run import Exit, run
-from .switch_orders import switch_to
+from .switch_orders import KEEP_OLD, switch_to
 from .upgrade.requested import requested, shadowing
 from .user_acts import UserActs
-from .wiring.assembly import Assembly, assemble, assemble_again
+from .wiring.assembly import Assembly, assemble
 from .wiring.transactional import transactional_sink
 from .wiring.warm_up import warm_up
 
@@ -64,7 +63,9 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 
-class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, StateQuestions, KeepsReplicas):
+class CheckpointCoordinator(
+    KeyedProcessors, KeyedAggregates, AdoptsQueries, StateQuestions, KeepsReplicas, ChangesSides
+):
     """Checkpoints the queries of one pipeline together, and restores them together.
 
     Create one per pipeline on the driver, add operators with ``transform_with_state`` and the like, and start queries
@@ -117,9 +118,8 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         self._config = config or CheckpointConfig()
         self._permit = permit or Permit()
         self._within = within
+        self._shadow = shadow
         self._replicas: dict[str, Replica] = {}
-        # Held while operators are put together, queries started or the pipeline stopped: a name must not be taken
-        # twice meanwhile, and no query may start that a stop has not seen.
         self._changing = runtime.rlock()
         self._stopping = runtime.lock()
         with named(pipeline=self._pipeline), ExitStack() as closing:
@@ -139,13 +139,12 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
                 closing,
                 None if rerun else stand_by,
                 within,
-                given_batches=rerun is not None,
                 followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
         self._use(parts, {})
         if rerun is not None:
-            rerun.begin(parts.supervisor, parts.executor, parts.pipeline, self._lead)
+            self._begin_rerun(rerun)
 
     def _use(self, parts: Assembly, known: Mapping[str, CheckpointedQuery]) -> None:
         """Run the pipeline by these parts from now on.
@@ -161,7 +160,6 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         self._supervisor = parts.supervisor
         self._operators = parts.operators
         self._lookup = parts.lookup
-        self._adopter = parts.adopter
         self._starter = QueryStarter(
             spark=self._spark,
             config=parts.ground.driver.config,
@@ -179,55 +177,15 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         self._offering = Offering(
             parts.pipeline.catalog,
             parts.pipeline.watch.proof,
-            standstill=partial(QueriesAtRest, parts.executor, parts.supervisor),
-            may_begin=lambda: self.life.phase is LifePhase.RUNNING,
+            standstill=self._standstill,
+            may_begin=lambda: parts.recording.is_on and self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
-        # A shadow cannot follow a leader that records no batches.
-        if rerun is None and self._within is None and self._config.record_batches:
+        if rerun is None and self._within is None:
             looks = {"hand the pipeline over to a shadow": Poll(self._offering.look, LOOK_SECONDS)}
             parts.closing.callback(Polls.begin(looks).close)
         self._acts = UserActs(parts.executor.protocol)
-        self._interrupt = parts.interrupt
-        self._abandon = parts.abandon
-        self._monitor_url = parts.monitor_url
-        self._savepoints = parts.savepoints
         parts.observe(self)
-
-    def _lead(self, inherited: Inheritance) -> None:
-        """Lead the pipeline whose shadow this has been; users keep what they have of its queries.
-
-        Raises:
-            ChandyError: it cannot. The queries have ended with that.
-        """
-        requests, known = self._starter.requests, {query.name: query for query in self.queries}
-        with named(pipeline=self._pipeline), self._acts.between_stops(self._changing):
-            for query in known.values():
-                query.suspend()
-            try:
-                self._check_running()
-                parts = assemble_again(
-                    self._parts,
-                    self._pipeline,
-                    self._storage,
-                    self._config,
-                    self._permit,
-                    inherited,
-                    [request.name for request in requests if request.build is not None],
-                    self._closing,
-                )
-                self._rerun = None
-                self._use(parts, known)
-                for request in requests:
-                    self._start(request)
-            except Exception as error:
-                for query in known.values():
-                    query.fail(error)
-                raise
-        try:
-            discard_shadow(self._taken.catalog, inherited.shadow, self._taken.watch.proof)
-        except (OSError, ChandyError) as error:
-            log.warning("what the shadow no longer needs is left in the storage", error=str(error))
 
     def _watch(self, config: CheckpointConfig, closing: ExitStack) -> Monitoring:
         return Monitoring.begin(
@@ -344,27 +302,36 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
             # What leaves it for others is not its own.
             return self.checkpoint()
         self._check_running()
-        return self._executor.request(CheckpointKind.SAVEPOINT, target=self._savepoints.uri(target))
+        return self._executor.request(CheckpointKind.SAVEPOINT, target=self._parts.savepoints.uri(target))
 
     def switch(
-        self, shadow: str | None = None, timeout: Duration = "3 min", *, although_different: bool = False
+        self,
+        shadow: str | None = None,
+        timeout: Duration = "3 min",
+        *,
+        although_different: bool = False,
+        keep_old: Duration = KEEP_OLD,
     ) -> None:
         """Have a shadow of this pipeline take it over, and return once it has: see ``Shadow``.
 
         The running batches end and a last checkpoint has them; the shadow runs and compares them, too, and goes on. If
-        it does not come, the batches go on here.
+        it does not come, the batches go on here. Otherwise this driver follows it as a shadow, so that a switch leads
+        back.
 
         Args:
             shadow: its name; None: the only one.
             timeout: how long to wait for it.
             although_different: whether it is to lead although something differs.
+            keep_old: how long this driver follows, unless it is stopped before; "0 s": not at all.
 
         Raises:
             NotSwitchedError: there is no such shadow, something differs, or it has not come. The pipeline is as it was.
             NotCarriedOutError: another switch is under way, or the pipeline is being stopped or has failed.
         """
         store, patience = open_store(pipeline_uri(self._storage, self._pipeline)), seconds(timeout)
-        switch = partial(switch_to, store, shadow, patience, although_different=although_different)
+        switch = partial(
+            switch_to, store, shadow, patience, although_different=although_different, keep_old=keep_old
+        )
         self._acts.do(ActKind.SWITCH, self._pipeline, lambda wanted: switch(wanted.check))
 
     def statistics(self) -> Statistics:
@@ -385,7 +352,7 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
     @property
     def monitor_url(self) -> str | None:
         """Where this driver answers for its metrics and its health; None without ``CheckpointConfig.page``."""
-        return self._monitor_url
+        return self._parts.monitor_url
 
     @property
     def verdict(self) -> ShadowVerdict | None:
@@ -442,13 +409,14 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
 
         Returns:
             How it has ended, which is the exit code for the program: 0 if all queries have ended by themselves or a
-            signal has stopped them, 70 if the pipeline has failed for good, 75 if another driver has taken it over.
+            signal has stopped them, 70 if the pipeline has failed for good, 75 if another driver has taken it over,
+            even if this one has followed it since.
 
         Raises:
             ArgumentError: no query has been started, or it is not the main thread.
         """
         ended = run(self, timeout, hand_over=hand_over)
-        return Exit.FAILED if self._rerun is not None and self._rerun.error is not None else ended
+        return ended if self._rerun is None else self._rerun.exit(ended)
 
     def stop(
         self,
@@ -494,7 +462,7 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
         if self._rerun is not None:
             savepoint, checkpoint = None, False
         with named(pipeline=self._pipeline):
-            target = None if savepoint is None else self._savepoints.uri(savepoint)
+            target = None if savepoint is None else self._parts.savepoints.uri(savepoint)
             stop = partial(self._stop, target, patience, timeout, checkpoint, hand_over)
             return self._acts.do(ActKind.STOP, self._pipeline, lambda _: stop())
 
@@ -507,6 +475,8 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
                 self._rerun.await_end()
             end_growth(self._changing, self._end_waits)
             if self._executor.is_closed:
+                # What is left of one that could not change sides.
+                self._closing.close()
                 if target is not None:
                     raise CoordinatorStoppedError(self._pipeline)
                 return None
@@ -523,7 +493,7 @@ class CheckpointCoordinator(KeyedProcessors, KeyedAggregates, AdoptsQueries, Sta
 
     def _end_waits(self) -> None:
         """End what other threads wait for, because the pipeline is to be stopped."""
-        self._interrupt()
+        self._parts.interrupt()
         self._offering.interrupt()
 
     def __repr__(self) -> str:

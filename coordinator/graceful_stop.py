@@ -6,12 +6,13 @@ A stop that is to end again, if nobody takes the pipeline over, has the same ste
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
 from ..storage import runtime
 from ..storage.checkpoints.manifest import CheckpointKind
+from ..storage.errors import FencedError
 from ..storage.ids import CheckpointId
 from ..storage.logs import logger
 from ..storage.long_waits import told_if_slow
@@ -20,6 +21,7 @@ from .errors import ChandyError, NotSwitchedError
 from .execution.executor import CheckpointExecutor
 from .recovery.runs import Run
 from .recovery.supervisor import Supervisor
+from .suspension import Suspension
 
 log = logger(__name__)
 
@@ -125,33 +127,69 @@ def end_growth(changing: runtime.Lock, end_waits: Callable[[], object]) -> None:
     changing.release()
 
 
+class KeepsCheckpoint(Protocol):
+    """Pins of a pipeline's checkpoints."""
+
+    def hold(self, checkpoint: CheckpointId) -> object:
+        """Keep one."""
+        ...
+
+    def release(self) -> None:
+        """Keep none."""
+        ...
+
+
 @attrs.define
 class QueriesAtRest:
     """Keeps the queries of a pipeline from running, until a shadow has taken it over. It is a ``Standstill``."""
 
     executor: CheckpointExecutor
     supervisor: Supervisor
+    pins: KeepsCheckpoint
+    """Keep the last checkpoint for a driver that follows from there."""
+    follow: Callable[[CheckpointId, FencedError], None] | None
+    """Has this driver follow its successor from a checkpoint on, or raises an error; None: it is to end."""
     _stopped: list[Run] = attrs.field(factory=list, init=False)
+    _suspension: Suspension | None = attrs.field(default=None, init=False)
 
     def begin(self) -> CheckpointId:
         """Let the running batches commit, begin no other, and return the checkpoint that has all of them.
 
         Raises:
-            CheckpointError, NotSwitchedError: there is none.
+            CheckpointError, NotSwitchedError, StorageError: there is none, or it cannot be kept.
         """
+        # A successor may end them at any moment.
+        self._suspension = Suspension.begin(self.supervisor)
         self._stopped = self.supervisor.stop_gracefully(
             self.executor.protocol.downstream_first(), _STANDSTILL_SECONDS, for_good=False
         )
+        last = self._last_checkpoint()
+        if self.follow is not None:
+            self.pins.hold(last)
+        return last
+
+    def _last_checkpoint(self) -> CheckpointId:
         batches = self.supervisor.current_batches()
         if base := self.executor.protocol.read(lambda state: state.checkpoints.retained.base_with(batches)):
             return base.id
-        asked = self.executor.request(CheckpointKind.MANUAL, is_final=True)
+        return self.checkpoint(is_final=True)
+
+    def checkpoint(self, *, is_final: bool = False) -> CheckpointId:
+        """Take a checkpoint; see ``Standstill``.
+
+        Args:
+            is_final: whether no batch runs any more.
+
+        Raises:
+            CheckpointError, NotSwitchedError: there is none.
+        """
+        asked = self.executor.request(CheckpointKind.MANUAL, is_final=is_final)
         try:
             return CheckpointId(asked.result(_STANDSTILL_SECONDS).id)
         except TimeoutError as error:
             raise NotSwitchedError(
                 "the shadow cannot take the pipeline over",
-                f"a last checkpoint within {_STANDSTILL_SECONDS:g} s",
+                f"a checkpoint within {_STANDSTILL_SECONDS:g} s",
                 "none",
                 "look at what holds it up by `chandy top`",
             ) from error
@@ -162,4 +200,28 @@ class QueriesAtRest:
         Raises:
             PipelineFailedError: the pipeline has failed for good meanwhile, or a query cannot be started.
         """
-        self.supervisor.resume(self._stopped)
+        try:
+            self.supervisor.resume(self._stopped)
+        finally:
+            self.give_up()
+
+    def hand_over(self, last: CheckpointId, error: FencedError) -> None:
+        """Follow the shadow that leads now; if that cannot be, the queries end as those of any fenced driver."""
+        if self.follow is not None:
+            try:
+                self.follow(last, error)
+            except Exception as refused:  # noqa: BLE001 (whatever it is, the pipeline is led by another driver)
+                log.warning("this driver ends: it cannot follow its successor", because=str(refused))
+            else:
+                return
+        self.give_up(error)
+
+    def give_up(self, error: FencedError | None = None) -> None:
+        """Say of the queries what is so, and keep nothing.
+
+        Args:
+            error: why they have ended; None: nobody has claimed the pipeline.
+        """
+        if self._suspension is not None:
+            self._suspension.end(error)
+        self.pins.release()

@@ -53,7 +53,9 @@ class Orders(Protocol):
         """Have another number of tasks run an operator."""
         ...
 
-    def switch(self, shadow: str | None, timeout: Duration, *, although_different: bool) -> None:
+    def switch(
+        self, shadow: str | None, timeout: Duration, *, although_different: bool, keep_old: Duration
+    ) -> None:
         """Have a shadow take the pipeline over."""
         ...
 

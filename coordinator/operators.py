@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from .restore.query_directories import QueryDirectories
     from .restore.restore_point import RestorePoint
     from .spark.ticks import Ticks
+
+
+def as_made(record: OperatorRecord, spec: OperatorSpec) -> OperatorSpec:
+    """Return an operator."""
+    return spec
 
 
 @attrs.frozen
@@ -57,6 +62,8 @@ class Operators:
     """Whether local paths are on a file system that all machines have mounted."""
     partitioning: Partitioning = by_id
     """Brings rows to the partitions of operators."""
+    watched: Callable[[OperatorRecord, OperatorSpec], OperatorSpec] = as_made
+    """Returns what the tasks of an operator run."""
     _made: dict[str, DefinedOperator] = attrs.field(factory=dict, init=False)
     """By uid."""
     _again: dict[str, DefinedOperator | None] = attrs.field(factory=dict, init=False)
@@ -131,7 +138,7 @@ class Operators:
         record = check_operator(self.restored, declared, dropped)
         made = DefinedOperator(record, tasks, spec, keeps_letters=stream.on_error != "fail")
         (self._made if was is None else self._again)[uid] = made
-        return task.with_spec(spec.taking_up(record)), record
+        return task.with_spec(self.watched(record, spec.taking_up(record))), record
 
     # --- making them again ----------------------------------------------------------------------------------
 

@@ -77,6 +77,8 @@ class CheckpointedQuery:
 
     def _take(self, supervision: Supervision) -> None:
         self._supervision = supervision
+        self._suspended: QueryLife | None = None
+        """What it does, as long as that is not for those to say who run it."""
         self.definition = supervision.definition
         self.guarantee: Guarantee = self.definition.sink.guarantee
         """Whether the sink is exactly once or at least once, and why. State is always exactly once."""
@@ -96,8 +98,14 @@ class CheckpointedQuery:
         self._ids = str(query.id), str(query.runId)
 
     def suspend(self) -> None:
-        """Say that it restarts, whatever becomes of those who run it, until ``go_on`` or ``fail``."""
-        self._lives_as(QueryLife(QueryPhase.RESTARTING))
+        """Say that it restarts, whatever becomes of those who run it, until ``go_on`` or ``resume``."""
+        self._suspended = QueryLife(QueryPhase.RESTARTING)
+
+    def resume(self, error: Exception | None = None) -> None:
+        """Say again what those say who run it; or that it has ended, because others cannot run it."""
+        self._suspended = None if error is None else QueryLife(QueryPhase.ENDED, error=error)
+        with self._supervision.changed:
+            self._supervision.changed.notify_all()
 
     def go_on(self, supervision: Supervision) -> Self:
         """Be run by others from now on."""
@@ -107,15 +115,6 @@ class CheckpointedQuery:
             before.notify_all()
         return self
 
-    def fail(self, error: Exception) -> None:
-        """Say that it has ended, because those who were to run it cannot."""
-        self._lives_as(QueryLife(QueryPhase.ENDED, error=error))
-        with self._supervision.changed:
-            self._supervision.changed.notify_all()
-
-    def _lives_as(self, life: QueryLife) -> None:
-        self._supervision = attrs.evolve(self._supervision, life=lambda: life)
-
     def measured_by(self, batches: Callable[[OperatorRecord], Batches]) -> None:
         """Say who knows what the query's operators did in the latest batches."""
         self._state = attrs.evolve(self._state, batches=batches)
@@ -123,7 +122,7 @@ class CheckpointedQuery:
     @property
     def life(self) -> QueryLife:
         """Whether it runs, restarts or has ended, and why."""
-        return self._supervision.life()
+        return self._suspended or self._supervision.life()
 
     # --- StreamingQuery -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 
@@ -16,11 +17,14 @@ from ..storage.codec import to_json
 from ..storage.errors import DamagedError, ObjectMissingError
 from ..storage.store import Store
 from ..storage.verified import read_record
+from .durations import Duration, seconds
 from .errors import NotSwitchedError
 from .verdict import Phase
 from .verdicts import read_verdicts
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS: Final = 0.2
+KEEP_OLD: Final = "1 h"
+"""How long the driver before follows as a shadow, by default."""
 
 
 @attrs.frozen
@@ -30,6 +34,8 @@ class SwitchOrder:
     nonce: str
     although_different: bool = False
     """Whether it is to lead although something differs."""
+    keep_old: float = seconds(KEEP_OLD)
+    """For how many seconds the driver before follows it as a shadow."""
 
 
 class SwitchOutcome(enum.StrEnum):
@@ -51,17 +57,22 @@ class SwitchAnswer:
     because: str = ""
 
 
-def order_switch(store: Store, shadow: str | None, *, although_different: bool = False) -> tuple[str, str]:
+def order_switch(
+    store: Store, shadow: str | None, *, although_different: bool = False, keep_old: Duration = KEEP_OLD
+) -> tuple[str, str]:
     """Order that a shadow takes its pipeline over; return its name and the number of the order.
 
     Args:
         store: the pipeline's.
         shadow: its name; None: the only one.
         although_different: whether it is to lead although something differs.
+        keep_old: how long the driver before follows it.
 
     Raises:
+        ConfigError: this is no duration.
         NotSwitchedError: no such shadow runs.
     """
+    kept = seconds(keep_old)
     verdicts = read_verdicts(store)
     over = (Phase.ENDED, Phase.FAILED)
     there = [one.shadow if one.phase not in over else f"{one.shadow}, which has ended" for one in verdicts]
@@ -73,7 +84,7 @@ def order_switch(store: Store, shadow: str | None, *, although_different: bool =
             "; ".join(there) or "none",
             "name one that runs; `chandy shadow` lists them",
         )
-    order = SwitchOrder(runtime.token(), although_different)
+    order = SwitchOrder(runtime.token(), although_different, kept)
     store.write(switch_key(found[0]), to_json(order))
     return found[0], order.nonce
 
@@ -141,9 +152,10 @@ def switch_to(
     check_wanted: Callable[[], None],
     *,
     although_different: bool = False,
+    keep_old: Duration = KEEP_OLD,
 ) -> None:
     """Have a shadow lead; arguments and errors are as for ``order_switch`` and ``await_switch``."""
-    name, nonce = order_switch(store, shadow, although_different=although_different)
+    name, nonce = order_switch(store, shadow, although_different=although_different, keep_old=keep_old)
     await_switch(store, name, nonce, seconds, check_wanted)
 
 

@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 from ..state.errors import invalid_argument
 from ..state.format.schema import Schemas
 from ..state.testing.rows import Given, table_of, tuples_of
-from ..storage.checkpoints.locate import LATEST
 from ..storage.ids import CheckpointId
 from .batch_aggregate import BatchAggregate
 from .checkpoint import Checkpoint
@@ -30,8 +29,8 @@ from .durations import Duration, seconds
 from .query import CheckpointedQuery
 from .recovery.restart import FixedDelay
 from .spark.session import is_local_mode
+from .upgrade.break_at import BreakAt
 from .upgrade.replay import Replay, ReplayDifference
-from .upgrade.stretch import OLDEST
 
 Build = Callable[[CheckpointCoordinator, DataFrame], DataFrame | BatchAggregate]
 """Returns the output of a pipeline, given the stream of its input. It is called at each start, and by ``rescale``."""
@@ -196,14 +195,15 @@ class PipelineTester:
         storage: str | Path,
         build: Callable[[CheckpointCoordinator], object],
         *,
-        from_: int | str = OLDEST,
-        to: int | str = LATEST,
+        from_: int | str | None = None,
+        to: int | str | None = None,
         pipeline: str | None = None,
         spark: SparkSession | None = None,
         keep: str | Path | None = None,
         may_write: bool = False,
         until_different: bool = False,
         ignore: Sequence[str] = (),
+        break_at: BreakAt | None = None,
     ) -> list[ReplayDifference]:
         """Run the recorded batches of a pipeline again, and return where they give something else.
 
@@ -211,21 +211,23 @@ class PipelineTester:
 
             assert PipelineTester.replay("/data/chandy", my_pipeline.build, from_=41, to=57) == []
 
-        The pipeline, which must have been run with ``CheckpointConfig(record_batches=True)``, is not touched. Its
-        sources are read again. The replay ends with the first batch that differs or fails.
+        The pipeline, which must have been run with ``CheckpointConfig(record_batches=True)`` or beside a shadow, is not
+        touched. Its sources are read again. The replay ends with the first batch that differs or fails.
 
         Args:
             storage: of the pipeline, or a copy of it.
             build: starts the queries of the pipeline with a coordinator.
             from_: the checkpoint behind which it begins, by its id, or a savepoint by its URI; or ``"batch=53"``, with
-                several queries ``"batch=totals:53"``: the newest checkpoint before that batch. "oldest".
-            to: the checkpoint, the savepoint or the batch with which it ends; "latest".
+                several queries ``"batch=totals:53"``: the newest checkpoint before that batch. None: the oldest.
+            to: the checkpoint, the savepoint or the batch with which it ends. None: the latest.
             pipeline: its name; None: the storage has only one.
             spark: the session; None: the active one.
             keep: folder for the first rows and keys that differ, as Parquet.
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
             ignore: names of fields that may differ, such as "totals.updated", as for ``Shadow``.
             until_different: whether halves of the stretch are tried, the later one first, each on the recorded state.
+            break_at: a key in a batch, for which the processor then runs in this process, with a ``breakpoint()`` ahead
+                of it. The replay ends with that batch, and runs only what it must before. None: no debugger.
 
         Raises:
             GivenBatchError: there is no such checkpoint or batch, a batch in between was not recorded, or there is
@@ -235,12 +237,13 @@ class PipelineTester:
         """
         found = Replay.of(
             str(storage),
-            from_ if isinstance(from_, str) else CheckpointId(from_),
-            to if isinstance(to, str) else CheckpointId(to),
+            CheckpointId(from_) if isinstance(from_, int) else from_,
+            CheckpointId(to) if isinstance(to, int) else to,
             name=pipeline,
             until_different=until_different,
             ignore=ignore,
             keep=None if keep is None else Path(keep),
+            break_at=break_at,
         )
 
         def program() -> None:
@@ -248,7 +251,10 @@ class PipelineTester:
             with CheckpointCoordinator(session, pipeline=found.pipeline, storage=str(storage)) as coordinator:
                 build(coordinator)
 
-        return found.by(program, may_write=may_write).differences
+        result = found.by(program, may_write=may_write)
+        if break_at is not None:
+            found.debug()
+        return result.differences
 
     # --- checkpoints and lives ------------------------------------------------------------------------------
 

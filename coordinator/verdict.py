@@ -111,6 +111,17 @@ class ShadowVerdict:
         return "equal so far" if self.has_compared else "nothing compared yet"
 
     @property
+    def pace(self) -> str:
+        """How fast the shadow is beside its leader, and what it needs if that is too slow; empty: not known yet."""
+        mine, theirs = self.seconds_per_batch, self.leader_seconds_per_batch
+        if not mine or not theirs:
+            return ""
+        says = f"it runs {1 / mine:.2g} batches a second, and its leader {1 / theirs:.2g}"
+        return (
+            f"{says}: it needs a faster machine, or a leader with larger batches" if mine > theirs else says
+        )
+
+    @property
     def has_compared(self) -> bool:
         """Whether there was anything to compare: output with a digest, or state of operators."""
         return self.states > 0 or self.batches > self.unrecorded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from ..storage.errors import ChandyError, FailureCode, RefusedError
@@ -145,6 +147,8 @@ class RemoteError(StateError):
     error: str
     """Name of the error's class."""
     message: str
+    fields: dict[str, Any] | None = attrs.field(default=None, repr=False)
+    """What the error has on a side that knows its class: this one may stand between the two. None: not known."""
 
     def __str__(self) -> str:
         return f"{self.error}: {self.message}"

@@ -11,6 +11,7 @@ from chandy.coordinator.leadership.leadership import LocalLeaders
 from chandy.coordinator.protocol.decisions import HostLost, StopRequested
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.recovery.supervisor import Supervisor
+from chandy.coordinator.wiring.driver import Driver
 from chandy.storage import runtime
 from chandy.storage.disk.locks import FileLock
 
@@ -18,6 +19,11 @@ from chandy.storage.disk.locks import FileLock
 def executor(coordinator: CheckpointCoordinator) -> CheckpointExecutor:
     """Return what carries out the instructions of the protocol."""
     return coordinator._executor
+
+
+def driver(coordinator: CheckpointCoordinator) -> Driver:
+    """Return the means of this driver, such as its directories."""
+    return coordinator._parts.ground.driver
 
 
 def protocol(coordinator: CheckpointCoordinator) -> LockedProtocol:

@@ -20,6 +20,7 @@ PACKAGES = ("coordinator", "barrier", "state", "storage")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("", "cli", "conformance", "face", "testing"),
     ("coordinator",),
+    ("changing_sides",),
     ("replicated", "upgrade"),
     (
         "adopting",
@@ -36,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("batch_aggregate", "savepoints", "user_acts"),
     ("adopt", "operator_arguments"),
     ("monitor",),
-    ("observer",),
+    ("observer", "suspension"),
     ("recovery",),
     ("restore",),
     ("hosts", "leadership"),
@@ -112,7 +113,12 @@ WINGS: dict[str, tuple[str, ...]] = {
     ),
     "export": ("coordinator.export",),
     "replicas": ("coordinator.replicated", "coordinator.replication"),
-    "upgrade": ("coordinator.switch_orders", "coordinator.upgrade", "coordinator.verdicts"),
+    "upgrade": (
+        "coordinator.changing_sides",
+        "coordinator.switch_orders",
+        "coordinator.upgrade",
+        "coordinator.verdicts",
+    ),
     "command line": ("coordinator.cli", "coordinator.face", "coordinator.restore.leftovers"),
     "stores": (
         "storage.backends.clients",
@@ -125,9 +131,9 @@ WINGS: dict[str, tuple[str, ...]] = {
 """Packages and modules that could be left out; of two names that a module begins with, the longer one counts. All
 others are the core: barriers, the protocol, execution, recovery, restore, leadership, hosts, keyed state, storage."""
 MEET: dict[tuple[str, str], str] = {
+    ("coordinator.coordinator", "connectors"): "it says which sources are known",
     ("coordinator.coordinator", "adopt"): "adoption()",
     ("coordinator.coordinator", "aggregates"): "aggregate(), aggregate_batches()",
-    ("coordinator.coordinator", "connectors"): "it says which sources are known",
     ("coordinator.coordinator", "page and metrics"): "it makes the observer",
     ("coordinator.coordinator", "processors"): "transform_with_state() and the like",
     ("coordinator.coordinator", "replicas"): "replicate(), and their end",
@@ -163,7 +169,9 @@ MEET: dict[tuple[str, str], str] = {
     ("test kits", "state as tables"): "the tester shows a state",
     ("test kits", "upgrade"): "the tester runs recorded batches again",
     ("upgrade", "replicas"): "it stands in for one that is not written",
+    ("upgrade", "processors"): "one key runs in this process, under a debugger",
     ("upgrade", "state as tables"): "the state of two versions is compared",
+    ("upgrade", "test kits"): "the same as of processors",
 }
 """Where a module of the core, or a wing, imports a wing all the same, and what for."""
 APART = {("spark", "protocol")}
@@ -219,7 +227,7 @@ TIME_OF_DAY = {
     "state.host.snapshot_manager": "it is for people",
     "coordinator.cli.shadow": "how long ago a shadow has told something",
     "coordinator.upgrade.follower": "it is for people",
-    "coordinator.upgrade.rerun": "it is for people",
+    "coordinator.upgrade.own_pins": "it is for people",
     "coordinator.upgrade.shadow_rerun": "the same",
     "state.reader.feed": "it is for people",
     "state.writer.savepoint_writer": "it is for people",
@@ -457,8 +465,7 @@ def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
         name for name, source in sources().items() if "Unshared(" in source.replace("class Unshared(", "")
     ] == [
         "coordinator.cli.readers",
-        "coordinator.upgrade.follower",
-        "coordinator.upgrade.rerun",
+        "coordinator.upgrade.own_pins",
         "state.reader.feed",
         "state.writer.savepoint_writer",
         "storage.checkpoints.collect",

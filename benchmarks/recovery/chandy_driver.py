@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import click
 
-from ..lives import say
+from ..lives import say, tell_when_warm
 
 PIPELINE: Final = "recovery"
 COMMIT_LOGS: Final = "work/*/*/checkpoint/commits"
@@ -44,15 +44,6 @@ class Work:
         return self.folder / "checkpoint"
 
 
-class _Warm(logging.Handler):
-    """Tells the parent when a standby is warm."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take a line of the log."""
-        if record.levelno == logging.INFO:
-            say("warm")
-
-
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 @click.option("--storage", required=True, help="URI where checkpoints go.")
@@ -67,7 +58,7 @@ def main(folder: Path, storage: str, unfenced: bool, standby: bool) -> None:
     from . import query as common
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("chandy.coordinator.wiring.warm_up").addHandler(_Warm())
+    tell_when_warm()
     work, place = Work(folder), common.Place(folder, COMMIT_LOGS)
     spark = common.session(place)
     say("session")

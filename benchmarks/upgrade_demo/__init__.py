@@ -1,1 +1,1 @@
-"""The demo of an upgrade: a wrong version is found beside the running one, and a right one takes over."""
+"""The demo of an upgrade: a wrong version is found beside the running one, a right one takes over, and hands back."""

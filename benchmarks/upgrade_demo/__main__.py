@@ -2,9 +2,9 @@
 
 A driver with the old version adds up a year of flights. Two new versions run as shadows beside it: one leaves out the
 delays of one carrier, which has 32 flights in the year, and the other is written in another way and counts the same.
-The wrong one is found at the first batch in which it shows. The right one takes over, and goes on to the end of the
-year. Then the rows of both drivers are compared with the input. This process starts the drivers, hands out the input,
-and looks: it starts no Spark.
+The wrong one is found at the first batch in which it shows. The right one takes over, and the old version follows it.
+At last, the old version takes the pipeline back, and goes on to the end of the year. Then the rows of both drivers are
+compared with the input. This process starts the drivers, hands out the input, and looks: it starts no Spark.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _AHEAD: Final = 2
 _STEP_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.5
 _OLD, _WRONG, _NEW = "old", "wrong", "new"
+_FOLLOWS: Final = f"before-{_NEW}"
+"""The old version as the shadow of the new one."""
 
 
 class Driver:
@@ -177,6 +179,8 @@ class Outcome:
     """The batch in which its mistake shows first."""
     compared: ShadowVerdict
     """What was found in the right one."""
+    followed: ShadowVerdict
+    """What the old one has found that followed it."""
     twice: int
     differing: tuple[str, ...]
     rows: int
@@ -188,6 +192,7 @@ class Outcome:
             self.finding.batch == self.expected_batch
             and WRONGED in self.finding.example
             and self.compared.is_equal
+            and self.followed.is_equal
             and not self.twice
             and not self.differing
         )
@@ -251,12 +256,18 @@ def run(console: Console, folder: Path, course: Sequence[Part]) -> Outcome:
         stage.until(lambda: stage.done == stage.open and stage.has_caught_up(_NEW))
         compared = _verdict_of(stage, _NEW)
         screen.note(f"  the new version is equal in all of {compared.batches} batches", "bold green")
+        _switch(stage, old, _NEW)
+        screen.note("  it leads, and the old version is its shadow", "bold green")
+        stage.open = len(course) - 1
+        stage.until(lambda: stage.done == stage.open and stage.has_caught_up(_FOLLOWS))
+        followed = _verdict_of(stage, _FOLLOWS)
+        _switch(stage, new, _FOLLOWS)
+        screen.note("  the old version leads again", "bold green")
         stage.open = len(course)
-        _switch(stage, old, new)
-        screen.note("  it leads", "bold green")
         stage.until(lambda: stage.done == stage.open)
+        old.end()
         new.end()
-    return _outcome(stage, finding, stage.batch_of(mistake), compared)
+    return _outcome(stage, finding, stage.batch_of(mistake), compared, followed)
 
 
 def _verdict_of(stage: Stage, shadow: str) -> ShadowVerdict:
@@ -265,24 +276,26 @@ def _verdict_of(stage: Stage, shadow: str) -> ShadowVerdict:
     return found
 
 
-def _switch(stage: Stage, old: Driver, new: Driver) -> None:
+def _switch(stage: Stage, leader: Driver, shadow: str) -> None:
     """Have a shadow take over.
 
     Raises:
         DriverFailedError: it does not.
     """
-    old.may_end()
-    command = [str(Path(sys.executable).with_name("chandy")), "switch", stage.storage, "--name", new.version]
+    leader.may_end()
+    command = [str(Path(sys.executable).with_name("chandy")), "switch", stage.storage, "--name", shadow]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DriverFailedError(f"The switch failed: {done.stdout}{done.stderr}")
 
 
-def _outcome(stage: Stage, finding: Finding, expected: int, compared: ShadowVerdict) -> Outcome:
+def _outcome(
+    stage: Stage, finding: Finding, expected: int, compared: ShadowVerdict, followed: ShadowVerdict
+) -> Outcome:
     files = sorted((stage.folder / "totals").glob("**/*.parquet"))
     rows = [json.dumps(row, sort_keys=True) for row in as_rows(ds.dataset(files).to_table())]
     counted = check("files", rows, answer(part.flights for part in stage.course))
-    return Outcome(finding, expected, compared, counted.twice, counted.differing, counted.rows)
+    return Outcome(finding, expected, compared, followed, counted.twice, counted.differing, counted.rows)
 
 
 # --- what is shown at the end -------------------------------------------------------------------------------
@@ -292,7 +305,10 @@ def _show(console: Console, outcome: Outcome, flights: int) -> None:
     finding, compared = outcome.finding, outcome.compared
     rows = [
         [_WRONG, f"differs since batch {finding.batch}", f"{finding.what}: {finding.says}"],
-        [_NEW, f"equal in {compared.batches} batches", f"state compared at {compared.states} checkpoints"],
+        *[
+            [name, f"equal in {one.batches} batches", f"state compared at {one.states} checkpoints"]
+            for name, one in ((_NEW, compared), (_FOLLOWS, outcome.followed))
+        ],
     ]
     console.print(table("What the shadows found", ["version", "output and state", ""], rows, left=3))
     console.print(f"  {finding.example}")
@@ -302,9 +318,8 @@ def _show(console: Console, outcome: Outcome, flights: int) -> None:
     verdict(
         console, is_found, right, f"it shows in batch {outcome.expected_batch} first, not in {finding.batch}"
     )
-    verdict(
-        console, compared.is_equal, "the rewritten version counts the same", "the rewritten version differs"
-    )
+    is_equal = compared.is_equal and outcome.followed.is_equal
+    verdict(console, is_equal, "the rewritten version counts the same", "the rewritten version differs")
     right = f"all {flights:,} flights are counted once in {outcome.rows:,} rows of both versions"
     is_exact = not outcome.twice and not outcome.differing
     wrong = f"{outcome.twice} rows are there twice, and {len(outcome.differing)} aircraft are wrong"

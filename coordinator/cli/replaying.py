@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -18,12 +19,33 @@ if TYPE_CHECKING:
     from ..upgrade.replay import ReplayResult, ReplayStep
 
 
-def _place(context: click.Context, parameter: click.Parameter, place: str) -> CheckpointId | str:
+def _place(
+    context: click.Context, parameter: click.Parameter, place: str | None
+) -> CheckpointId | str | None:
     """Return an id as a number, the folder of a savepoint as a URI, and all else as it is."""
+    if place is None:
+        return None
     if place.isdecimal():
         return CheckpointId(int(place))
     is_word = place in ("oldest", "latest") or place.startswith("batch=")
     return place if is_word else absolute(context, parameter, place)
+
+
+def _break_at(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, str] | None
+) -> tuple[str, object] | None:
+    """Return the batch, as ``BreakAt`` has it, and the key."""
+    if given is None:
+        return None
+    found = dict(one.partition("=")[::2] for one in given)
+    try:
+        return found["batch"], json.loads(found["key"])
+    except (KeyError, ValueError):
+        raise click.BadParameter(
+            "a batch and a key, as JSON, as in: batch=53 key='\"N14228\"'; of several key columns a list or an object",
+            context,
+            parameter,
+        ) from None
 
 
 @main.command()
@@ -37,15 +59,20 @@ def _place(context: click.Context, parameter: click.Parameter, place: str) -> Ch
 @click.option(
     "--from",
     "begin",
-    default="oldest",
-    show_default=True,
     callback=_place,
     metavar="PLACE",
-    help="A checkpoint by its id, the folder of a savepoint, or batch=N (batch=QUERY:N).",
+    help="A checkpoint by its id, the folder of a savepoint, or batch=N (batch=QUERY:N); by default the oldest one.",
 )
+@click.option("--to", "end", callback=_place, metavar="PLACE", help="As --from; by default the latest one.")
 @click.option(
-    "--to", "end", default="latest", show_default=True, callback=_place, metavar="PLACE", help="As --from."
+    "--break",
+    "break_at",
+    nargs=2,
+    callback=_break_at,
+    metavar="batch=N key=JSON",
+    help="Run up to this batch, and then the processor for this key in a debugger, as PYTHONBREAKPOINT says.",
 )
+@click.option("--operator", metavar="UID", help="The operator for --break, if the query has several.")
 @pipeline_option
 @click.option(
     "--keep", type=click.Path(file_okay=False), metavar="FOLDER", help="Keep there what differs, as Parquet."
@@ -69,8 +96,10 @@ def _place(context: click.Context, parameter: click.Parameter, place: str) -> Ch
 def replay(
     uri: str,
     program: str,
-    begin: CheckpointId | str,
-    end: CheckpointId | str,
+    begin: CheckpointId | str | None,
+    end: CheckpointId | str | None,
+    break_at: tuple[str, object] | None,
+    operator: str | None,
     pipeline: str | None,
     keep: str | None,
     until_different: bool,
@@ -81,12 +110,15 @@ def replay(
 ) -> None:
     """Run recorded batches again with a program, and say where their output or the state is not what it was.
 
-    The pipeline must have been run with CheckpointConfig(record_batches=True). It is not touched: its checkpoints are
-    read, and its targets are not even asked. Sources are read again, and must still have the data. The exit code is 1
-    if something differs or fails.
+    The pipeline must have been run with CheckpointConfig(record_batches=True), or beside a shadow. It is not touched:
+    its checkpoints are read, and its targets are not even asked. Sources are read again, and must still have the data.
+    The exit code is 1 if something differs or fails.
     """
+    if break_at is not None and as_json:
+        raise click.UsageError("--json is not for people, and a debugger is.")
     check_java()
-    # It loads PySpark, which the other commands need not wait for.
+    # They load PySpark, which the other commands need not wait for.
+    from ..upgrade.break_at import BreakAt
     from ..upgrade.replay import Replay
 
     found = Replay.of(
@@ -97,6 +129,7 @@ def replay(
         until_different=until_different,
         keep=None if keep is None else Path(keep),
         ignore=ignore,
+        break_at=None if break_at is None else BreakAt(*break_at, operator),
         tell=(lambda step: None) if as_json else _say_step,
     )
 
@@ -110,6 +143,10 @@ def replay(
         print_json(attrs.asdict(result))
     else:
         _say_result(result)
+    if break_at is not None:
+        say("step into the processor where the debugger stops")
+        for row in found.debug():
+            say(f"gives {row}")
     if result.differences:
         raise click.exceptions.Exit(1)
 

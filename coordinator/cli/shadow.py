@@ -67,7 +67,7 @@ def _print(store: Store, verdict: ShadowVerdict) -> None:
     say(f"  state compared at {verdict.states:,} checkpoints")
     if verdict.skipped:
         say(f"  {verdict.skipped:,} batches passed over: {verdict.skipped_because}")
-    say(f"  {verdict.behind:,} batches behind{_speed(verdict)}")
+    say(f"  {verdict.behind:,} batches behind{f'; {verdict.pace}' if verdict.pace else ''}")
     if verdict.ignored:
         say(f"  ignored: {', '.join(verdict.ignored)}")
     rows = [
@@ -84,11 +84,3 @@ def _print(store: Store, verdict: ShadowVerdict) -> None:
         more = f", the first {len(rows)}" if len(rows) < verdict.differing else ""
         columns = ["batch", "query", "what differs", "example", "kept in"]
         print_table(f"{verdict.differing:,} comparisons differ{more}", columns, rows, ("batch",))
-
-
-def _speed(verdict: ShadowVerdict) -> str:
-    mine, theirs = verdict.seconds_per_batch, verdict.leader_seconds_per_batch
-    if mine is None or theirs is None:
-        return ""
-    says = f"; a batch takes it {mine:.2f} s, and its leader completes one each {theirs:.2f} s"
-    return f"{says}: it needs a faster machine, or a leader with larger batches" if mine > theirs else says

@@ -38,6 +38,7 @@ from .commit import commit_steps
 from .job_steps import JobSteps
 from .locked_protocol import LockedProtocol
 from .progress import Progress
+from .recording import Recording
 from .reports import Reports
 from .successor_watch import SuccessorWatch
 
@@ -60,6 +61,7 @@ class CheckpointJobs:
         clock: seconds since 1970, never going back.
         is_closed: whether nobody waits for a job any more.
         reports: is told of what happens.
+        recording: looks for shadows when a checkpoint begins.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class CheckpointJobs:
         clock: Callable[[], float],
         is_closed: Callable[[], bool],
         reports: Reports,
+        recording: Recording,
     ) -> None:
         self._protocol = protocol
         self._watch = watch
@@ -84,6 +87,7 @@ class CheckpointJobs:
         self._clock = clock
         self._is_closed = is_closed
         self._reports = reports
+        self._recording = recording
         self._repeated: set[CheckpointId] = set()
         """Checkpoints that are kept and whose manifest the store was asked for more than once."""
 
@@ -113,6 +117,8 @@ class CheckpointJobs:
             given_up = do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint)
             yield from self.discard_aborted(given_up)
             return
+        self._recording.look()
+        yield None
         for query in choose.queries:
             begun = self._progress.begun(query)
             yield None

@@ -33,6 +33,7 @@ from .dispatch import Dispatcher, Job, JobLane
 from .job_steps import take_all
 from .locked_protocol import CausedInstruction, LockedProtocol
 from .progress import Progress
+from .recording import Recording
 from .reports import Reports
 from .successor_watch import SuccessorWatch
 from .workers import StoreWorkers, lane_workers
@@ -60,6 +61,7 @@ class CheckpointExecutor:
         clock: Callable[[], float],
         host_timeout: float,
         reports: Reports,
+        recording: Recording | None = None,
     ) -> None:
         """Start the threads.
 
@@ -73,6 +75,7 @@ class CheckpointExecutor:
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.
             reports: is told of what happens.
+            recording: looks for shadows when a checkpoint begins; None: nothing is recorded.
         """
         self.protocol = protocol
         self.watch = watch
@@ -96,6 +99,7 @@ class CheckpointExecutor:
             clock=clock,
             is_closed=self._threads_end.is_set,
             reports=reports,
+            recording=recording or Recording(),
         )
         self.send = self.hosts.send
         self.dispatcher = Dispatcher(self.protocol, self.jobs, progress, reports, self)

@@ -5,6 +5,7 @@ from .coordinator.conformance import SinkConformance as SinkConformance
 from .coordinator.conformance import SinkPipeline as SinkPipeline
 from .coordinator.conformance import SinkTarget as SinkTarget
 from .coordinator.testing import PipelineTester as PipelineTester
+from .coordinator.upgrade.break_at import BreakAt as BreakAt
 from .coordinator.upgrade.replay import ReplayDifference as ReplayDifference
 from .state.testing import OperatorTester as OperatorTester
 from .storage.conformance import ExclusiveCreateConformance as ExclusiveCreateConformance

@@ -17,6 +17,7 @@ from ...state.rpc.messages import Endpoint, OpenShards
 from ...storage import runtime
 from ...storage.checkpoints.manifest import OperatorRecord
 from ...storage.logs import carried, logger
+from ..protocol.errors import StaleQueryError
 from ..spark.session import is_local_mode, is_this_python
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class LocalHost:
                     client.tell("open", request)
             finally:
                 client.close()
+        except StaleQueryError:
+            log.info("the shards are not needed any more: the query has gone elsewhere")
         except Exception as error:  # noqa: BLE001 (see ``open``)
             log.warning("could not open shards ahead of the first batch", error=str(error))
             failed(str(error))

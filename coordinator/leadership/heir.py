@@ -57,18 +57,46 @@ class Heir:
     """The life of the shadow."""
     seconds: float
     """How long it may take to claim after the offer."""
+    name: str = ""
+    keep_old: float = 0.0
+    ignored: tuple[str, ...] = ()
+    """Of the shadow, as ``AskedOffer`` has them."""
     _asked: AskedOffer | None = attrs.field(default=None, init=False)
     _tried_at: float | None = attrs.field(default=None, init=False)
     """When it has tried to claim first."""
 
-    def ask(self, generation: int) -> None:
+    def ask(self, generation: int, passed: CheckpointId) -> None:
         """Ask the driver of a generation, the newest one.
+
+        Args:
+            generation: its number.
+            passed: its checkpoint that the shadow has passed last.
 
         Raises:
             StorageError: the store does not answer.
         """
-        self._asked = AskedOffer(generation, self.shadow, runtime.token(), self.seconds)
+        self._asked = AskedOffer(
+            generation,
+            self.shadow,
+            runtime.token(),
+            self.seconds,
+            passed,
+            self.name,
+            self.keep_old,
+            self.ignored,
+        )
         ask(self.catalog.store, self._asked)
+
+    def has_passed(self, checkpoint: CheckpointId) -> None:
+        """Tell the driver how far the shadow has come since.
+
+        Raises:
+            StorageError: the store does not answer.
+        """
+        assert self._asked is not None, "it has asked"
+        if checkpoint > self._asked.passed:
+            self._asked = attrs.evolve(self._asked, passed=checkpoint)
+            ask(self.catalog.store, self._asked)
 
     def offered(self) -> Offer | None:
         """Return what the driver offers; None: nothing yet, or no longer.
@@ -80,14 +108,15 @@ class Heir:
         return offered(self.catalog.store, self._asked)
 
     def is_in_vain(self) -> bool:
-        """Return whether the driver that was asked will not offer anything: it has refused, has ended, or is fenced.
+        """Return whether there will be no offer: the driver that was asked has refused, has ended, or is fenced.
 
         Raises:
             StorageError: the store does not answer.
         """
         assert self._asked is not None, "it has asked"
         generation = self._asked.generation
-        if asked(self.catalog.store, generation) != self._asked:
+        now = asked(self.catalog.store, generation)
+        if now is None or now.nonce != self._asked.nonce:
             return True
         return self.catalog.newest_generation() != generation or self.catalog.leader(generation) is None
 

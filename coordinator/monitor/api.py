@@ -24,6 +24,7 @@ from ..checkpoint import Checkpoint
 from ..errors import NotRescaledError, NotSwitchedError, PipelineNameError
 from ..observer import Orders
 from ..protocol.errors import CheckpointError, DrainError, NotCarriedOutError
+from ..switch_orders import KEEP_OLD
 from .documents import (
     CheckpointDetails,
     Done,
@@ -106,6 +107,8 @@ class HandOverOrder:
     """For how long to wait for it; the answer may come earlier."""
     although_different: bool = False
     """Whether it is to lead although something differs."""
+    keep_old: str = KEEP_OLD
+    """How long the driver before follows it as a shadow."""
 
 
 @attrs.frozen(kw_only=True)
@@ -334,7 +337,12 @@ def _rescale(orders: Orders, order: RescaleOrder) -> Future[None]:
 def _switch(orders: Orders, order: HandOverOrder) -> Future[None]:
     return _in_a_thread(
         "chandy-switch",
-        lambda: orders.switch(order.shadow, order.timeout, although_different=order.although_different),
+        lambda: orders.switch(
+            order.shadow,
+            order.timeout,
+            although_different=order.although_different,
+            keep_old=order.keep_old,
+        ),
     )
 
 

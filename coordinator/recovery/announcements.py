@@ -52,7 +52,10 @@ class Announcements:
     _tell: Tell
     _clock: Callable[[], float]
     """Seconds since 1970."""
-    _has_ended: bool = attrs.field(default=False, init=False)
+    _end: PipelineEnded | None = attrs.field(default=None, init=False)
+    """The end, once it has come."""
+    _is_held_back: bool = attrs.field(default=False, init=False)
+    """Whether the end is not to be told, because the pipeline may go on under another supervisor."""
 
     def completed(self, manifest: Manifest, root: str) -> None:
         """Tell of a checkpoint that is complete at a URI."""
@@ -87,9 +90,20 @@ class Announcements:
 
     def ended(self, error: Exception | None) -> None:
         """Tell of the end of the pipeline, once."""
-        if not self._has_ended:
-            self._has_ended = True
-            self._tell(PipelineEnded(at=self._clock(), error=error))
+        if self._end is None:
+            self._end = PipelineEnded(at=self._clock(), error=error)
+            if not self._is_held_back:
+                self._tell(self._end)
+
+    def hold_back(self) -> None:
+        """Do not tell of an end from now on."""
+        self._is_held_back = True
+
+    def tell_held_back(self, error: Exception | None) -> None:
+        """Tell of the end if it has come, or of an error that is it."""
+        self._is_held_back = False
+        if self._end is not None:
+            self._tell(self._end if error is None else attrs.evolve(self._end, error=error))
 
     def shadow_differs(self, shadow: str, finding: Finding) -> None:
         """Tell what the shadow that this driver is has found."""

@@ -19,6 +19,7 @@ from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 from ...storage.logs import logger
 from ..channels.contract import Channels
 from ..errors import SinkTakenError, StaleQueryError, WorkingDirectoryError, WorkingDirectoryLostError
+from ..execution.recording import Recording
 from ..query import Definition
 from ..restore.restore_point import SINK, WORKING
 from ..restore.resume import ResumableRun
@@ -59,8 +60,8 @@ class Run:
     planned: BatchId = NO_BATCH
     """The newest batch that was seen to be planned; -1 if none was."""
     recorded: BatchId = NO_BATCH
-    """The last batch whose record a completed checkpoint has, if it has records: that of the one that the run comes
-    from, or of a later one of this run."""
+    """The last batch of a completed checkpoint, behind which the records of the next one begin: that of the one that
+    the run comes from, or of a later one of this run."""
     cuts: set[BatchId] = attrs.field(factory=set)
     """Cuts of this run at which checkpoints were taken. A checkpoint of another run may have completed late."""
 
@@ -206,14 +207,14 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels | None = None, *, record_batches: bool = False) -> None:
+    def __init__(self, channels: Channels | None = None, recording: Recording | None = None) -> None:
         """Make it without runs.
 
         Args:
             channels: what is between the queries; None: nothing.
-            record_batches: whether checkpoints get records of batches.
+            recording: whether checkpoints get records of batches; None: they never do.
         """
-        self._record_batches = record_batches
+        self._recording = recording or Recording()
         self._channels = channels or Channels()
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
@@ -313,8 +314,8 @@ class Runs:
             kept = progress.hold(lambda: sink.files_at(batch), held / SINK)
             self._channels.look(run.definition, batch, working, kept)
             records = {}
-            if self._record_batches:
-                run.cuts.add(batch)
+            run.cuts.add(batch)
+            if self._recording.is_on:
                 # The last batch of the checkpoint before tells which one that was: its number may have come twice.
                 after = BatchId(max(run.recorded - 1, NO_BATCH))
                 records = {RECORDS_FILE: _written(held, read_records(run.directory, sink, after, batch))}
@@ -323,18 +324,6 @@ class Runs:
                 **{f"{SINK}/{name}": path for name, path in kept.items()},
                 **records,
             }
-
-    def records(self, query: str, after: BatchId) -> BatchRecords:
-        """Return the records of the batches of a running query that have committed behind a batch.
-
-        The numbers begin again when the pipeline goes back, which gives the query another ``Run.query_id``.
-
-        Raises:
-            WorkingDirectoryError: the store cannot be read.
-        """
-        run = self._current[query]
-        logs = run.directory if run.mirror is None else run.mirror.planned_logs()
-        return read_records(logs, run.definition.sink, after, BatchId(progress.newest_committed(logs)))
 
     def close_epoch(self, query: str, checkpoint: CheckpointId, cut: BatchId) -> None:
         """Close off a query's output up to a cut."""

@@ -101,6 +101,7 @@ def find_leftovers(
     refuse: Callable[[RunRecord], NotResumable | None],
     root: str,
     grew: Callable[[RunRecord], bool] = lambda record: False,
+    own: Path | None = None,
 ) -> LeftoverRuns:
     """Find what earlier lives of a pipeline have left on this machine, and delete what cannot be resumed.
 
@@ -110,21 +111,24 @@ def find_leftovers(
         refuse: returns why this life cannot resume a run; None if it can.
         root: URI of the pipeline's own store.
         grew: whether a run has gone on from the checkpoint that this life restores, so that its sources' logs count.
+        own: the directory of this process, which may have led the pipeline before; None: it has none.
     """
     sweep(changelogs)
     runs: list[tuple[RunRecord, Path]] = []
     read: dict[str, tuple[Path, ...]] = {}
     places: list[tuple[Path, FileLock]] = []
     for place in base.iterdir() if base.is_dir() else ():
-        own = [one for one in read_records(place) if one[0].root == root]
-        lock = try_acquire(place / ALIVE) if own else None
+        if place == own:
+            continue
+        found = [one for one in read_records(place) if one[0].root == root]
+        lock = try_acquire(place / ALIVE) if found else None
         if lock is None:
             # Another pipeline's, or a living driver's.
-            for record, _ in own:
+            for record, _ in found:
                 tell_refusal(record.query, NotResumable(f"still belongs to a driver that lives, in {place}"))
             continue
         here, is_read = [], False
-        for record, directory in own:
+        for record, directory in found:
             if grew(record) and (directory / SOURCES).is_dir():
                 read[record.query] = (*read.get(record.query, ()), directory)
                 is_read = True
@@ -238,7 +242,7 @@ class LocalRecovery:
             changelogs=changelogs,
             enabled=enabled,
             boot=boot,
-            leftovers=find_leftovers(base, changelogs, refuse, root, grew),
+            leftovers=find_leftovers(base, changelogs, refuse, root, grew, workspace),
             java=java,
             adoptions=adoptions,
         )

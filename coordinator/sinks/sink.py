@@ -145,9 +145,6 @@ class Sink(abc.ABC):
         """
         return {}
 
-    def take_digests(self) -> None:  # noqa: B027 (Spark's own sinks take none)
-        """Take a digest of each batch from the next one on."""
-
     def digests(self, batch: BatchId) -> dict[str, Digest]:
         """Return what went out in a batch, by the uids of transactional sinks; nothing if nobody has taken a digest.
 

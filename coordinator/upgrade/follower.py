@@ -16,11 +16,9 @@ from ...state.reader.differences import compare
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
-from ...storage.checkpoints.proof import Unshared
 from ...storage.checkpoints.restore import read_file
 from ...storage.errors import ChandyError, DamagedError, ObjectMissingError, StorageError
-from ...storage.ids import CheckpointId
+from ...storage.ids import FIRST_CHECKPOINT, CheckpointId
 from ...storage.logs import carried, logger
 from ..errors import (
     CheckpointError,
@@ -37,6 +35,7 @@ from .ignoring import Ignored
 from .kept import Kept, differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, staged_files
 from .outputs import LEADER_AND_SHADOW, differing_outputs
+from .own_pins import OwnPins
 from .shadow import Shadow
 
 if TYPE_CHECKING:
@@ -64,8 +63,6 @@ _NO_FINDING: Final = (
     StorageError,
 )
 """Why a batch cannot be run that says nothing about the program."""
-_PROOF: Final = Unshared()
-"""A shadow's pins are its own, and keep checkpoints from nobody else."""
 
 
 class Engine(Protocol):
@@ -118,10 +115,10 @@ class Follower:
     on_difference: Callable[[Finding], object] = lambda _: None
     """Called with what differs first in each comparison."""
     on_passed: Callable[[Passed], bool] = lambda _: False
-    """Called at the cut of each checkpoint at which state was compared, and with the newest of them again and again
-    while there is nothing to do; whether that is the end of following."""
+    """Called at the cut of each checkpoint at which it has taken one of its own, and with the newest of them again and
+    again while there is nothing to do; whether that is the end of following."""
     is_hurried: Callable[[], bool] = lambda: False
-    """Whether state is to be compared at each checkpoint, and the leader looked at more often: it waits."""
+    """Whether the leader is about to wait: then state is not compared where the output of all batches was."""
     _lock: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
     """Guards what is known of the leader: it is looked at while a batch runs, or its records would be gone."""
     _telling: runtime.Lock = attrs.field(factory=runtime.lock, init=False)
@@ -132,10 +129,16 @@ class Follower:
     _following: Following = attrs.field(init=False)
     _stands_at: CheckpointId | None = attrs.field(default=None, init=False)
     """The leader's checkpoint whose state the engine has as it was restored; None: batches have run since."""
+    _restored: CheckpointId = attrs.field(default=FIRST_CHECKPOINT, init=False)
+    """The leader's checkpoint that the engine was restored from."""
+    _unread: set[str] = attrs.field(factory=set, init=False)
+    """The queries that have run nothing since: hosts may read it yet."""
     _held: CheckpointId | None = attrs.field(default=None, init=False)
     _compared_at: float = attrs.field(default=float("-inf"), init=False)
+    _has_outputs: bool = attrs.field(default=False, init=False)
+    """Whether the output was compared of each batch since state was."""
     _newest: Passed | None = attrs.field(default=None, init=False)
-    """Where state was compared last; None: the engine has gone elsewhere since."""
+    """Where it has taken its last checkpoint; None: the engine has gone elsewhere since."""
     _told: ShadowVerdict | None = attrs.field(default=None, init=False)
     """What was written last, without times."""
     _told_at: float = attrs.field(default=float("-inf"), init=False)
@@ -152,6 +155,8 @@ class Follower:
         leader: FollowedPipeline,
         rows: Callable[[str], Iterator[pa.Table]],
         life: str,
+        *,
+        is_new: bool = False,
     ) -> Follower:
         """Return a shadow that goes on with what it has found in its lives before.
 
@@ -159,20 +164,25 @@ class Follower:
             shadow, leader, rows: as the fields say.
             pipeline: the leader's.
             life: the folder of this life.
+            is_new: whether it has found nothing yet: another leader is compared, or from elsewhere on.
         """
         store = leader.catalog.store
-        known = ShadowStore(store, shadow.name).read()
-        known = known or ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        nothing = ShadowVerdict(shadow=shadow.name, pipeline=pipeline)
+        known = ShadowStore(store, shadow.name).read() or nothing
         keeps = ShadowStore(store, shadow.name, life, known.lives)
         verdict = attrs.evolve(
-            known, phase=Phase.STARTS, because="", ignored=shadow.ignore, lives=(*known.lives, life)
+            nothing if is_new else known,
+            phase=Phase.STARTS,
+            because="",
+            ignored=shadow.ignore,
+            lives=(*known.lives, life),
         )
         return cls(shadow, leader, keeps, rows, verdict)
 
     @property
-    def pins(self) -> Pins:
+    def pins(self) -> OwnPins:
         """The leader's checkpoints that it keeps."""
-        return Pins(self.leader.catalog.store, reader_of(self.shadow.name))
+        return OwnPins(self.leader.catalog.store, self.shadow.reader)
 
     def forget(self, lives: Sequence[str]) -> None:
         """Take in that the folders of lives are somebody else's, or gone."""
@@ -193,7 +203,8 @@ class Follower:
             self.verdict.skipped,
             stood_at(self.verdict.stood, queries),
         )
-        self._stands_at = engine.start.manifest.id
+        self._stands_at = self._restored = engine.start.manifest.id
+        self._unread = set(queries)
         looking = runtime.thread(target=carried(self._look_on), name="chandy-shadow-looks")
         try:
             self._tell(Phase.STARTS)
@@ -278,26 +289,27 @@ class Follower:
             return
         if self._stands_at != step.stage.id:
             self._stands_at = self._newest = None
+            self._has_outputs = False
             try:
                 engine.restore(self.leader.located(step.stage.id))
             except (ObjectMissingError, DamagedError) as error:
                 self._lost(step.stage, error)
                 return
-            self._stands_at = step.stage.id
+            self._stands_at = self._restored = step.stage.id
+            self._unread = set(self._following.queries)
         with self._lock:
             before = self._following.skipped
             self._following.restored(step)
             has_skipped = self._following.skipped > before
         if has_skipped:
-            because = self._passes_over or step.why
+            because = self._passes_over or "; ".join(filter(None, (step.why, self.verdict.pace)))
             self._take(lambda verdict: attrs.evolve(verdict, skipped_because=because))
         self._passes_over = ""
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)
 
     def _run(self, step: RunBatch, engine: Engine) -> None:
-        # If it is gone, its batches are compared all the same.
-        self._hold(step.stage)
+        self._hold_ahead()
         began = runtime.monotonic()
         self._stands_at = self._newest = None
         self._running = step, began
@@ -318,9 +330,11 @@ class Follower:
             return
         finally:
             self._running = None
+        self._unread.discard(step.query)
         with self._lock:
             counts = self._following.ran(step)
         if counts:
+            self._has_outputs &= bool(step.record.outputs)
             found = self._differences(step, outcome)
             took = runtime.monotonic() - began
             recorded = bool(step.record.outputs)
@@ -349,11 +363,12 @@ class Follower:
     def _compare(self, step: CompareState, engine: Engine) -> bool:
         if not self._hold(step.stage):
             return False
+        is_hurried = self.is_hurried()
         is_due = runtime.monotonic() - self._compared_at >= self.shadow.compare_state_seconds
-        is_due = is_due or self.is_hurried()
-        own = engine.checkpoint() if is_due else None
+        is_due = not self._has_outputs if is_hurried else is_due
+        own = engine.checkpoint() if is_due or is_hurried else None
         try:
-            found = list(self._differing_state(step.stage, own)) if own else []
+            found = list(self._differing_state(step.stage, own)) if own and is_due else []
         except (ObjectMissingError, DamagedError) as error:
             self._lost(step.stage, error)
             return False
@@ -361,21 +376,29 @@ class Follower:
             counts = self._following.compared(step)
         if not counts:
             return False
-        self.pins.release_before(step.stage.id, _PROOF)
+        self.pins.release_before(step.stage.id, but=self._restored if self._unread else None)
         if own is None:
             return False
-        self._compared_at = runtime.monotonic()
-        if own.manifest.operators:
-            self._took(lambda verdict: verdict.compared(found), found)
+        if is_due:
+            self._compared_at, self._has_outputs = runtime.monotonic(), True
+            if own.manifest.operators:
+                self._took(lambda verdict: verdict.compared(found), found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
+
+    def _hold_ahead(self) -> None:
+        """Keep the next checkpoint at which state can be compared. Those before it may be gone when it comes there."""
+        with self._lock:
+            ahead = self._following.ahead
+        if all(stage.id != self._held for stage in ahead):
+            any(map(self._hold, ahead))
 
     def _hold(self, stage: Stage) -> bool:
         """Keep a checkpoint of the leader. Return whether it is still there."""
         if self._held == stage.id:
             return True
         try:
-            self.pins.hold(stage.id, runtime.time())
+            self.pins.hold(stage.id)
         except (ObjectMissingError, DamagedError) as error:
             self._lost(stage, error)
             return False
@@ -545,8 +568,3 @@ class Follower:
                 self._told = attrs.evolve(verdict, updated_at=0.0, leader_seconds_per_batch=None)
             except (StorageError, OSError) as error:
                 log.warning("cannot write what the shadow has found; it tries again", error=str(error))
-
-
-def reader_of(shadow: str) -> str:
-    """Return the name by which a shadow keeps checkpoints of its leader."""
-    return f"shadow-{shadow}"

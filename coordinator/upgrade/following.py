@@ -20,7 +20,7 @@ import attrs
 from ...storage.checkpoints.batch_record import BatchRecord, BatchRecords
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
 
-NO_RECORDS = "the leader records no batches: it needs CheckpointConfig(record_batches=True)"
+NO_RECORDS = "the next checkpoint of the leader is the first one with records of its batches"
 NO_CHECKPOINT = "the leader has no checkpoint"
 GONE = "the checkpoints that lead to them were gone"
 CAUGHT_UP = ""
@@ -188,6 +188,12 @@ class Following:
         return sum(
             max(0, newest.cut(query) - self.stood.get(query, newest.cut(query))) for query in self.queries
         )
+
+    @property
+    def ahead(self) -> list[Stage]:
+        """The checkpoints of the leader at which it can still compare state, oldest first."""
+        first = 0 if self._at is None else self._passed + 1
+        return [stage for stage in self._branch[first:] if self._is_usable(stage)]
 
     @property
     def passed(self) -> CheckpointId | None:

@@ -25,7 +25,9 @@ from ...storage.errors import DamagedError, ObjectMissingError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
 from ...storage.store import Store
-from ..errors import GivenBatchError, ProcessorFailedError, QueryFailedError
+from ..errors import ArgumentError, GivenBatchError, ProcessorFailedError, QueryFailedError
+from ..operators import as_made
+from .break_at import BreakAt, Debugged
 from .ignoring import Ignored
 from .kept import differing_states, kept_rows, kept_state, says_of
 from .leader import FollowedPipeline, stage_of, staged_files
@@ -36,6 +38,7 @@ from .stretch import OLDEST, Leg, Place, Stretch, is_savepoint, stretch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Row
 
 log = logger(__name__)
 
@@ -121,6 +124,8 @@ class Replay:
     """Folder for what differs."""
     ignored: Ignored = attrs.field(factory=Ignored)
     """Fields and columns that may differ."""
+    debugged: Debugged | None = None
+    """The key that is taken into a debugger. Then differences ahead of its batch end nothing; None: there is none."""
     tell: Callable[[ReplayStep], object] = lambda step: None
     """Called with each step."""
     result: ReplayResult = attrs.field(init=False)
@@ -133,36 +138,49 @@ class Replay:
     def of(
         cls,
         storage: str,
-        begin: Place = OLDEST,
-        end: Place = locate.LATEST,
+        begin: Place | None = None,
+        end: Place | None = None,
         *,
         name: str | None = None,
         until_different: bool = False,
         keep: Path | None = None,
         ignore: Iterable[str] = (),
+        break_at: BreakAt | None = None,
         tell: Callable[[ReplayStep], object] = lambda step: None,
     ) -> Replay:
         """Find what is to be run.
 
         Args:
             storage: a storage as a coordinator is given it, the folder of one pipeline in it, or a copy of it.
-            begin: behind which checkpoint, by its id or as a savepoint's URI, or ahead of which batch; "oldest".
-            end: with which checkpoint, savepoint or batch it ends; "latest".
+            begin: behind which checkpoint, by its id or as a savepoint's URI, or ahead of which batch; "oldest". None:
+                the oldest, or the newest ahead of the batch of ``break_at``.
+            end: with which checkpoint, savepoint or batch it ends; "latest". None: that one, or the batch of
+                ``break_at``.
             name: of the pipeline; None: there is only one.
             until_different, keep, tell: as the attributes.
             ignore: names of fields that may differ, as for ``Shadow``.
+            break_at: the key that ``debug`` takes into a debugger.
 
         Raises:
+            ArgumentError: with ``break_at``, the replay is to end elsewhere, or not to run all batches before.
             NothingHereError: there is no such pipeline or savepoint.
             GivenBatchError: there is no such checkpoint or batch, or a batch in between has no record.
             ConfigError: what is to be ignored is no name of a field.
         """
+        if break_at is not None:
+            if end is not None or until_different:
+                raise ArgumentError(
+                    "a replay that goes into a debugger ends with its batch",
+                    "neither an end nor until_different",
+                    "until_different" if until_different else f"the end {end!r}",
+                )
+            begin, end = break_at.place if begin is None else begin, break_at.place
         name, store = locate.only_pipeline(storage, name)
         pipeline = FollowedPipeline(Catalog(store))
         stages = {stage.id: stage for stage in pipeline.stages()}
         located = {id: pipeline.located(id) for id in stages}
         places = list[Place]()
-        for given in (begin, end):
+        for given in (OLDEST if begin is None else begin, locate.LATEST if end is None else end):
             if not is_savepoint(given):
                 places.append(given)
                 continue
@@ -171,7 +189,16 @@ class Replay:
             stages[id], located[id] = stage_of(found.store, found.manifest), found
             places.append(id)
         ordered = [stages[id] for id in sorted(stages)]
-        return cls(name, stretch(ordered, *places), located, until_different, keep, Ignored.of(ignore), tell)
+        return cls(
+            name,
+            stretch(ordered, *places),
+            located,
+            until_different,
+            keep,
+            Ignored.of(ignore),
+            None if break_at is None else Debugged.of(break_at, ordered),
+            tell,
+        )
 
     def by(self, program: Callable[[], object], *, may_write: bool = False) -> ReplayResult:
         """Run the batches with the queries that a program starts.
@@ -196,6 +223,7 @@ class Replay:
                 partial(self._conduct, parts),
                 rows=self._rows.uri,
                 needed=[self.located[stage] for stage in self.stretch.checkpoints()],
+                watched=partial(self.debugged.watched, self._rows.uri) if self.debugged else as_made,
                 may_write=may_write,
             )
             with instead_of(self.pipeline, rerun) as requested:
@@ -213,7 +241,8 @@ class Replay:
             raise GivenBatchError(
                 "no batch was run", f"a program with a coordinator of pipeline {self.pipeline!r}", "none"
             )
-        if not (self.result.differences or self.result.compared or self.result.operators):
+        is_compared = self.result.compared or self.result.operators
+        if not (self.result.differences or is_compared or self.debugged):
             raise GivenBatchError(
                 "nothing could be compared",
                 "digests of the output, which transactional sinks take, or state of Chandy's operators",
@@ -222,12 +251,27 @@ class Replay:
             )
         return self.result
 
+    def debug(self) -> list[Row]:
+        """Run the batch of the key of ``break_at`` in this process, once the replay is over; return what it gives.
+
+        ``breakpoint()`` is called ahead of each call of the processor for the key, as PYTHONBREAKPOINT says.
+
+        Raises:
+            GivenBatchError: the replay has ended before the batch, or the processor was not called for the key in it.
+            ChandyError: the processor has failed, or its output does not fit.
+            KeyboardInterrupt: the user has left the debugger.
+        """
+        assert self.debugged is not None, "a key was named"
+        return self.debugged.run()
+
     # --- beside the program ---------------------------------------------------------------------------------
 
     def _conduct(self, parts: Sequence[Stretch], rerun: Rerun) -> None:
         for number, part in enumerate(parts):
             self.result.start = part.start.id
             rerun.await_queries(sorted({query for leg in part.legs for query, _ in leg.batches}))
+            if self.debugged is not None:
+                self.debugged.choose(rerun.operators(self.debugged.query))
             if number:
                 rerun.restore(self.located[part.start.id])
             for leg in part.legs:
@@ -251,7 +295,8 @@ class Replay:
     def _told(self, step: ReplayStep) -> bool:
         self.result.differences += step.differences
         self.tell(step)
-        return bool(step.differences)
+        goes_on = self.debugged is not None and all(one.what != "failure" for one in step.differences)
+        return bool(step.differences) and not goes_on
 
     def _batch(
         self, rerun: Rerun, leg: Leg, query: str, record: BatchRecord
@@ -261,6 +306,9 @@ class Replay:
             outcome = rerun.run(query, record)
         except (ProcessorFailedError, QueryFailedError) as error:
             return [ReplayDifference("failure", query, record.batch, str(error))], True
+        finally:
+            if self.debugged is not None and self.debugged.is_in(query, record.batch):
+                self.debugged.take(self._rows)
         compared = bool(record.outputs and outcome.outputs)
         differing = (
             differing_outputs(record.outputs, outcome.outputs, self.ignored, _SIDES) if compared else {}

@@ -19,10 +19,8 @@ from ...state.reader.names import FORMAT as CHANGES
 from ...storage import runtime
 from ...storage.checkpoints.batch_record import BatchRecord, Digest
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.manifest import CheckpointKind, Manifest
-from ...storage.checkpoints.pins import Pins
-from ...storage.checkpoints.proof import Unshared
-from ...storage.errors import ChandyError, StoreFailedError
+from ...storage.checkpoints.manifest import CheckpointKind, Manifest, OperatorRecord
+from ...storage.errors import StoreFailedError
 from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import carried, logger
 from ...storage.long_waits import told_if_slow
@@ -31,6 +29,7 @@ from ..config import CheckpointConfig
 from ..errors import GivenBatchError, WriterError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
+from ..operators import Operators, as_made
 from ..permit import Permit
 from ..query_starter import QueryRequest
 from ..recovery.given_batches import BatchSupervisor
@@ -46,14 +45,17 @@ from ..spark import plan
 from ..spark.batch_entries import watermark_after, watermark_of
 from ..spark.local_path import is_local
 from ..spark.writer_facts import WriterFacts
+from ..supervised_run import Exit
 from ..verdict import ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
 from .nowhere import Nowhere, taken
 from .outputs import Watermarks
+from .own_pins import OwnPins
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from ...state.operators.engine import OperatorSpec
     from ..replication.formats import Format
     from ..replication.replica import Replica
 
@@ -64,8 +66,6 @@ _SINK: Final = "sink"
 _BATCH_SECONDS: Final = 3600.0
 _CHECKPOINT_SECONDS: Final = 600.0
 _JOIN_SECONDS: Final = 60.0
-_PROOF: Final = Unshared()
-"""Nobody can succeed a reader whose name is new in each life."""
 
 
 @attrs.frozen
@@ -103,6 +103,7 @@ class Rerun:
         pipeline: str | None = None,
         rows: str | None = None,
         needed: Sequence[Located] = (),
+        watched: Callable[[OperatorRecord, OperatorSpec], OperatorSpec] = as_made,
         may_write: bool = False,
         tells: bool = False,
         is_awaited: bool = True,
@@ -117,6 +118,7 @@ class Rerun:
             pipeline: name of the coordinator's own pipeline in ``storage``; None: that of the checkpoint.
             rows: URI of a store for the rows of batches, as Parquet; None: rows are not kept.
             needed: other checkpoints that whoever gives batches reads until the end.
+            watched: returns what the tasks of an operator run.
             may_write: whether functions of ``foreachBatch`` and ``foreach`` are called, which write by themselves.
             tells: whether the page, the events and the traces of the program's configuration are its own.
             is_awaited: whether a program that stops its coordinator waits until all batches have been given.
@@ -131,24 +133,25 @@ class Rerun:
         self._conduct = conduct
         self._rows = rows
         self._needed = needed
+        self._watched = watched
         self._may_write = may_write
         self._tells = tells
         self._is_awaited = is_awaited
         own = next((one for one in (start, *needed) if not _is_savepoint(one)), start)
-        self._pins = Pins(own.store, f"rerun-{runtime.token()[:12]}")
+        self._pins = OwnPins(own.store, f"rerun-{runtime.token()[:12]}")
         self._changed = runtime.condition()
         self._names: set[str] = set()
         self._is_complete = False
         """Whether the program starts no more queries."""
         self._is_over = runtime.flag()
-        self._has_begun = False
+        self._is_released = self._has_begun = False
         self._thread = runtime.thread(target=carried(self._run), name="chandy-rerun")
 
     # --- called by the coordinator --------------------------------------------------------------------------
 
     def config(self, given: CheckpointConfig) -> CheckpointConfig:
         """Return how the coordinator checkpoints: when it is told to, on this machine, and for nobody else."""
-        silent: dict[str, Any] = {} if self._tells else {"page": None, "on_event": None, "traces": False}
+        silent: dict[str, Any] = {"page": None, "on_event": None, "traces": False, "changelog": False}
         has_local = given.work_dir is not None and is_local(given.work_dir)
         return attrs.evolve(
             given,
@@ -160,9 +163,8 @@ class Rerun:
             savepoints=Savepoints(),
             standbys=0,
             work_dir=given.work_dir if has_local else None,
-            changelog=False,
             record_batches=False,
-            **silent,
+            **({} if self._tells else silent),
         )
 
     @staticmethod
@@ -235,12 +237,14 @@ class Rerun:
         supervisor: Supervisor,
         executor: CheckpointExecutor,
         own: TakenPipeline,
+        operators: Operators,
         lead: Callable[[Inheritance], None],
     ) -> None:
         """Begin to give batches, with what runs them.
 
         Args:
             supervisor, executor, own: they run them.
+            operators: those of the program, before it makes any.
             lead: has the coordinator lead the pipeline, once no batch is given any more.
         """
         assert isinstance(supervisor, BatchSupervisor), "the coordinator was assembled for given batches"
@@ -248,6 +252,7 @@ class Rerun:
         self._executor = executor
         self._catalog = own.catalog
         self._lead = lead
+        operators.watched = self._watched
         self._has_begun = True
         self._thread.start()
 
@@ -277,16 +282,18 @@ class Rerun:
         if self._has_begun and runtime.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
 
+    def exit(self, ended: Exit) -> Exit:
+        """Return how a run has ended, given what became of its own pipeline."""
+        return ended if self.error is None else Exit.FAILED
+
     def release(self) -> None:
-        """Have the other pipeline keep nothing any more for this one."""
-        try:
-            self._pins.release(_PROOF)
-        except (ChandyError, OSError) as error:
-            log.warning(
-                "a pin of a checkpoint is left; `chandy readers` can release it",
-                reader=self._pins.reader,
-                error=str(error),
-            )
+        """Have the other pipeline keep nothing any more for this one; calls after the first do nothing."""
+        is_new, self._is_released = not self._is_released, True
+        if is_new:
+            self._release()
+
+    def _release(self) -> None:
+        self._pins.release()
 
     # --- called by whoever gives batches --------------------------------------------------------------------
 
@@ -300,6 +307,11 @@ class Rerun:
         """The queries that the program has started."""
         with self._changed:
             return frozenset(self._names)
+
+    def operators(self, query: str) -> tuple[str, ...]:
+        """Return the uids of the operators of a query that the program has started."""
+        found = next(one for one in self._supervisor.queries if one.name == query)
+        return tuple(operator.uid for operator in found.operators)
 
     def await_queries(self, names: Sequence[str]) -> None:
         """Wait until the program has started certain queries.
@@ -328,7 +340,7 @@ class Rerun:
         self._supervisor.go_to(point)
         self.start = located
         if before.store.uri == located.store.uri and not self._needed:
-            self._pins.release_before(located.manifest.id, _PROOF)
+            self._pins.release_before(located.manifest.id)
 
     def run(self, query: str, record: BatchRecord, timeout: float = _BATCH_SECONDS) -> BatchOutcome:
         """Run a batch, the next one of a query, and return what it has given.
@@ -373,13 +385,16 @@ class Rerun:
             self._is_over.set()
             self._lead_on(self.inherited)
             return
+        self._end_queries()
+        self._is_over.set()
+
+    def _end_queries(self) -> None:
         for query in self._supervisor.queries:
             try:
                 # What the program waits for has come to its end.
                 self._supervisor.stop_query(query.name)
             except Exception as error:  # noqa: BLE001 (the program is to end all the same)
                 log.warning("cannot end a query", query=query.name, error=str(error))
-        self._is_over.set()
 
     def _lead_on(self, inherited: Inheritance) -> None:
         try:
@@ -409,7 +424,7 @@ class Rerun:
         """Pin a checkpoint, and return its manifest; nobody deletes savepoints, or what cannot be written to."""
         if not _is_savepoint(located):
             try:
-                return self._pins.hold(located.manifest.id, runtime.time())
+                return self._pins.hold(located.manifest.id)
             except (StoreFailedError, PermissionError) as error:
                 log.info(
                     "a checkpoint is not pinned, because nothing can be written beside it", error=str(error)

@@ -67,6 +67,11 @@ class Shadow:
     writes is written by the leader, too: allow it only where that does no harm."""
 
     @property
+    def reader(self) -> str:
+        """The name by which it keeps checkpoints of its leader."""
+        return f"shadow-{self.name}"
+
+    @property
     def ignored(self) -> Ignored:
         """What ``ignore`` names."""
         return Ignored.of(self.ignore)

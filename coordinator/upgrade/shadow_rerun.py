@@ -5,29 +5,35 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
+import attrs
 from typing_extensions import override
 
+from ...state.host.discovery import keep_spare
 from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.layout import SHADOWS
 from ...storage.checkpoints.locate import Located
-from ...storage.checkpoints.pins import Pins
-from ...storage.errors import ChandyError, DamagedError, NothingHereError, ObjectMissingError
+from ...storage.errors import ChandyError, DamagedError, FencedError, NothingHereError, ObjectMissingError
+from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.uri import join_uri
 from ...storage.verified import read_verified
 from ..errors import ReplicaError, ShadowReplacedError
 from ..execution.executor import CheckpointExecutor
 from ..leadership.heir import Inheritance
+from ..operators import Operators
 from ..recovery.supervisor import Supervisor
+from ..supervised_run import Exit
 from ..verdict import Finding, ShadowVerdict
 from ..wiring.taken_pipeline import TakenPipeline
-from .follower import Follower, reader_of
+from .follower import Follower
 from .leader import FollowedPipeline
+from .own_pins import OwnPins
 from .rerun import Rerun
 from .shadow import Shadow
 from .switching import Switching
@@ -41,16 +47,29 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 
-class ShadowRerun(Rerun):
-    """What a coordinator with ``shadow=`` does instead of leading its pipeline."""
+@attrs.frozen
+class Former:
+    """What a shadow has been that has led its pipeline before."""
 
-    def __init__(self, shadow: Shadow, pipeline: str, storage: str) -> None:
+    checkpoint: CheckpointId
+    """Its last one, whose state it goes on with. Its name pins that already."""
+    fenced: FencedError
+    """By which it has learned of its successor. Its queries end with that."""
+    seconds: float
+    """For how long it follows."""
+
+
+class ShadowRerun(Rerun):
+    """What a coordinator with ``shadow=`` does instead of leading its pipeline, and one that a shadow has replaced."""
+
+    def __init__(self, shadow: Shadow, pipeline: str, storage: str, former: Former | None = None) -> None:
         """Say what to do. Nothing is written before a coordinator takes it.
 
         Args:
             shadow: what the user says of it.
             pipeline: the leader's.
             storage: the leader's.
+            former: what it has been; None: it has not led the pipeline.
 
         Raises:
             NothingHereError: the pipeline has no checkpoint yet.
@@ -63,20 +82,28 @@ class ShadowRerun(Rerun):
         rows = join_uri(root, SHADOWS.rstrip("/"), self._life, "rows")
         self._rows_store = open_store(rows)
         catalog = Catalog(self.leader)
-        self.follower = Follower.of(shadow, pipeline, FollowedPipeline(catalog), self._taken_rows, self._life)
-        switching = Switching(
-            catalog,
-            shadow.name,
+        self._former = former
+        self._until = inf if former is None else runtime.monotonic() + former.seconds
+        self.follower = Follower.of(
+            shadow,
+            pipeline,
+            FollowedPipeline(catalog),
+            self._taken_rows,
             self._life,
-            shadow.equal_batches,
-            self.follower.look,
-            self._inherit,
-            runtime.time,
+            is_new=former is not None,
+        )
+        switching = self._switching = Switching(
+            catalog, shadow, self._life, self.follower.look, keep_spare, self._inherit, runtime.time
         )
         self.follower.on_passed = switching.passed
         self.follower.is_hurried = lambda: switching.is_under_way
+        start = (
+            locate.find(catalog, former.checkpoint)
+            if former
+            else _start(catalog, self.follower.verdict.passed)
+        )
         super().__init__(
-            _start(catalog, self.follower.verdict.passed),
+            start,
             join_uri(root, SHADOWS.rstrip("/")),
             self._follow,
             pipeline=self._life,
@@ -86,7 +113,7 @@ class ShadowRerun(Rerun):
             is_awaited=False,
         )
         # The same in each life, so that one that was killed leaves nothing behind.
-        self._pins = Pins(self.leader, reader_of(shadow.name))
+        self._pins = OwnPins(self.leader, shadow.reader)
 
     @property
     def verdict(self) -> ShadowVerdict:
@@ -99,13 +126,14 @@ class ShadowRerun(Rerun):
         supervisor: Supervisor,
         executor: CheckpointExecutor,
         own: TakenPipeline,
+        operators: Operators,
         lead: Callable[[Inheritance], None],
     ) -> None:
         def tell(finding: Finding) -> None:
             supervisor.news.shadow_differs(self.verdict.shadow, finding)
 
         self.follower.on_difference = tell
-        super().begin(supervisor, executor, own, lead)
+        super().begin(supervisor, executor, own, operators, lead)
 
     @override
     def replica(self, name: str, operator: str, state: str | None, format: Format | None) -> Replica:
@@ -116,11 +144,23 @@ class ShadowRerun(Rerun):
         )
 
     @override
-    def release(self) -> None:
+    def exit(self, ended: Exit) -> Exit:
+        # Started again, its program would take the pipeline back.
+        return super().exit(ended) if self._former is None else Exit.FENCED
+
+    @override
+    def _end_queries(self) -> None:
+        if self._former is None or self._is_complete:
+            super()._end_queries()
+        else:
+            self._supervisor.fenced(self._former.fenced)
+
+    @override
+    def _release(self) -> None:
         if isinstance(self.error, ShadowReplacedError):
             # The pins and the folder are for the other one to release.
             return
-        super().release()
+        super()._release()
         if self.inherited is not None:
             # Checkpoints of the pipeline name what is there.
             self.follower.forget(self.verdict.lives)
@@ -128,9 +168,11 @@ class ShadowRerun(Rerun):
         self._clean(self.verdict.lives)
 
     def rest(self, seconds: float) -> bool:
-        """Wait, and return whether the program stops its coordinator."""
+        """Wait, and return whether the program stops its coordinator, or the time of a former leader is over."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_complete, seconds)
+            if self._changed.wait_for(lambda: self._is_complete, seconds):
+                return True
+        return runtime.monotonic() >= self._until and not self._switching.is_under_way
 
     def _follow(self, _: Rerun) -> None:
         self._clean(self.verdict.lives[:-1])

@@ -118,7 +118,7 @@ def stretch(stages: Sequence[Stage], begin: Place, end: Place) -> Stretch:
 
 def _with(stages: Sequence[Stage], place: BatchPlace) -> Stage:
     """Return the first checkpoint that has a batch."""
-    query = _query(stages, place)
+    query = query_of(stages, place)
     found = [stage for stage in stages if stage.cut(query) >= place.batch]
     if not found:
         newest = max(stage.cut(query) for stage in stages)
@@ -128,7 +128,7 @@ def _with(stages: Sequence[Stage], place: BatchPlace) -> Stage:
 
 def _before(chain: Sequence[Stage], place: BatchPlace) -> Stage:
     """Return the last checkpoint that does not have a batch yet."""
-    query = _query(chain, place)
+    query = query_of(chain, place)
     found = [stage for stage in chain if stage.cut(query) < place.batch]
     if not found:
         oldest = f"the oldest one behind batch {chain[0].cut(query)}"
@@ -170,7 +170,12 @@ def _leads_to(stage: Stage, later: Stage) -> bool:
     return True
 
 
-def _query(stages: Sequence[Stage], place: BatchPlace) -> str:
+def query_of(stages: Sequence[Stage], place: BatchPlace) -> str:
+    """Return the query of a batch: the one that is named, or else the only one.
+
+    Raises:
+        GivenBatchError: there is none of this name, or no name was given and there are several.
+    """
     names = _names(stages)
     if place.query is None and len(names) == 1:
         return names[0]
@@ -189,7 +194,7 @@ def _names(stages: Collection[Stage]) -> list[str]:
 def _upto(stage: Stage, cuts: dict[str, BatchId], end: BatchPlace | None) -> dict[str, BatchId]:
     """Return the last batch of each query that is run for a checkpoint."""
     if end is not None:
-        query = _query([stage], end)
+        query = query_of([stage], end)
         if stage.cut(query) > end.batch:
             return {**cuts, query: end.batch}
     return dict(stage.cuts)

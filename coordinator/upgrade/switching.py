@@ -11,17 +11,19 @@ from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.errors import StorageError
 from ...storage.logs import logger
+from ..durations import seconds
 from ..leadership.heir import Heir, Inheritance
-from ..switch_orders import SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
+from ..switch_orders import KEEP_OLD, SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
 from ..verdict import ShadowVerdict
 from .follower import Passed
+from .shadow import Shadow
 
 log = logger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 """How often a shadow looks for an order."""
 _OFFER_SECONDS: Final = 180.0
-"""How long it waits for the leader's offer, which ends its batches and takes a checkpoint before."""
+"""How long it waits for the leader's offer, which waits for it to come near, and ends its batches before."""
 _CLAIM_SECONDS: Final = 30.0
 """How long it may take from the offer to the claim: it runs the leader's last batches, and compares."""
 
@@ -41,6 +43,8 @@ class Ask:
     """The shadow is to lead."""
 
     although_different: bool = False
+    keep_old: float = seconds(KEEP_OLD)
+    """For how many seconds the driver before follows."""
 
 
 def decide(
@@ -55,10 +59,10 @@ def decide(
     """
     if order is not None:
         if order.although_different:
-            return Ask(order.although_different)
+            return Ask(order.although_different, order.keep_old)
         if not verdict.is_equal:
             return Refuse(differs(verdict))
-        return Ask() if verdict.has_compared else Refuse("nothing was compared yet")
+        return Ask(False, order.keep_old) if verdict.has_compared else Refuse("nothing was compared yet")
     if equal_batches is None or verdict.equal < equal_batches:
         return None
     return Ask() if verdict.has_compared and verdict.state_is_equal else None
@@ -93,13 +97,13 @@ class Switching:
 
     catalog: Catalog
     """The leader's."""
-    shadow: str
-    """The name of the shadow."""
+    shadow: Shadow
     life: str
     """This life of it, which names its folder."""
-    equal_batches: int | None
     look: Callable[[], None]
     """Looks for new checkpoints of the leader at once."""
+    prepare: Callable[[], object]
+    """Begins what takes long before it leads: the leader has been asked."""
     lead: Callable[[Inheritance], None]
     """Is given what has been claimed."""
     clock: Callable[[], float]
@@ -112,7 +116,7 @@ class Switching:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the leader has been asked: then no comparison may be left out."""
+        """Whether the leader has been asked."""
         return self._attempt is not None
 
     def passed(self, passed: Passed) -> bool:
@@ -131,7 +135,7 @@ class Switching:
             return False
 
     def _begin(self, passed: Passed) -> bool:
-        match decide(passed.verdict, self._ordered(), self.equal_batches):
+        match decide(passed.verdict, self._ordered(), self.shadow.equal_batches):
             case Refuse(because):
                 self._answer(SwitchOutcome.REFUSED, because)
             case Ask() as ask:
@@ -139,8 +143,16 @@ class Switching:
                 # Without a driver, there is nobody to ask; the next one is asked.
                 if self.catalog.leader(generation) is not None:
                     log.info("asking the leader for the pipeline", generation=generation)
-                    heir = Heir(self.catalog, self.life, _CLAIM_SECONDS)
-                    heir.ask(generation)
+                    heir = Heir(
+                        self.catalog,
+                        self.life,
+                        _CLAIM_SECONDS,
+                        self.shadow.name,
+                        ask.keep_old,
+                        self.shadow.ignore,
+                    )
+                    heir.ask(generation, passed.checkpoint)
+                    self.prepare()
                     until = runtime.monotonic() + _OFFER_SECONDS
                     self._attempt = _Attempt(heir, ask, passed.verdict, until)
         return False
@@ -169,6 +181,10 @@ class Switching:
         if offer is None:
             if heir.is_in_vain() or runtime.monotonic() > attempt.until:
                 self._end("the leader has not handed over")
+                return False
+            heir.has_passed(passed.checkpoint)
+            # The fewer batches it is behind once the leader waits, the better.
+            self.look()
             return False
         if passed.checkpoint < offer.checkpoint:
             self.look()
@@ -179,7 +195,7 @@ class Switching:
         now = runtime.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
-            found = read_order(self.catalog.store, self.shadow)
+            found = read_order(self.catalog.store, self.shadow.name)
             self._order = None if found is None or found.nonce == self._answered else found
         return self._order
 
@@ -194,6 +210,6 @@ class Switching:
             return
         self._order, self._answered = None, order.nonce
         try:
-            answer_order(self.catalog.store, self.shadow, SwitchAnswer(order.nonce, outcome, because))
+            answer_order(self.catalog.store, self.shadow.name, SwitchAnswer(order.nonce, outcome, because))
         except (StorageError, OSError) as error:
             log.warning("cannot answer the order to switch", error=str(error))

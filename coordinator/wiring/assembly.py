@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import atexit
 import os
-import platform
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from ...state.host.discovery import end_host
 from ...state.rpc.addresses import place
-from ...state.rpc.messages import Endpoint
 from ...storage import runtime
 from ...storage.backends.open import open_store, pipeline_uri
 from ...storage.checkpoints.catalog import Catalog
 from ...storage.checkpoints.manifest import CheckpointKind
 from ...storage.checkpoints.proof import FenceProof
-from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
@@ -31,12 +27,13 @@ from ..adopt.adopter import Adopter
 from ..channels.contract import Channels
 from ..channels.observer import ObservedChannels
 from ..checkpoint import Checkpoint
-from ..config import CheckpointConfig, tuned
+from ..config import CheckpointConfig
 from ..durations import Duration, seconds
 from ..execution.backlog import Backlog
 from ..execution.executor import CheckpointExecutor
 from ..execution.locked_protocol import LockedProtocol
 from ..execution.polls import Poll, Polls
+from ..execution.recording import Recording
 from ..execution.savepoint_schedule import LOOK_SECONDS, SavepointSchedule
 from ..execution.service import Service
 from ..hosts.decommissioning import Decommissioning
@@ -50,9 +47,6 @@ from ..observer import Orders, Running, Watch
 from ..operators import Operators
 from ..permit import Permit
 from ..protocol.events import PipelineRestored
-from ..protocol.failover import Failover
-from ..protocol.invariants import CheckedStateMachine
-from ..protocol.state_machine import PipelineStateMachine
 from ..recovery.given_batches import BatchLauncher, BatchSupervisor
 from ..recovery.launcher import Launcher
 from ..recovery.runs import Runs
@@ -66,9 +60,9 @@ from ..sinks.owner import SinkOwner
 from ..spark import session
 from ..spark.anchors import Anchors
 from ..spark.ticks import Ticks
-from ..version import __version__
 from .driver import Driver, check_session, open_catalog
 from .ground import Ground
+from .state_machine import state_machine
 from .taken_pipeline import FoundPipeline, PipelineTakeover, TakenPipeline, look
 
 if TYPE_CHECKING:
@@ -95,6 +89,7 @@ class Assembly:
     pipeline: TakenPipeline
     executor: CheckpointExecutor
     supervisor: Supervisor
+    recording: Recording
     operators: Operators
     lookup: Lookup
     adopter: Adopter
@@ -122,7 +117,6 @@ def assemble(
     stand_by: StandBy | None,
     within: FenceProof | None,
     *,
-    given_batches: bool = False,
     followed: Store | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
@@ -137,8 +131,7 @@ def assemble(
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
-        given_batches: whether its queries run no batches but those that they are given.
-        followed: the store of the pipeline that these are of; None: there is none.
+        followed: the store of the pipeline whose batches its queries are given; None: they run their own.
 
     Raises:
         ChandyError: the storage, the driver's address or the checkpoint to restore is not as it must be.
@@ -151,7 +144,9 @@ def assemble(
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
     parts = ExitStack()
-    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
+    # Only a pipeline that stands for itself is followed.
+    followable = None if followed or within is not None else catalog.store
+    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
     with parts:
         pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
         ground = Ground.lay(driver, closing)
@@ -168,11 +163,11 @@ def assemble(
             pipeline,
             runs,
             channels,
+            recording,
             operators,
             storage,
             parts.pop_all(),
             closing,
-            given_batches,
             followed,
         )
 
@@ -182,38 +177,43 @@ def assemble_again(
     name: str,
     storage: str,
     config: CheckpointConfig,
+    restore: str | int | RestorePoint,
     permit: Permit,
-    inherited: Inheritance,
     built: Collection[str],
     closing: ExitStack,
+    *,
+    inherited: Inheritance | None = None,
+    followed: Store | None = None,
 ) -> Assembly:
-    """End what a shadow runs, and make all that runs once it leads: on the same ground, so that plans stay valid.
+    """End what runs, and make all that runs on the other side of a switch: on the same ground, so plans stay valid.
 
     Args:
         before: what runs. If this fails, it has ended all the same.
-        name: of the pipeline.
-        storage, config, permit: as for ``assemble``.
-        inherited: what it goes on with.
+        name, storage, config, restore, permit, followed: as for ``assemble``.
         built: the queries that make their operators again.
         closing: ends what was made, before it ends the ground.
+        inherited: what a shadow leads on with; None: it follows from now on.
 
     Raises:
-        ChandyError: the pipeline cannot be led.
+        ChandyError: the pipeline cannot be led, or followed.
     """
     before.closing.close()
     driver = attrs.evolve(before.ground.driver, pipeline=name, config=config)
+    if inherited is None:
+        driver = driver.on_this_machine(closing)
     ground = attrs.evolve(before.ground, driver=driver)
     if is_here(driver.spark):
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
     parts = ExitStack()
-    runs = Runs(channels := ObservedChannels(), record_batches=config.record_batches)
+    followable = None if followed else catalog.store
+    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
     with parts:
         take_over = PipelineTakeover(
             name,
             catalog,
             config,
-            restore_point.LATEST,
+            restore,
             driver.clock,
             driver.java.process,
             permit,
@@ -221,10 +221,24 @@ def assemble_again(
             None,
         )
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
-            pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
+            if inherited is None:
+                pipeline = take_over.now(look(catalog, restore), parts)
+            else:
+                pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
         driver.place_directories(catalog, pipeline.claim)
         operators = before.operators.taken_over(pipeline.point, built)
-        return _wired(ground, pipeline, runs, channels, operators, storage, parts.pop_all(), closing)
+        return _wired(
+            ground,
+            pipeline,
+            runs,
+            channels,
+            recording,
+            operators,
+            storage,
+            parts.pop_all(),
+            closing,
+            followed,
+        )
 
 
 def _wired(
@@ -232,11 +246,11 @@ def _wired(
     pipeline: TakenPipeline,
     runs: Runs,
     channels: Channels,
+    recording: Recording,
     operators: Operators,
     storage: str,
     parts: ExitStack,
     closing: ExitStack,
-    given_batches: bool = False,
     followed: Store | None = None,
 ) -> Assembly:
     """Make and wire what runs a pipeline that this process has taken over.
@@ -244,27 +258,32 @@ def _wired(
     Args:
         ground: what it is made on.
         runs, channels: as yet without queries.
+        recording: whether batches are recorded.
         operators: of the plans that there are.
         storage: as for ``assemble``.
         parts: ends the take-over, and what is made here.
         closing: ends the ground; from now on it ends ``parts`` before.
-        given_batches, followed: as for ``assemble``.
+        followed: as for ``assemble``.
     """
     driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
     spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
     closing.enter_context(parts)
     adoptions = Adoptions()
-    local_recovery = _local_recovery(driver, pipeline, endpoint, adoptions)
+    # Each life of a shadow begins at a checkpoint. Hosts keep changelogs only of runs that this admits.
+    enabled = endpoint.changelogs is not None and followed is None
+    local_recovery = _local_recovery(driver, pipeline, adoptions, enabled=enabled)
     parts.callback(local_recovery.close)
     host = local_host(spark, endpoint)
     driver.observer.lead(catalog.store, pipeline.generation.generation, driver.clock)
-    state = _state_machine(pipeline, config, follows_tasks=anchors is not None)
+    state = state_machine(pipeline, config, follows_tasks=anchors is not None)
+    # One that has come before does not wait for a checkpoint of this life.
+    recording.look()
     protocol = LockedProtocol(state, driver.clock)
     supervisor = _supervisor(
-        driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, given_batches
+        driver, pipeline, protocol, runs, local_recovery, host, ticks, adoptions, followed
     )
     ground.led.supervisor = supervisor
-    executor = _executor(driver, pipeline, protocol, runs, supervisor)
+    executor = _executor(driver, pipeline, protocol, runs, supervisor, recording)
     _begin(driver, pipeline, executor, supervisor, host, parts)
     looks: dict[str, Poll] = {}
     if config.interval_during_backlog is not None:
@@ -326,6 +345,7 @@ def _wired(
         pipeline=pipeline,
         executor=executor,
         supervisor=supervisor,
+        recording=recording,
         operators=operators,
         lookup=lookup,
         adopter=adopter,
@@ -376,7 +396,7 @@ def _nothing_to_spread() -> bool:
 
 
 def _local_recovery(
-    driver: Driver, pipeline: TakenPipeline, endpoint: Endpoint, adoptions: Adoptions
+    driver: Driver, pipeline: TakenPipeline, adoptions: Adoptions, *, enabled: bool
 ) -> LocalRecovery:
     return LocalRecovery.begin(
         driver.directories.base,
@@ -385,7 +405,7 @@ def _local_recovery(
         generation=pipeline.generation.generation,
         workspace=driver.directories.path,
         point=pipeline.point,
-        enabled=endpoint.changelogs is not None,
+        enabled=enabled,
         resume=pipeline.may_resume,
         java=driver.java.process.pid,
         adoptions=adoptions,
@@ -401,10 +421,10 @@ def _supervisor(
     host: LocalHost | None,
     ticks: Ticks,
     adoptions: Adoptions,
-    given_batches: bool,
+    followed: Store | None,
 ) -> Supervisor:
     """Make what keeps the queries running; it needs the executor to begin."""
-    supervisors, launchers = (BatchSupervisor, BatchLauncher) if given_batches else (Supervisor, Launcher)
+    supervisors, launchers = (BatchSupervisor, BatchLauncher) if followed else (Supervisor, Launcher)
     ending = runtime.flag()
     find_damage = partial(restore_point.find_damage, pipeline.catalog, ending)
     return supervisors(
@@ -443,6 +463,7 @@ def _executor(
     protocol: LockedProtocol,
     runs: Runs,
     supervisor: Supervisor,
+    recording: Recording,
 ) -> CheckpointExecutor:
     """Make what carries checkpoints out, and tells the supervisor of what happens to hosts and tasks."""
     return CheckpointExecutor(
@@ -455,6 +476,7 @@ def _executor(
         clock=driver.clock,
         host_timeout=driver.config.host_timeout_seconds,
         reports=supervisor,
+        recording=recording,
     )
 
 
@@ -544,43 +566,8 @@ def _savepoint_schedule(
     )
 
 
-def _state_machine(
-    pipeline: TakenPipeline, config: CheckpointConfig, *, follows_tasks: bool
-) -> PipelineStateMachine:
-    """Make the protocol of a pipeline, whose checkpoints go on after the restored one."""
-    point = pipeline.point
-    required: dict[str, CheckpointId] = (
-        {}
-        if point is None
-        else {
-            query.name: point.manifest.id
-            for query in point.manifest.queries
-            if not pipeline.permits.use(Permit(dropped_queries={query.name: point.manifest.id}))
-        }
-    )
-    kind = CheckedStateMachine if tuned("CHECK_INVARIANTS", 0.0) else PipelineStateMachine
-    return kind(
-        pipeline=pipeline.name,
-        generation=pipeline.generation.generation,
-        root=pipeline.catalog.store.uri,
-        limits=config.limits,
-        next_id=pipeline.generation.next_id,
-        failover=Failover(config.restart.tracker(), runtime.random),
-        completed=pipeline.completed,
-        base=pipeline.base,
-        required=required,
-        versions=_versions(),
-        follows_tasks=follows_tasks,
-    )
-
-
 def _abandon(driver: int, executor: CheckpointExecutor, server: Service) -> None:
     # A child that the driver has forked ends with the handlers of its parent.
     if os.getpid() == driver:
         executor.abandon()
         server.shutdown()
-
-
-def _versions() -> dict[str, str]:
-    found = {name: metadata.version(name) for name in ("pyspark", "rocksdict")}
-    return {"chandy": __version__, "python": platform.python_version(), **found}

@@ -161,6 +161,18 @@ class Driver:
         if isinstance(self.work_dir, HadoopFolder):
             self.directories.place_on(RemoteDirectories.begin(self.work_dir, self.pipeline, catalog, claim))
 
+    def on_this_machine(self, closing: ExitStack) -> Driver:
+        """Return the same driver with working directories on this machine.
+
+        Args:
+            closing: deletes them.
+        """
+        if not isinstance(self.work_dir, HadoopFolder):
+            return self
+        directories = QueryDirectories(None, self.pipeline)
+        closing.callback(directories.close)
+        return attrs.evolve(self, work_dir=None, directories=directories)
+
     def check_session(self) -> None:
         """Check that the session can run queries.
 

@@ -28,7 +28,7 @@ def transactional_sink(parts: Assembly, query: str, given: object, rows: DataFra
     """
     config, pipeline, protocol = parts.ground.driver.config, parts.pipeline, parts.executor.protocol
     check_together(sinks := sinks_of(given))
-    made = TransactionalSink(
+    return TransactionalSink(
         [sink.for_rows(rows) for sink in sinks],
         Fence(pipeline.name, query, "", pipeline.catalog.store.uri, pipeline.generation.generation),
         pipeline.watch.proof,
@@ -37,7 +37,5 @@ def transactional_sink(parts: Assembly, query: str, given: object, rows: DataFra
         first_epoch=pipeline.generation.next_id,
         on_published=lambda checkpoint: protocol.handle(Published(checkpoint, query)),
         on_failure=parts.supervisor.output_failed,
+        takes_digests=lambda: parts.recording.is_on,
     )
-    if config.record_batches:
-        made.take_digests()
-    return made

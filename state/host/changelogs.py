@@ -34,9 +34,10 @@ class RunChangelogs:
 
     root: Path
 
-    def begin_shard(self, key: ShardKey) -> Changelog:
-        """Begin the changelog of a shard. It is not kept unless the driver has admitted the run."""
-        return Changelog(self.of_run(key.query_id, key))
+    def begin_shard(self, key: ShardKey) -> Changelog | None:
+        """Begin the changelog of a shard; None if the driver has not admitted the run, as that of a shadow does not."""
+        folder = self.of_run(key.query_id, key)
+        return Changelog(folder) if folder.parent.is_dir() else None
 
     def of_run(self, query_id: str, key: ShardKey) -> Path:
         """Return the folder of a shard's changelog in an earlier run of its query."""

@@ -50,7 +50,7 @@ class Stream:
 def pack_error(error: Exception) -> flight.FlightServerError:
     """Return what a Flight handler has to raise for its caller to get ``error``."""
     if isinstance(error, RemoteError):
-        name, message, fields = error.error, error.message, None
+        name, message, fields = error.error, error.message, error.fields
     else:
         name, message = type(error).__name__, str(error)
         fields = _fields(error) if isinstance(error, ChandyError) else None
@@ -72,7 +72,7 @@ def unpack_error(error: Exception) -> ChandyError | None:
     if known is not None and fields is not None:
         with contextlib.suppress(StorageError):
             return from_json(known, json.dumps(fields).encode())
-    return RemoteError(name, message)
+    return RemoteError(name, message, fields)
 
 
 def _fields(error: ChandyError) -> dict[str, Any] | None:

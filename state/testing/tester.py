@@ -25,9 +25,8 @@ from ..format import keyspace
 from ..format.arrow import BYTES, listed
 from ..format.evolution import evolved
 from ..format.keys import KeyCodec
-from ..format.schema import Schemas, from_json, to_json
+from ..format.schema import Schemas, to_json
 from ..format.values import StateName
-from ..operators import engine
 from ..operators.arrow_expiry import Since, TimeToLive
 from ..operators.arrow_processor import ArrowProcessor, arrow_spec
 from ..operators.attempts import OnError
@@ -42,6 +41,7 @@ from ..reader.lookup import StateValue, lookup_state
 from ..rpc.messages import BatchTimes
 from .memory import MemoryShards
 from .rows import Given, table_of, tuples_of
+from .single_key import run_batch
 from .windows import SessionWindow, TimeWindow
 
 _UID: Final = "tested"
@@ -302,13 +302,10 @@ class OperatorTester:
         times = BatchTimes(_ms(time), reached, self._watermark)
         context = RuntimeContext(_UID, self._query, self._run, self._batch, 0, range(self._places), times)
         access = self._shards.begin(times, range(self._places))
-        with self._spec.open(context) as operator:
-            given = self._prepare(self._table(rows)).to_batches()
-            output = engine.run(operator, context, iter(given), self._codec, SHARD, access, self._on_error)
-            parts = list(output)
+        given = self._prepare(self._table(rows)).to_batches()
+        output = run_batch(self._spec, context, given, self._codec, access, self._on_error)
         self._batch, self._watermark = self._batch + 1, reached
-        row = Row(*from_json(self._spec.output).names)
-        return [row(*values.values()) for part in parts for values in part.to_pylist()]
+        return output
 
     def _table(self, rows: Given) -> pa.Table:
         placed = [

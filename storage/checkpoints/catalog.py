@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -410,8 +411,8 @@ class Catalog:
         Args:
             generation: the newest one when the caller decided to take over.
             owner, now: as for ``claim``.
-            nonce: with the same one, and the same owner and time, the claim may be repeated until it succeeds. Empty:
-                it gets one of its own.
+            nonce: random, and known to those who are to recognise the claim. With the same one, and the same owner and
+                time, the claim may be repeated until it succeeds. Empty: it gets one of its own.
         """
         claim = Claim(generation + 1, owner, now, nonce or runtime.token())
         try:
@@ -419,6 +420,13 @@ class Catalog:
         except ObjectExistsError:
             return None
         return claim
+
+    def claimed_with(self, nonce: str, generation: int) -> Claim | None:
+        """Return the claim of a generation if it has a nonce; None if there is none, or somebody else's."""
+        with suppress(ObjectMissingError, DamagedError):
+            claim = read_record(self.store, generation_key(generation), Claim, "a claim")
+            return claim if claim.nonce == nonce else None
+        return None
 
     # --- who writes into the sinks --------------------------------------------------------------------------
 

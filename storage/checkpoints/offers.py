@@ -1,10 +1,12 @@
 """Offers: the records by which a leader and a shadow agree that the shadow takes the pipeline over.
 
-1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``.
+1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``. It says there, too,
+   how far it has come meanwhile: the driver's batches go on until it is near.
 2. The driver ends its batches, takes a last checkpoint and *offers*: ``generations/<g>.offer.json``. It remains the
    leader, with its record and its lease, so that standbys go on waiting.
 3. The shadow *claims* the next generation, as every successor does. That alone decides: from then on the driver is
-   fenced. If no claim comes in time, the driver withdraws its offer, and its batches go on.
+   fenced. By the nonce of the claim, which is that of the request, it knows to whom it has lost the pipeline, and
+   follows as a shadow. If no claim comes in time, the driver withdraws its offer, and its batches go on.
 
 Nothing depends on these records but how soon the one goes on after the other. A shadow that claims too late is a
 successor like any other; the claim fences, and the latest checkpoint says where to go on.
@@ -31,9 +33,17 @@ class AskedOffer:
     shadow: str
     """The life of the shadow, which names its folder."""
     nonce: str
-    """Random: each time that a shadow asks is another one."""
+    """Random: each time that a shadow asks is another one. Its claim has the same."""
     seconds: float
     """How long it may take to claim after the offer."""
+    passed: CheckpointId
+    """The checkpoint of the driver that it has passed last."""
+    name: str = ""
+    """The name of the shadow, which is the same in all of its lives."""
+    keep_old: float = 0.0
+    """For how many seconds the driver is to follow afterwards; 0: it ends."""
+    ignored: tuple[str, ...] = ()
+    """Fields that may differ between the two."""
 
 
 @attrs.frozen

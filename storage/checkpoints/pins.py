@@ -15,6 +15,7 @@ dropped again.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable
+from typing import Final
 
 import attrs
 
@@ -28,6 +29,9 @@ from .catalog import Catalog
 from .layout import PINS, dropped_key, manifest_key, pin_key, pin_of
 from .manifest import Manifest
 from .proof import FenceProof
+
+_SHADOW: Final = "shadow-"
+"""What the name begins with by which a shadow keeps checkpoints."""
 
 
 @attrs.frozen
@@ -70,18 +74,21 @@ class Pins:
             self.store.delete(pin_key(self.reader, checkpoint))
             raise
 
-    def release_before(self, checkpoint: CheckpointId, proof: FenceProof) -> None:
+    def release_before(
+        self, checkpoint: CheckpointId, proof: FenceProof, but: CheckpointId | None = None
+    ) -> None:
         """Release all checkpoints below an id.
 
         Args:
             checkpoint: the id.
             proof: that the reader's are still those of the one who releases them.
+            but: one that is kept all the same; None: none is.
 
         Raises:
             FencedError, StorageError: they may be a successor's. Nothing was released.
             NotDeletedError: some pins could not be deleted. The next call tries again.
         """
-        self._release([id for id in self.held() if id < checkpoint], proof)
+        self._release([id for id in self.held() if id < checkpoint and id != but], proof)
 
     def held(self) -> tuple[CheckpointId, ...]:
         """Return the ids of the checkpoints that this reader keeps, ascending."""
@@ -114,6 +121,16 @@ def pins(store: Store) -> dict[str, tuple[CheckpointId, ...]]:
     for reader, checkpoint in sorted(filter(None, map(pin_of, store.list(PINS)))):
         found[reader] = (*found.get(reader, ()), CheckpointId(checkpoint))
     return found
+
+
+def reader_of(shadow: str) -> str:
+    """Return the name by which a shadow keeps checkpoints of its leader."""
+    return f"{_SHADOW}{shadow}"
+
+
+def shadows(store: Store) -> tuple[str, ...]:
+    """Return the names of the shadows that keep checkpoints, sorted."""
+    return tuple(reader.removeprefix(_SHADOW) for reader in pins(store) if reader.startswith(_SHADOW))
 
 
 def pinned(store: Store) -> frozenset[CheckpointId]:

@@ -75,7 +75,7 @@ def test_all_asks_for_figures_and_both_charts_of_each_and_names_who_failed(
 def test_contestants_can_be_chosen_only_where_a_benchmark_takes_notice() -> None:
     result = CliRunner().invoke(main, ["scale", "--only", "Kafka"])
     assert result.exit_code == 2
-    assert "--only is for cluster, recovery, sinks, throughput" in result.output
+    assert "--only is for cluster, recovery, sinks, throughput, upgrade" in result.output
 
 
 def test_contestants_are_chosen_by_a_part_of_their_names_in_any_case() -> None:

@@ -15,6 +15,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.recovery import launcher
+from chandy.coordinator.recovery.pipeline_events import PipelineEnded, PipelineEvent
 from chandy.coordinator.recovery.supervisor import Supervisor
 from chandy.coordinator.spark import plan
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
@@ -116,7 +117,8 @@ class Pipeline:
         monkeypatch.setattr(launcher, "start_spark", self._start)
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
         monkeypatch.setattr(LockedProtocol, "wait_until", self._telling(LockedProtocol.wait_until))
-        self.coordinator = made(cluster(), folder)
+        self.ends: list[PipelineEnded] = []
+        self.coordinator = made(cluster(), folder, on_event=self._take, record_batches=True)
         self.coordinator._changing = self.lock  # type: ignore[assignment]
 
     def start(self, name: str) -> Any:
@@ -129,6 +131,10 @@ class Pipeline:
         other = Other(call)
         eventually(lambda: other.ended or self.lock.awaited.is_set())
         return other
+
+    def _take(self, event: PipelineEvent) -> None:
+        if isinstance(event, PipelineEnded):
+            self.ends.append(event)
 
     def _facts(self, writer: object, table: str | None) -> WriterFacts:
         self.on_start()

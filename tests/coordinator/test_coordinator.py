@@ -396,7 +396,7 @@ def test_an_address_that_is_not_the_drivers_is_refused_before_anybody_is_fenced(
     ("module", "part"),
     [
         (driver, "Catalog"),
-        (assembly, "PipelineStateMachine"),
+        (assembly, "state_machine"),
         (driver, "QueryDirectories"),
         (ground, "Ticks"),
         (assembly, "Supervisor"),

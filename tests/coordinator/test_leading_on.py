@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from chandy.coordinator.coordinator import CheckpointCoordinator
+from chandy.coordinator.errors import WriterError
 from chandy.coordinator.leadership.heir import Heir, Inheritance
 from chandy.coordinator.protocol.life import LifePhase
+from chandy.coordinator.query_starter import QueryRequest
+from chandy.coordinator.supervised_run import Exit
+from chandy.coordinator.upgrade.rerun import Rerun
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.layout import shadow_folder
 from chandy.storage.checkpoints.offers import asked
+from chandy.storage.checkpoints.pins import pins
 from chandy.storage.errors import FencedError
+from chandy.storage.ids import CheckpointId
 
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline
@@ -45,6 +52,7 @@ def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: 
     (run, again) = pipeline.runs
     assert run.stopped.is_set() and not again.stopped.is_set()
     assert pipeline.coordinator.queries == (query,) and query.isActive and not waits.ended
+    assert not pipeline.ends, "it goes on"
     assert pipeline.coordinator.life.phase is LifePhase.RUNNING
     restored = pipeline.coordinator.restored
     assert restored is not None and restored.id == given.state.id + 1, "the graft"
@@ -66,29 +74,95 @@ def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
     with pytest.raises(FencedError):
         pipeline.coordinator._lead(given)
     assert isinstance(waits.end().error, FencedError)
-    assert not query.isActive
+    pipeline.coordinator.stop()
+    (end,) = pipeline.ends
+    assert not query.isActive and isinstance(end.error, FencedError)
 
 
-def handed_over(pipeline: Pipeline, seconds: float) -> Heir:
-    """Ask the leader, and let it look."""
+def handed_over(pipeline: Pipeline, seconds: float, passed: int = 1000, keep_old: float = 0.0) -> Heir:
+    """Ask the leader, as a shadow that has passed the checkpoints up to one."""
     catalog = catalog_of(pipeline.coordinator)
-    heir = Heir(catalog, "life", seconds)
-    heir.ask(catalog.newest_generation())
+    heir = Heir(catalog, "life", seconds, "next", keep_old)
+    heir.ask(catalog.newest_generation(), CheckpointId(passed))
     return heir
 
 
-def test_a_leader_stands_still_until_it_sees_the_claim(pipeline: Pipeline) -> None:
-    query = pipeline.start("q")
-    heir = handed_over(pipeline, DEADLINE)
+@pytest.mark.parametrize("comes", [True, False])
+def test_batches_go_on_until_the_shadow_has_come_near(pipeline: Pipeline, comes: bool) -> None:
+    pipeline.start("q")
+    heir = handed_over(pipeline, 0.0, passed=0)
     looks = Other(pipeline.coordinator._offering.look)
+    eventually(lambda: catalog_of(pipeline.coordinator).list_ids() or looks.ended, "a checkpoint")
+    (run,) = pipeline.runs
+    assert not run.stopped.is_set() and heir.offered() is None and not looks.ended
+    if comes:
+        heir.has_passed(CheckpointId(1000))
+    else:
+        heir.give_up()
+    assert looks.end().error is None
+    assert run.stopped.is_set() == comes
+
+
+@pytest.mark.parametrize(
+    "case", ["is kept", "leads again", "is not kept", "cannot follow", "lost to another"]
+)
+def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked(
+    case: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(rerun: Rerun, request: QueryRequest) -> QueryRequest:
+        if case == "cannot follow":
+            raise WriterError("it cannot run again", "a sink", "a function")
+        return request
+
+    monkeypatch.setattr(Rerun, "prepared", prepared)
+    coordinator, catalog = pipeline.coordinator, catalog_of(pipeline.coordinator)
+    query = pipeline.start("q")
+    keep_old = 0.0 if case == "is not kept" else DEADLINE
+    waits, heir = Other(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old=keep_old)
+    looks = Other(coordinator._offering.look)
     eventually(lambda: heir.offered() or looks.ended, "an offer")
     assert pipeline.runs[0].stopped.is_set() and query.isActive
     offer = heir.offered()
-    assert offer is not None and catalog_of(pipeline.coordinator).latest() is not None
-    assert heir.claim(catalog_of(pipeline.coordinator).read(offer.checkpoint), 0.0) is not None
+    assert offer is not None and catalog.latest() is not None
+    assert pins(catalog.store) == ({"shadow-before-next": (offer.checkpoint,)} if keep_old else {})
+    if case == "lost to another":
+        catalog.claim("another", 0.0)
+    else:
+        last = catalog.read(offer.checkpoint)
+        given = heir.claim(last, 0.0)
+        assert given is not None
+        catalog.start(given.claim)
+        # What it leads with, and the first one of its own.
+        for id in (last.id + 1, last.id + 2):
+            catalog.commit(attrs.evolve(last, id=id, generation=2))
     assert looks.end().error is None
-    eventually(lambda: not query.isActive, "its end")
+    if case in ("is kept", "leads again"):
+        assert query.isActive and coordinator.life.phase is LifePhase.RUNNING and not waits.ended
+        assert coordinator.verdict is not None and coordinator.verdict.shadow == "before-next"
+        assert not pipeline.ends, "it goes on"
+        assert coordinator._rerun.exit(Exit.DONE) is Exit.FENCED, "its program must not start again"
+    if case == "leads again":
+        state = catalog_of(coordinator).read(coordinator.checkpoint().result(DEADLINE).id)
+        claim = catalog.claim_after(2, "the old version", 0.0)
+        assert claim is not None
+        coordinator._lead(Inheritance(claim, None, coordinator._rerun.pipeline, state))
+        assert query.isActive and not waits.ended and coordinator.verdict is None
+        assert coordinator.restored is not None and coordinator.restored.id == last.id + 3
+        coordinator.stop()
+        (end,) = pipeline.ends
+        assert waits.end().error is end.error is None and len(pipeline.runs) == 2
+        return
+    if case == "is kept":
+        coordinator._rerun._until = 0.0
+    assert isinstance(waits.end().error, FencedError)
+    eventually(lambda: coordinator.life.phase is LifePhase.FENCED, "its end")
     assert isinstance(query.exception(), FencedError) and len(pipeline.runs) == 1
+    coordinator.stop()
+    (end,) = pipeline.ends
+    assert isinstance(end.error, FencedError) and not pins(catalog.store)
+    error = coordinator.life.error
+    assert isinstance(error, FencedError) and (error.store, error.by) == (catalog.store.uri, 2)
+    assert catalog.leader(1) is None, "it has stepped down"
 
 
 def test_a_leader_goes_on_if_the_shadow_does_not_come_or_gives_up(pipeline: Pipeline) -> None:

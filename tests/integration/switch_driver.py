@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from chandy.coordinator import CheckpointConfig, CheckpointCoordinator, CheckpointedQuery
 from chandy.coordinator.connectors.files.sink import FilesSink
+from chandy.coordinator.recovery.pipeline_events import PipelineEvent
 from chandy.coordinator.upgrade.shadow import Shadow
 
 from .drivers import say, session
@@ -31,21 +32,26 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 KEYS = 5
 
 
+SHADOW = Shadow(name="next", ignore=("numbered.last", "files.by"))
+"""The new version is one of these: it keeps one more field, and says of each row that it has numbered it."""
+
+
 class Numbered(StatefulProcessor):
-    """Numbers the rows of a key; the new version also keeps who has numbered the last one."""
+    """Numbers the rows of a key; the new version also keeps which row was the last one."""
 
     def __init__(self, version: str) -> None:
         self.version = version
 
     def init(self, handle: Any) -> None:
-        self.count = handle.getValueState("count", "n long")
+        more = ", last long" if self.version == "new" else ""
+        self.count = handle.getValueState("count", f"n long{more}")
 
     def handleInputRows(self, key: Any, rows: Iterable[Row], timers: Any) -> Iterator[Row]:  # noqa: N802
-        n = self.count.get()[0] if self.count.exists() else 0
+        n, id = self.count.get()[0] if self.count.exists() else 0, -1
         for id in sorted(row["id"] for row in rows):
             n += 1
-            yield Row(id=id, n=n)
-        self.count.update((n,))
+            yield Row(id=id, n=n, by=self.version)
+        self.count.update((n, id) if self.version == "new" else (n,))
 
 
 def add_files(folder: Path, first: int, number: int) -> None:
@@ -70,10 +76,15 @@ def numbered(files: int) -> list[tuple[int, int]]:
 
 
 def target(folder: Path) -> list[tuple[int, int]]:
+    return [(id, n) for id, n, _ in rows_by(folder)]
+
+
+def rows_by(folder: Path) -> list[tuple[int, int, str]]:
+    """What the target has, with the version that has numbered each row."""
     if not folder.exists():
         return []
     tables = [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
-    return sorted((row["id"], row["n"]) for table in tables for row in table.to_pylist())
+    return sorted((row["id"], row["n"], row["by"]) for table in tables for row in table.to_pylist())
 
 
 def start(
@@ -86,7 +97,7 @@ def start(
         rows,
         key=["k"],
         processor=Numbered(version),
-        output="id long, n long",
+        output="id long, n long, by string",
         uid="numbered",
         shards=4,
         parallelism=2,
@@ -95,19 +106,21 @@ def start(
     return coordinator.start(counted.writeStream, name="q", sink=sink)
 
 
-def coordinator(spark: SparkSession, folder: Path, **more: Any) -> CheckpointCoordinator:
-    config = CheckpointConfig(interval="1 s", record_batches=True)
+def coordinator(
+    spark: SparkSession, folder: Path, on_event: Callable[[PipelineEvent], object] | None = None, **more: Any
+) -> CheckpointCoordinator:
+    config = CheckpointConfig(interval="1 s", record_batches=True, on_event=on_event)
     return CheckpointCoordinator(spark, pipeline="p", storage=str(folder / "store"), config=config, **more)
 
 
 def run(options: dict[str, Any]) -> int:
-    """Lead, or follow and then lead, until the driver has a successor."""
+    """Lead, or follow and then lead, and follow again."""
     folder = Path(options["folder"])
     logging.basicConfig(level="INFO", stream=sys.stderr)
     spark = session("local[2]", folder)
-    shadow = Shadow() if options["shadow"] else None
+    shadow = SHADOW if options["shadow"] else None
     with coordinator(spark, folder, shadow=shadow) as one:
-        start(one, spark, folder, "new" if shadow else "old")
+        start(one, spark, folder, options.get("version") or ("new" if shadow else "old"))
         say("started")
         return int(one.run())
 

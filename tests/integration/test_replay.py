@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import pdb
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,12 +109,12 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from chandy import CheckpointCoordinator
-from tests.integration.test_replay import Recorded
+from tests.integration.test_replay import Failing, Recorded, Totals
 
 spark = SparkSession.builder.getOrCreate()
 folder = Path(sys.argv[1])
 with CheckpointCoordinator(spark, pipeline="p", storage=str(folder / "store")) as coordinator:
-    Recorded(folder, spark).build(coordinator)
+    Recorded(folder, spark).build(coordinator, globals()[sys.argv[2]]())
     for query in coordinator.queries:
         query.awaitTermination()
 """
@@ -133,6 +135,7 @@ def test_the_same_program_gives_the_same_in_every_batch_and_touches_nothing(
         "--json",
         "--",
         str(recorded.folder),
+        "Totals",
     ]
     result = CliRunner().invoke(main, ["replay", *arguments])
     assert result.exit_code == 0, result.output
@@ -189,18 +192,42 @@ def test_state_is_compared_at_checkpoints_where_no_output_tells(
     assert 'k="k3"' in found.example and f"total={last['total'] + 1}" in found.example
 
 
-def test_a_program_that_fails_stops_at_its_batch_and_names_the_users_line(
-    recorded: Recorded, spark: SparkSession
+def test_a_program_that_fails_stops_at_its_batch_and_a_debugger_shows_the_key_on_which_it_fails(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = PipelineTester.replay(
-        recorded.storage,
-        lambda coordinator: recorded.build(coordinator, Failing()),
-        spark=spark,
-        from_=f"{recorded.storage}/p/savepoints/half",
-        to=4,
+    def stop() -> None:
+        # As Python does, in whose place pytest has put another one; and click has it ask a terminal.
+        pdb.Pdb(stdin=sys.stdin, stdout=sys.stdout).set_trace(sys._getframe(1))
+
+    monkeypatch.setattr(sys, "breakpointhook", stop)
+    program = tmp_path / "app.py"
+    program.write_text(PROGRAM)
+    half = f"{recorded.storage}/p/savepoints/half"
+    places = ["--from", half, "--break", "batch=totals:4", 'key="k3"']
+    result = CliRunner().invoke(
+        main,
+        [
+            "replay",
+            recorded.storage,
+            "--program",
+            str(program),
+            *places,
+            "--",
+            str(recorded.folder),
+            "Failing",
+        ],
+        # Into the processor, and up to where it fails.
+        input="step\nstep\np 'before', self.state.get()\ncontinue\n",
     )
-    assert (found.what, found.query, found.batch) == ("failure", "totals", 4)
-    assert "rows are too many" in found.says and "test_replay.py" in found.says
+    assert result.exit_code == 1
+    assert re.search(
+        r"batch 4 of query 'totals' fails: .*rows are too many, at .*test_replay\.py",
+        result.output,
+        re.DOTALL,
+    )
+    *_, before = (row for row in _rows_of("k3", recorded) if row["batch"] < 4)
+    assert f"('before', ({before['n']}, {before['total']}))" in result.stdout
+    assert "rows are too many" in result.stderr
 
 
 def test_halves_find_a_difference_without_running_all_of_it(recorded: Recorded, spark: SparkSession) -> None:

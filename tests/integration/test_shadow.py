@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from chandy import Checkpoint, CheckpointCoordinator, ShadowDiffers, ShadowVerdict
+from chandy import Checkpoint, CheckpointConfig, CheckpointCoordinator, ShadowDiffers, ShadowVerdict
 from chandy.coordinator.cli import main
+from chandy.coordinator.upgrade.following import NO_RECORDS
 from chandy.coordinator.verdict import Finding, Kind, Phase
 from chandy.coordinator.verdicts import read_verdict
 from chandy.storage.backends.open import open_store
@@ -60,14 +61,20 @@ def test_a_shadow_that_computes_the_same_is_equal_and_its_leader_does_not_notice
     events = pipeline.events
     with pytest.raises(NothingHereError, match="has no checkpoint"):
         pipeline.shadow()
-    with pipeline.lead() as leader:
+    with pipeline.lead(config=CheckpointConfig(interval=None, retained=10)) as leader:
         pipeline.build(leader)
         batches(leader, events, 2)
         with pipeline.shadow() as shadow:
             pipeline.build(shadow, Refactored())
+            eventually(
+                lambda: shadow.verdict is not None and shadow.verdict.because == NO_RECORDS,
+                "a shadow whose leader has recorded nothing waits",
+            )
+            # The next checkpoint has records, and batches after it have digests, because there is a shadow.
+            caught_up(shadow, batches(leader, events, 1).id)
             batches(leader, events, 2)
             before = pipeline.files()
-            found = caught_up(shadow, 4)
+            found = caught_up(shadow, 5)
         assert pipeline.files() == before
         assert (found.batches, found.equal, found.states, found.skipped, found.unrecorded) == (4, 4, 2, 0, 0)
         assert found.is_equal and found.findings == ()

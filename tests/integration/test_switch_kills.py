@@ -17,7 +17,14 @@ from chandy.coordinator.switch_orders import order_switch
 from chandy.coordinator.verdicts import read_verdict
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import asked_key, generation_key, offer_key, start_key, switch_key
+from chandy.storage.checkpoints.layout import (
+    asked_key,
+    generation_key,
+    offer_key,
+    start_key,
+    switch_key,
+    verdict_key,
+)
 from chandy.storage.store import Store
 
 from ..effort import sampled
@@ -29,12 +36,14 @@ from .switch_driver import add_files, numbered, target
 pytestmark = [pytest.mark.processes, pytest.mark.kills]
 
 SECONDS = 300.0
+OLD = "before-next"
 MOMENTS: dict[str, Callable[[int], str]] = {
-    "ordered": lambda generation: switch_key("shadow"),
+    "ordered": lambda generation: switch_key("next"),
     "asked": asked_key,
     "offered": offer_key,
     "claimed": lambda generation: generation_key(generation + 1),
     "started": lambda generation: start_key(generation + 1),
+    "followed": lambda generation: verdict_key(OLD),
 }
 """The record that is there from a moment on, by the leader's generation."""
 CASES = [
@@ -67,7 +76,8 @@ class Switched:
     def is_left_alone(self) -> bool:
         """Whether nobody leads, or is going to."""
         if self.leader.process.poll() is None:
-            return False
+            # It follows who has claimed.
+            return self.shadow.process.poll() is not None and self.is_there("claimed")
         return self.shadow.process.poll() is not None or not self.is_there("offered")
 
 
@@ -86,8 +96,9 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
             driver("switch_driver", tmp_path, runtime, {"folder": tmp_path} | options)
         )
 
-    def follows() -> bool:
-        verdict = read_verdict(store, "shadow")
+    def follows(name: str) -> bool:
+        verdict = read_verdict(store, name)
+        assert verdict is None or verdict.is_equal, verdict
         return verdict is not None and verdict.states > 0 and verdict.equal > 0
 
     with ExitStack() as running:
@@ -96,7 +107,7 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
         shadow = begin(shadow=True)
         eventually(lambda: shadow.told("started"), "the shadow", SECONDS)
         add_files(tmp_path / "in", 2, 2)
-        eventually(follows, "an equal batch", SECONDS)
+        eventually(lambda: follows("next"), "an equal batch", SECONDS)
         switched = Switched(tmp_path, store, leader, shadow, Catalog(store).newest_generation())
         ended = {"leader": leader, "shadow": shadow}[victim].process
         order_switch(store, None)
@@ -107,7 +118,7 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
             ended.wait()
             eventually(lambda: switched.has(6) or switched.is_left_alone(), "whoever is left", SECONDS)
             if not switched.has(6):
-                begin(shadow=False)
+                begin(shadow=False, version="new" if switched.is_there("claimed") else "old")
         else:
             other = {"leader": shadow, "shadow": leader}[victim].process
             # As any successor, a shadow that has claimed waits for a driver that is suspended, and says whom to wake.
@@ -121,3 +132,6 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
         eventually(lambda: switched.has(6), "each row once", SECONDS)
         add_files(tmp_path / "in", 6, 1)
         eventually(lambda: switched.has(7), "each row once, later on", SECONDS)
+        if switched.is_there("claimed") and leader.process.poll() is None:
+            # Whoever leads, the version before is its shadow.
+            eventually(lambda: follows(OLD), "the version before to follow", SECONDS)

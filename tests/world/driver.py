@@ -16,15 +16,16 @@ from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
-from chandy.coordinator.restore.restore_point import RestorePoint, choose, known
+from chandy.coordinator.restore.restore_point import LATEST, RestorePoint
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.coordinator.user_acts import UserActs
+from chandy.coordinator.wiring.taken_pipeline import StartRecord, is_chosen, look
 from chandy.state.rpc.messages import AskBatch
 from chandy.storage import runtime
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import CheckpointKind
-from chandy.storage.checkpoints.savepoint import read_savepoint
-from chandy.storage.errors import FencedError, StoreFailedError
+from chandy.storage.errors import ChandyError, FencedError, StoreFailedError
+from chandy.storage.ids import CheckpointId
 from tests.builders import failover
 
 from ..coordinator.limits import limits_of
@@ -65,10 +66,10 @@ class Driver:
         world: where it is.
         machine: where it runs.
         number: of it.
-        restore: "latest", or the URI of a savepoint.
+        restore: "latest", the id of a checkpoint, or the URI of a savepoint.
     """
 
-    def __init__(self, world: World, machine: Machine, number: int, restore: str = "latest") -> None:
+    def __init__(self, world: World, machine: Machine, number: int, restore: str | int = LATEST) -> None:
         self.world = world
         self.machine = machine
         self.number = number
@@ -78,6 +79,9 @@ class Driver:
         self.requests: list[Future[Checkpoint]] = []
         self.asking = 0
         """How many requests of users have not ended."""
+        self.generation = 0
+        self.begins_at: RestorePoint | None = None
+        """Where its queries begin."""
         self.has_begun = False
         self.begun_at = 0.0
         self.told: list[LoggedEvent] = []
@@ -97,6 +101,9 @@ class Driver:
             self.fenced_by = error
         except (StoreFailedError, TargetUnavailableError) as error:
             self.failed = error
+        except ChandyError as error:
+            self.world.promises.refused(self, error)
+            self.failed = error
         else:
             self.has_begun, self.begun_at = True, self.world.scheduler.now
             self.over.wait()
@@ -114,23 +121,25 @@ class Driver:
         self.catalog = Catalog(store)
         offset = runtime.time() - runtime.monotonic()
         self.clock = lambda: offset + runtime.monotonic()
+        chosen = look(self.catalog, self.restore).point if is_chosen(self.restore) else None
+        chose = world.promises.chosen
         claim = self.catalog.claim("driver", self.clock())
-        point = self._chosen()
-        first = point.manifest.id + 1 if point is not None and point.is_savepoint else 1
-        started = self.catalog.start(claim, first)
+        started = self.catalog.start(claim, CheckpointId(chosen.manifest.id + 1 if chosen else 1))
         self.generation = started.generation
-        point = self._chosen()
+        # Only what is found after the claim is sure to be the latest.
+        found = look(self.catalog, self.restore)
+        point = self.begins_at = found.point
+        world.promises.starts(self, point, chose)
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
         limits = limits_of(**world.config)
-        completed = known(self.catalog, point if self.restore != "latest" else None)
         self.new_machine = lambda: WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=world.root,
             limits=limits,
             next_id=started.next_id,
-            completed=completed,
+            completed=found.completed,
             base=point.manifest.id if point and not point.is_savepoint else None,
             failover=failover(),
         )
@@ -140,6 +149,7 @@ class Driver:
         self.watch = SuccessorWatch(
             self.catalog, started.generation, trusts_look=15.0, hold_lease=lambda: 0.0, within=None
         )
+        self.record = StartRecord(self.catalog, started, self.watch.proof)
         self.over = runtime.flag()
         self.changing, self.closed = runtime.rlock(), runtime.flag()
         self.session = Session(world.scheduler, self.usable_hosts, world.promises)
@@ -176,10 +186,11 @@ class Driver:
         self.session.is_steady = True
         self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
 
-    def _chosen(self) -> RestorePoint | None:
-        if self.restore == "latest":
-            return choose(self.catalog, "latest")
-        return RestorePoint(read_savepoint(self.world.open(self.restore)), self.restore)
+    def keep_chosen(self) -> None:
+        """Record what a user has named, before an output is changed for it."""
+        if is_chosen(self.restore):
+            self.record.chose(str(self.restore))
+            self.world.promises.chose(self)
 
     def usable_hosts(self) -> list[WorldHost]:
         """Return the hosts that tasks find."""

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.leadership.heir import Heir
-from chandy.coordinator.leadership.offering import Offering, Standstill
+from chandy.coordinator.leadership.offering import Offering
 from chandy.coordinator.leadership.waiting_driver import WaitingDriver
 from chandy.coordinator.permit import Permit
 from chandy.coordinator.wiring.taken_pipeline import PipelineTakeover, TakenPipeline, look
@@ -30,7 +30,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.layout import generation_key, lease_key
 from chandy.storage.checkpoints.manifest import Handle, Manifest, QueryRecord
-from chandy.storage.checkpoints.offers import Offer
+from chandy.storage.checkpoints.offers import AskedOffer, Offer
 from chandy.storage.errors import ChandyError, FencedError, StorageError, StoreFailedError
 from chandy.storage.ids import CheckpointId
 from chandy.storage.store import Store
@@ -44,6 +44,7 @@ from .store import Bucket, Fault, ScriptedStore, Trouble
 from .system import SimulatedSystem, asked
 
 ROOT: Final = "memory://pipeline"
+NO_CHECKPOINT: Final = CheckpointId(0)
 PATIENCE: Final = 10.0
 """Seconds of a lease, and for which a predecessor is waited for."""
 ENOUGH: Final = 400.0
@@ -96,6 +97,10 @@ class Program:
     """After how many seconds it asks the leader for the pipeline, again and again; None: it does not."""
     is_heir: bool = False
     """Whether a leader has handed the pipeline over to it."""
+    follows: bool = False
+    """Whether it has handed the pipeline over to its shadow, and is the shadow of that one."""
+    returns_after: float | None = None
+    """After how many seconds it then asks for the pipeline; None: it only follows."""
     rests: bool = False
     """Whether it stands still for a shadow."""
     next_id: int = 0
@@ -135,30 +140,43 @@ class Program:
             with ExitStack() as made:
                 found = look(catalog, "latest")
                 if self.shadows_after is not None:
-                    runtime.sleep(self.shadows_after)
-                    self._lead(self._inherited(catalog, takeover, made))
+                    self._lead(self._inherited(catalog, takeover, made, self.shadows_after))
                 elif self.stands_by:
                     cache = FileCache(self.world.folder / "cache")
                     standby = WaitingDriver(catalog, PATIENCE, cache, self._waits, runtime.time)
                     self._lead(takeover.in_turn(standby, found, made))
                 else:
                     self._lead(takeover.now(found, made))
+            while self.follows and not self.told.is_set():
+                # What it has led with has ended.
+                self.generation, self.fenced, self.rests = 0, runtime.flag(), False
+                if self.returns_after is None:
+                    self.told.wait()
+                    break
+                with ExitStack() as made:
+                    taken = self._inherited(catalog, takeover, made, self.returns_after)
+                    self.follows = False
+                    self._lead(taken)
         except (ChandyError, OSError) as error:
             self.world.ended.append((self.number, error))
         self.is_over = True
         if not any(one.lives for one in self.world.programs if one.python is self.python):
             self.world.scheduler.kill(self.python)
 
-    def _inherited(self, catalog: Catalog, takeover: PipelineTakeover, made: ExitStack) -> TakenPipeline:
+    def _inherited(
+        self, catalog: Catalog, takeover: PipelineTakeover, made: ExitStack, after: float
+    ) -> TakenPipeline:
         """Ask for the pipeline until it is there, as a shadow does that has found no difference."""
+        runtime.sleep(after)
         while True:
             with suppress(StorageError, OSError), ExitStack() as attempt:
                 generation = catalog.newest_generation()
                 heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0)
                 if catalog.leader(generation) is not None:
-                    heir.ask(generation)
+                    heir.ask(generation, NO_CHECKPOINT)
                     until = runtime.monotonic() + 10.0
                     while not (heir.is_in_vain() or heir.offered() or runtime.monotonic() > until):
+                        heir.has_passed(max(catalog.list_ids(), default=NO_CHECKPOINT))
                         runtime.sleep(0.05)
                     if (offer := heir.offered()) is not None:
                         state = self._state(catalog, offer)
@@ -185,7 +203,11 @@ class Program:
         self.next_id = taken.generation.next_id
         taken.watch.listen(lambda error: self.fenced.set())
         offering = Offering(
-            taken.catalog, taken.watch.proof, lambda: self._standstill(taken), lambda: True, nullcontext
+            taken.catalog,
+            taken.watch.proof,
+            lambda asked: CommittedBatches(self, taken, asked),
+            lambda: True,
+            nullcontext,
         )
         while not self.fenced.is_set() and not self.told.is_set():
             try:
@@ -205,9 +227,6 @@ class Program:
             taken.leadership.stop()
             if self._says_stopped():
                 self.world.stopped.setdefault(self.generation, self.world.scheduler.now)
-
-    def _standstill(self, taken: TakenPipeline) -> Standstill:
-        return CommittedBatches(self, taken)
 
     def _says_stopped(self) -> bool:
         data = self.world.bucket.objects.get(lease_key(self.generation))
@@ -240,12 +259,17 @@ class CommittedBatches:
 
     program: Program
     taken: TakenPipeline
+    asked: AskedOffer
 
     def begin(self) -> CheckpointId:
         """Take a last checkpoint."""
         self.program.rests = True
         if not self.program.idle.wait(30.0):
             raise StoreFailedError(ROOT, "", "end a batch", "it runs on", transient=True)
+        return self.checkpoint()
+
+    def checkpoint(self) -> CheckpointId:
+        """Take a checkpoint."""
         query = QueryRecord("delays", sum(one.began for one in self.program.world.programs), Handle())
         made = make_manifest(self.program.next_id, self.program.generation, queries=(query,), operators=())
         self.program.next_id += 1
@@ -256,6 +280,15 @@ class CommittedBatches:
     def end(self) -> None:
         """Let batches go on."""
         self.program.rests = False
+
+    def hand_over(self, last: CheckpointId, error: FencedError) -> None:
+        """Follow the shadow that was asked for the pipeline, and nobody else."""
+        claim = self.program.world.bucket.objects[generation_key(self.asked.generation + 1)]
+        assert self.asked.shadow in json.loads(claim)["owner"], "it follows a driver that has not asked"
+        self.program.follows = True
+
+    def give_up(self, error: FencedError) -> None:
+        """End."""
 
 
 @attrs.frozen
@@ -286,6 +319,8 @@ class Leaders:
         """Which programs have ended with what errors."""
         self.stopped: dict[int, float] = {}
         """When the lease of a generation said that it was stopped on purpose, in seconds of the run."""
+        self.comes_back = 0.0
+        """How likely a driver that has handed over wants to lead again."""
         self.troubled = 0.0
         """When anything last failed that all depend on."""
         self.met: dict[str, int] = {}
@@ -326,6 +361,8 @@ class Leaders:
             )
         made.idle.set()
         made.shadows_after = shadows_after
+        if (returns := self.scheduler.choices.stream(f"returns {number}")).random() < self.comes_back:
+            made.returns_after = 60.0 * returns.random()
         self.programs.append(made)
         self.scheduler.spawn(python, made.main, f"main-{number}")
         return made
@@ -524,6 +561,7 @@ def run(seed: object, folder: Path, happenings: list[Happening] | None = None) -
     """
     random = Choices(seed).stream("kind of run").random()
     with leaders(seed, folder, only_standbys=random < 0.5) as world:
+        world.comes_back = 0.5
         for _ in range(2):
             world.a_driver_comes(random, 0.3, stands_by=True)
         for _ in range(2) if (shadows := Choices(seed).stream("shadows")).random() < 0.5 else ():
@@ -537,7 +575,9 @@ def run(seed: object, folder: Path, happenings: list[Happening] | None = None) -
 # --- a switch -----------------------------------------------------------------------------------------------
 
 
-def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, standby: bool) -> Leaders:
+def switch(
+    seed: object, folder: Path, victim: str, call: int, *, kills: bool, standby: bool, back: bool = False
+) -> Leaders:
     """Have a shadow get the pipeline, and harm one of the two right after a call of its store; see that one leads.
 
     Args:
@@ -547,6 +587,7 @@ def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, s
         kills: whether it is killed; otherwise it stands still for long.
         standby: whether a standby waits, too. Without one, nobody goes on for a leader that is killed: the old version
             is it before the claim, the new one after it.
+        back: whether that happens in a second switch, which leads back to the driver that has led at first.
     """
     with leaders(seed, folder, only_standbys=standby) as world:
 
@@ -568,6 +609,11 @@ def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, s
         if standby:
             comes(0.9, True)
         shadow = comes(0.0 if call % 2 else 0.9, False, 0.0)
+        if back:
+            leader.returns_after = 0.0
+            world.scheduler.run(lambda: leader.follows and shadow.leads, 2_000_000)
+            leader, shadow = shadow, leader
+        generation = leader.generation
         if victim != "nobody":
             one = leader if victim == "leader" else shadow
             one.harmed_at = one.calls + call
@@ -576,7 +622,7 @@ def switch(seed: object, folder: Path, victim: str, call: int, *, kills: bool, s
         world.calm()
         if victim == "nobody":
             assert shadow.is_heir and shadow.leads, "the shadow leads"
-        has_claimed = generation_key(leader.generation + 1) in world.bucket.objects
+        has_claimed = generation_key(generation + 1) in world.bucket.objects
         if standby or not kills or has_claimed is (victim == "leader"):
             goes_on(ENOUGH)
         return world

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chandy.coordinator.protocol import events as on
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Instruction
-from chandy.coordinator.restore.restore_point import WORKING
+from chandy.coordinator.restore.restore_point import LATEST, WORKING
 from chandy.state.host.memory import Memory
 from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard import Shard
@@ -25,6 +25,7 @@ from chandy.storage.checkpoints.fencing import voided_by
 from chandy.storage.checkpoints.layout import MANIFEST, checkpoint_of, dropped_key, manifest_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.savepoint import read_savepoint
+from chandy.storage.errors import ChandyError
 
 from ..builders import MemoryStore
 from .memory_databases import MemoryDatabases
@@ -88,6 +89,8 @@ class Promises:
         """Checkpoints whose cut was chosen before their driver went back, and that had not completed then."""
         self.counted: set[int] = set()
         """Checkpoints that a driver's start has found to count."""
+        self.chosen = 0, 0
+        """The latest generation whose user has named where it begins, and that checkpoint or savepoint."""
         self.restored: set[tuple[str, int, int]] = set()
         self._memory = Memory(1 << 20, RocksDatabases if world.has_rocksdb else MemoryDatabases)
         self._needed: tuple[object, frozenset[str]] = (None, frozenset())
@@ -130,6 +133,32 @@ class Promises:
                             owners[shard].host == host, "a checkpoint does not take a shard where it is"
                         )
 
+    def chose(self, driver: Driver) -> None:
+        """Take in that what a user has named is written down: the pipeline stands there from now on."""
+        assert driver.begins_at is not None
+        self.chosen = max(self.chosen, (driver.generation, driver.begins_at.manifest.id))
+
+    def starts(self, driver: Driver, point: RestorePoint | None, chosen: tuple[int, int]) -> None:
+        """Look at where a driver begins: where a user has gone back to before, unless something has completed since."""
+        since, checkpoint = chosen
+        if driver.restore == LATEST and since:
+            later = [one.id for one in self.world.catalog().readable() if one.generation >= since]
+            expected, found = max(later, default=checkpoint), point.manifest.id if point else 0
+            self.check(
+                found == expected, f"a driver begins at {found}, and the pipeline stands at {expected}"
+            )
+
+    def refused(self, driver: Driver, error: ChandyError) -> None:
+        """Look at a start that is refused. What a user names may be gone, or not fit the targets; the newest does."""
+        latest = self.world.catalog().latest()
+        newest = latest.id if latest else 0
+        # An earlier query of a pipeline may begin where a user has gone back to, and a later one be refused there.
+        stands_at = self.chosen[1] if driver.restore == LATEST and self.chosen[0] else driver.restore
+        self.check(
+            stands_at not in (LATEST, newest), f"a start from the newest checkpoint is refused: {error}"
+        )
+        self.world.named = newest
+
     def restoring(self, driver: Driver, point: RestorePoint | None) -> None:
         """Look at where a query of a driver is about to begin or to go back to."""
         own = [id for id, generation in self.announced.items() if generation == driver.generation]
@@ -171,6 +200,9 @@ class Promises:
         Of a driver that is closed, the next one publishes what is complete.
         """
         is_late = self.world.scheduler.now - asked > PUBLISHED_SECONDS
+        if self.chosen[0] > driver.generation:
+            # Its successor has taken back what it has published.
+            return
         if is_late or driver.fenced_by is not None or future.exception() is not None:
             return
         end = self.epoch_ends.get(future.result().id, 0)

@@ -158,6 +158,7 @@ def supervisor_of(driver: Driver, protocol: LockedProtocol, point: RestorePoint 
         owner=SinkOwner(driver.world.root, "pipeline"),
         may_begin_anew=True,
         permits=NOTHING_PERMITTED,
+        keep_chosen=driver.keep_chosen,
     )
     supervisor = WatchedSupervisor(
         protocol=protocol,

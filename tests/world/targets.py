@@ -149,7 +149,7 @@ class Target:
         if not self.can_rewind or not self.rewinds.can_go_back(to, {one.epoch for one in self.epochs}):
             raise RewindError(self.position.epoch, to)
 
-    def rewind(self, to: int | None) -> int | None:
+    def rewind(self, to: int | None, fence: Fence) -> int | None:
         """See ``Committer``."""
         self.reach()
         self.check_rewind(to)
@@ -157,10 +157,11 @@ class Target:
         if self.position.epoch is not None:
             self.rewinds = self.rewinds.rewound(to, self.position.epoch)
         gone = [one for one in self.epochs if to is None or one.epoch > to]
-        latest = self.world.catalog().latest()
-        if latest is not None:
-            kept = [one.epoch for one in gone if one.epoch <= latest.id and one.rows]
-            self.check(not kept, f"epochs {kept} are taken back, which checkpoint {latest.id} has")
+        [driver] = (one for one in self.world.drivers if one.generation == fence.generation)
+        if driver.begins_at is not None:
+            restored = driver.begins_at.manifest.id
+            kept = [one.epoch for one in gone if one.epoch <= restored and one.rows]
+            self.check(not kept, f"epochs {kept} are taken back, which checkpoint {restored} has")
         self.epochs, self.removed = [one for one in self.epochs if one not in gone], gone + self.removed
         self.position = attrs.evolve(self.position, epoch=to)
         self.travel()
@@ -269,7 +270,7 @@ class WorldCommitter(Committer):
 
     @override
     def rewind(self, epoch: int | None) -> None:
-        self.at = self.place.rewind(epoch)
+        self.at = self.place.rewind(epoch, self.fence)
 
     @override
     def check_bring_back(self, epoch: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ SAMPLE = BUGS if IS_FULL else [bugs[0] for bugs in AREAS.values()]
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_it_can_be_put_in(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.put_in(monkeypatch)
+    assert not bug.by.name.startswith("tests/") or Path(bug.by.name).is_file()
 
 
 @pytest.mark.parametrize("bug", SAMPLE, ids=lambda bug: bug.name)

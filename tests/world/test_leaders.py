@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -31,15 +32,12 @@ def test_one_driver_at_a_time_leads_and_one_does_in_the_end(tmp_path: Path) -> N
 def test_a_shadow_gets_the_pipeline_or_the_leader_goes_on_wherever_one_of_them_ends(
     tmp_path: Path, standby: bool
 ) -> None:
-    switch(0, tmp_path / "well", "nobody", 0, kills=False, standby=standby)
-    cases = [
-        (victim, call, kills)
-        for victim in ("leader", "shadow")
-        for call in range(1, 41)
-        for kills in (True, False)
-    ]
-    for victim, call, kills in some(cases, 12):
+    for back in (True, False):
+        switch(0, tmp_path / f"well{back}", "nobody", 0, kills=False, standby=standby, back=back)
+    cases = list(product(("leader", "shadow"), range(1, 41), (True, False), (True, False)))
+    for victim, call, kills, back in some(cases, 12):
+        folder = tmp_path / f"{victim}{call}{kills}{back}"
         try:
-            switch(call, tmp_path / f"{victim}{call}{kills}", victim, call, kills=kills, standby=standby)
+            switch(call, folder, victim, call, kills=kills, standby=standby, back=back)
         except AssertionError as error:
-            raise AssertionError(f"{victim}, call {call}, kills={kills}: {error}") from error
+            raise AssertionError(f"{victim}, call {call}, {kills=}, {back=}: {error}") from error

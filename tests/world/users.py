@@ -15,6 +15,7 @@ from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
+from chandy.coordinator.upgrade.own_pins import OwnPins
 from chandy.coordinator.user_acts import Wanted
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
@@ -134,16 +135,19 @@ class Users:
             self._ask(driver, lambda: self._rest(driver, event.seconds))
 
     def _rest(self, driver: Driver, seconds: float) -> None:
-        rest = QueriesAtRest(driver.executor, driver.supervisor)
+        pins = OwnPins(self.world.catalog().store, "shadow-old")
+        rest = QueriesAtRest(driver.executor, driver.supervisor, pins, follow=None)
         with driver.acts.between_stops(driver.changing):
             if driver.supervisor.life.is_ending:
                 return
             try:
-                checkpoint = rest.begin()
-                self._has_all(driver, checkpoint)
+                self._has_all(driver, rest.begin())
+                before = self._committed(driver)
                 runtime.sleep(seconds)
-                self._has_all(driver, checkpoint)
-            except FencedError:
+                rests = self._committed(driver) == before or driver.supervisor.life.is_over
+                self.world.promises.check(rests, "batches commit while the pipeline rests")
+            except FencedError as error:
+                rest.give_up(error)
                 return
             except ChandyError:
                 pass
@@ -164,12 +168,15 @@ class Users:
             )
             return
         cuts = {query.name: query.batch for query in manifest.queries}
-        committed = {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
+        committed = self._committed(driver)
         self.world.promises.check(
             cuts == committed, f"the last checkpoint has {cuts}, and {committed} have committed"
         )
         running = [one.name for one in driver.session.started if one.isActive]
         self.world.promises.check(not running, f"{running} run on after a graceful stop")
+
+    def _committed(self, driver: Driver) -> dict[str, int]:
+        return {run.definition.name: newest_committed(run.directory) for run in driver.runs.all()}
 
     def pipeline_is_stopped(self, event: WorldEvent) -> None:
         """A user stops a pipeline, and starts it again a little later."""
@@ -209,3 +216,21 @@ class Users:
         except (NotCarriedOutError, FencedError):
             return
         self.world.promises.check(not interrupted.is_set(), f"{kind} is done, and was interrupted")
+
+    def user_goes_back(self, event: WorldEvent) -> None:
+        """A user starts the pipeline from an older checkpoint or a savepoint, beside the driver or in its place."""
+        world, promises = self.world, self.world.promises
+        older: list[str | int] = [manifest.id for manifest in world.catalog().readable()]
+        if (choice := self._pick(event, [*older, *promises.savepoints])) is None:
+            return
+        alive = [driver for driver in world.drivers if driver.process.is_alive]
+        if event.seconds > len(alive):
+            for driver in alive:
+                world.scheduler.kill(driver.process)
+        world.start_driver(choice)
+        # It may be refused.
+        again = attrs.evolve(event, seconds=event.seconds + SECONDS)
+        self._now_and_later(
+            again,
+            lambda: None if any(one.process.is_alive for one in world.drivers) else world.start_driver(),
+        )

@@ -14,6 +14,7 @@ import attrs
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.protocol.reasons import Reason
+from chandy.coordinator.restore.restore_point import LATEST
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
@@ -96,6 +97,8 @@ class World:
         self.drivers: list[Driver] = []
         self.executors = ["a", "b"]
         """The machines that have an executor."""
+        self.named = 0
+        """The checkpoint that the next start is to name; 0: none."""
         self.met: list[str] = []
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
@@ -139,8 +142,10 @@ class World:
         begun = [driver for driver in self.drivers if driver.has_begun]
         return max(begun, key=lambda driver: driver.generation, default=None)
 
-    def start_driver(self, restore: str = "latest") -> Driver:
-        """Start a driver, whatever others do."""
+    def start_driver(self, restore: str | int = LATEST) -> Driver:
+        """Start a driver, whatever others do. After a refusal its user names the newest checkpoint."""
+        if restore == LATEST and self.named:
+            restore, self.named = self.named, 0
         driver = Driver(self, self.machines["driver"], len(self.drivers) + 1, restore)
         self.drivers.append(driver)
         self.scheduler.spawn(

@@ -198,9 +198,12 @@ def _lists(values: pa.Array, seed: int, *, ordered: bool) -> _Cells:
 
 def _bytes(values: pa.Array, seed: int) -> _Cells:
     """Return the cells of a column of type ``BYTES``, whose words are added one after the other."""
-    data, at, sizes = _short(values)
+    bounds = bounds_of(values)
+    lengths = bounds[1:] - bounds[:-1]
+    data, at, sizes = _short(values, bounds, lengths)
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-    first, second = np.zeros(len(at), np.uint64), np.zeros(len(at), np.uint64)
+    first, second = lengths.view(np.uint64) * _STEP, np.zeros(len(at), np.uint64)
+    first += _U64(seed)
     for place in range(_LONG // 8):
         left = sizes - 8 * place
         more = np.flatnonzero(left > 0)
@@ -212,17 +215,18 @@ def _bytes(values: pa.Array, seed: int) -> _Cells:
         found += _U64(_seed(seed, f"word {place}"))
         found = _mixed(found)
         first[rows] += found
-        second[rows] += found * _U64(_seed(seed, f"factor {place}") | 1)
-    lengths = np.diff(bounds_of(values)).view(np.uint64)
-    return _hashed(first + lengths * _STEP + _U64(seed), second)
+        found *= _U64(_seed(seed, f"factor {place}") | 1)
+        second[rows] += found
+    return _hashed(first, second)
 
 
-def _short(values: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _short(
+    values: pa.Array, bounds: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return bytes, and where in them each row begins, and how many it has: in place of long ones those of a hash."""
-    bounds = bounds_of(values)
-    at, sizes = bounds[:-1] - bounds[0], np.diff(bounds)
-    size = int(bounds[-1] - bounds[0])
-    long = np.flatnonzero(sizes > _LONG)
+    at, size = bounds[:-1] - bounds[0], int(bounds[-1] - bounds[0])
+    long = np.flatnonzero(lengths > _LONG)
+    sizes = lengths.copy() if len(long) else lengths
     # Zeros behind the data let a whole word be read from wherever a value ends.
     data = np.zeros(size + _HASHED * len(long) + 8, np.uint8)
     if size:
@@ -260,11 +264,12 @@ def _hashed(first: _Words, second: _Words) -> _Cells:
 
 def _mixed(words: _Words) -> _Words:
     """Return words in which each bit depends on all bits; ``words`` is used up. Each gives another one."""
-    words ^= words >> _U64(30)
+    part = words >> _U64(30)
+    words ^= part
     words *= _P1
-    words ^= words >> _U64(27)
+    words ^= np.right_shift(words, _U64(27), out=part)
     words *= _P2
-    words ^= words >> _U64(31)
+    words ^= np.right_shift(words, _U64(31), out=part)
     return words
 
 

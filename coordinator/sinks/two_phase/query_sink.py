@@ -70,6 +70,7 @@ class TransactionalSink(GivenSink):
         first_epoch: CheckpointId,
         on_published: Callable[[CheckpointId], None],
         on_failure: Callable[[ChandyError], None],
+        takes_digests: Callable[[], bool] = lambda: False,
     ) -> None:
         """Make it. Nothing is connected before ``begin`` or ``resume``.
 
@@ -82,6 +83,7 @@ class TransactionalSink(GivenSink):
             first_epoch: the least id that this life gives to a checkpoint.
             on_published: called with the id of a checkpoint once all that it has to publish is published.
             on_failure: called when an epoch cannot be published at all.
+            takes_digests: whether a batch that begins is to have a digest.
 
         Raises:
             WriterError: the sinks do not go together.
@@ -93,6 +95,7 @@ class TransactionalSink(GivenSink):
         self._proof = proof
         self._max_unpublished = max_unpublished
         self._on_published = on_published
+        self._takes_digests = takes_digests
         self._publishers = {
             uid: Publisher(sink, attrs.evolve(fence, sink=uid), proof, on_failure=on_failure, permits=permits)
             for uid, sink in self._sinks.items()
@@ -185,7 +188,7 @@ class TransactionalSink(GivenSink):
             assert directory is not None, "a query has begun before it runs"
             self._await_room(run)
         self._check_current(run, batch)
-        writing = self._writing
+        writing = attrs.evolve(self._writing, takes_digests=self._takes_digests())
         staged = self._written(rows, writing, run, batch)
         try:
             left = self._publish_at_once(run, batch, staged)
@@ -200,10 +203,6 @@ class TransactionalSink(GivenSink):
             self._forget(staged)
             raise
         self._forget(replaced)
-
-    @override
-    def take_digests(self) -> None:
-        self._writing = attrs.evolve(self._writing, takes_digests=True)
 
     @override
     def digests(self, batch: BatchId) -> dict[str, Digest]:

@@ -15,6 +15,7 @@ from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.protocol import events as on
 from chandy.state.rpc.messages import Ack, BatchTimes, ClaimShards, HostHello, ShardSnapshot
 from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
@@ -192,6 +193,7 @@ class Setup:
             next_id=1,
             failover=failover(),
         )
+        self.recording = Recording(store=self.store)
         self.watch = watch_of(self.catalog, generation.generation)
         self.watch.listen(self.failures.append)
         self.watch.begin()
@@ -205,6 +207,7 @@ class Setup:
             clock=lambda: self.now,
             host_timeout=60.0,
             reports=self.reports,
+            recording=self.recording,
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.protocol.handle(

@@ -5,6 +5,7 @@ Here a notice is an order in a mailbox. A notice cannot be delivered if its host
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from chandy.state.errors import HostDismissedError
 from chandy.state.rpc import messages
 from chandy.state.rpc.messages import Ack, AskBatch, BatchTimes, ClaimShards, DiskSpace, HostHello, HostPulse
 from chandy.state.rpc.orders import AbortOrder, StopHost
+from chandy.state.shards import ShardId
 
 from ...waiting import DEADLINE, eventually
 from ..life_events import going_back
@@ -173,3 +175,32 @@ def test_a_disk_that_fills_up_is_warned_of_as_long_as_its_host_is_there(
     assert hosts.disks.by_machine() == {"machine": DiskSpace(860, 1_000)}
     setup.host.leave.set()
     eventually(lambda: hosts.disks.by_machine() == {})
+
+
+def test_a_host_whose_connection_does_not_end_is_lost_too(setup: Setup, killed: list[str]) -> None:
+    hello, stands_still = HostHello("frozen", "address", "elsewhere", "executor 2", 2), threading.Event()
+
+    def read() -> None:
+        for _ in setup.executor.hosts.orders(hello):
+            stands_still.wait(DEADLINE)
+
+    def is_killed() -> bool:
+        let_time_pass(setup)
+        setup.executor.hosts.pulse(HostPulse("host", None))
+        return killed == ["frozen"]
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        eventually(lambda: "frozen" in setup.executor.protocol.read(lambda state: state.members.hosts))
+        eventually(is_killed)
+        eventually(lambda: "frozen" not in setup.executor.protocol.read(lambda state: state.members.hosts))
+    finally:
+        stands_still.set()
+        reader.join()
+
+
+def test_the_pipeline_hears_of_a_shard_that_cannot_be_opened(setup: Setup) -> None:
+    failed = messages.ShardNotOpened("host", "id", ShardId("op", 0), "boom")
+    setup.executor.hosts.handlers[messages.ShardNotOpened](failed)
+    assert setup.reports.not_opened == [("id", "boom", failed.code)]

@@ -12,7 +12,9 @@ import pytest
 from pyspark import SparkFiles
 
 from chandy.coordinator.hosts.local_host import LocalHost, local_host
-from chandy.state.rpc.messages import ClaimShards
+from chandy.coordinator.protocol.errors import StaleQueryError
+from chandy.state.rpc.calls import ActionClient
+from chandy.state.rpc.messages import ClaimShards, OpenShards
 from chandy.storage.checkpoints.manifest import OperatorRecord
 
 from ...state.conftest import FakeCoordinator
@@ -70,6 +72,21 @@ def test_what_goes_wrong_is_logged_and_told(
     assert "runtime" in failed[0] or "path" in failed[0]
     assert len(failed) == 1
     assert coordinator.hellos == []
+
+
+def test_a_query_that_goes_back_meanwhile_does_not_need_its_shards(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stale(_: object, action: str, request: OpenShards) -> None:
+        raise StaleQueryError(request.query_id, None)
+
+    monkeypatch.setattr(ActionClient, "tell", stale)
+    failed: list[str] = []
+    host = LocalHost(coordinator.endpoint, str(coordinator.directory / "executor"))
+    host.open("q", [OPERATOR], failed.append)
+    host.close()
+    assert failed == []
+    assert "could not open shards ahead" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ class KnownPipeline:
         self.told.append((operator, parallelism, timeout))
         self.act()
 
-    def switch(self, shadow: str | None, timeout: str, *, although_different: bool) -> None:
-        self.told.append((shadow, timeout, although_different))
+    def switch(self, shadow: str | None, timeout: str, *, although_different: bool, keep_old: str) -> None:
+        self.told.append((shadow, timeout, although_different, keep_old))
         self.act()
 
     def stop(self, savepoint: str | None, *, hand_over: bool) -> None:

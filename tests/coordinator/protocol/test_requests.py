@@ -141,6 +141,12 @@ def test_no_request_is_lost_and_the_queue_never_exceeds_its_limit(
     assert len(queue) == min(limit, len(requests))
 
 
+def test_that_of_a_stop_waits_for_no_output() -> None:
+    request = Request(next(_numbers), CheckpointKind.SAVEPOINT, NOW, is_final=True)
+    assert ask(queue_of([manual()]), is_output_full=True) is None
+    assert ask(queue_of([request]), is_output_full=True) is request
+
+
 def test_all_waiting_requests_are_handed_back_to_be_failed_when_the_queue_is_cleared() -> None:
     requests = [savepoint(), manual(), periodic()]
     queue = queue_of(requests)

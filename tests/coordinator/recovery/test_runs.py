@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import SinkTakenError, WorkingDirectoryLostError
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery import runs as module
 from chandy.coordinator.recovery.runs import Run, Runs
@@ -27,7 +28,7 @@ class Query:
     """A query with Spark's file sink, as its files show it."""
 
     def __init__(
-        self, folder: Path, real_time_seconds: float | None = None, *, record_batches: bool = False
+        self, folder: Path, real_time_seconds: float | None = None, *, is_recorded: bool = False
     ) -> None:
         self.directory, self.output = folder / "work" / "run", folder / "out"
         (self.output / LOG).mkdir(parents=True)
@@ -38,7 +39,8 @@ class Query:
             SinkFacts("parquet"), "append", Trigger.PROCESSING_TIME, real_time_seconds=real_time_seconds
         )
         definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
-        self.runs = Runs(record_batches=record_batches)
+        self.recording = Recording(is_recorded)
+        self.runs = Runs(recording=self.recording)
         self.runs.put(Run(1, definition, self.directory, "x"))
 
     def records(self, cut: int) -> BatchRecords:
@@ -158,7 +160,7 @@ def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Query:
-    made = Query(tmp_path, record_batches=True)
+    made = Query(tmp_path, is_recorded=True)
     for batch in range(3):
         made.commit(batch)
     return made
@@ -201,13 +203,10 @@ def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: Query) -> 
     assert records.missing(2) == (0, 1)
 
 
-def test_the_batches_of_a_running_query_are_there_as_soon_as_they_have_committed(recording: Query) -> None:
-    recording.plan(3)
-    assert numbers(recording.runs.records("q", 0)) == (0, [1, 2])
-    recording.commit(3)
-    assert numbers(recording.runs.records("q", 2)) == (2, [3])
-
-
-def test_without_the_setting_there_are_no_records(query: Query) -> None:
+def test_records_that_are_turned_on_begin_behind_the_checkpoint_before(query: Query) -> None:
     with query.runs.hold("q", 1) as files:
         assert RECORDS_FILE not in files
+    query.complete(1, 1)
+    query.commit(2)
+    query.recording.is_on = True
+    assert numbers(query.records(2)) == (0, [1, 2])

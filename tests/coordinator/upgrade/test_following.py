@@ -282,8 +282,12 @@ def test_it_is_said_what_a_shadow_waits_for() -> None:
     leader.run("totals")
     stage = leader.checkpoint()
     following = Following(("totals",), most_behind=10)
-    following.see([attrs.evolve(stage, records={})])
+    following.see([unrecorded := attrs.evolve(stage, records={})])
     assert following.next() == Wait(NO_RECORDS)
+    leader.run("totals")
+    following.see([unrecorded, recorded := leader.checkpoint()])
+    step = following.next()
+    assert isinstance(step, Restore) and step.stage == recorded
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -17,6 +18,7 @@ from chandy.coordinator.switch_orders import (
     read_order,
 )
 from chandy.coordinator.upgrade.follower import Passed
+from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
@@ -66,15 +68,24 @@ class World:
         self.generation = self.catalog.take_over("leader", 0.0).generation
         self.catalog.take_leadership(DriverRecord(self.generation, "m", "m", 1, 1, 1, 1))
         self.inherited: list[Inheritance] = []
-        self.looks = 0
+        self.looks = self.preparations = 0
         self.switching = Switching(
-            self.catalog, "shadow", "life", None, self.look, self.inherited.append, lambda: 0.0
+            self.catalog,
+            Shadow(),
+            "life",
+            self.look,
+            self.prepare,
+            self.inherited.append,
+            lambda: 0.0,
         )
 
     def look(self) -> None:
         self.looks += 1
 
-    def order(self, **more: bool) -> object:
+    def prepare(self) -> None:
+        self.preparations += 1
+
+    def order(self, **more: Any) -> object:
         name, nonce = order_switch(self.store, None, **more)
         self.switching._looked_at = float("-inf")
         order = self.switching._ordered()
@@ -100,17 +111,21 @@ class World:
 def test_a_shadow_claims_at_the_cut_that_it_is_offered_and_not_before(completed_since: int) -> None:
     world = World()
     assert not world.passed(2) and asked(world.store, world.generation) is None
-    world.order()
+    world.order(keep_old="1 min")
     assert not world.passed(2) and not world.passed(2)
-    assert world.switching.is_under_way and world.looks == 0
+    request = asked(world.store, world.generation)
+    assert request is not None and (request.name, request.keep_old) == ("shadow", 60.0)
+    assert world.switching.is_under_way and world.preparations == 1
+    assert world.looks == 1, "what the leader does meanwhile need not be done while it waits"
     world.offers(3)
     assert not world.passed(2), "the leader has batches that it has not run"
-    assert world.looks == 1 and world.catalog.newest_generation() == world.generation
+    assert world.looks == 2 and world.catalog.newest_generation() == world.generation
     # What somebody has asked for while the leader stands still completes there, too.
     assert world.passed(3 + completed_since)
     (inherited,) = world.inherited
     assert inherited.claim.generation == world.generation + 1
     assert inherited.state.id == 103 + completed_since
+    assert inherited.claim.nonce == request.nonce, "so that the leader knows who it is"
     assert world.outcome is SwitchOutcome.LEADS
 
 

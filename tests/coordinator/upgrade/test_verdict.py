@@ -227,7 +227,7 @@ def test_the_command_says_whether_shadows_are_equal_and_ends_so(tmp_path: Path) 
     told = run()
     assert told.exit_code == 0
     assert "equal so far" in told.output
-    assert "it needs a faster machine, or a leader with larger batches" in told.output
+    assert "runs 0.5 batches a second, and its leader 1: it needs a faster machine" in told.output
     differs = attrs.evolve(
         finding(53), example="k=1: leader has n=1, shadow has n=2", kept="shadows/last/x.parquet"
     )

@@ -46,6 +46,9 @@ class Service:
             raise RemoteError("StaleQueryError", "from further away")
         if ask.batch == 4:
             raise UnsendableError(object())
+        if ask.batch == 5:
+            # As from a side that stands between two that know it, and does not.
+            raise RemoteError("CannotGoBackError", "", {"shard": "op/3", "asked": 1, "position": 7})
         return BatchAnswer()
 
     def orders(self, ask: AskBatch) -> Iterator[Order]:
@@ -90,9 +93,10 @@ def test_a_value_goes_there_and_its_answer_comes_back(client: ActionClient, serv
     assert service.asked == [ask, ask]
 
 
-def test_an_error_arrives_as_what_it_was(client: ActionClient) -> None:
+@pytest.mark.parametrize("batch", [1, 5])
+def test_an_error_arrives_as_what_it_was(client: ActionClient, batch: int) -> None:
     with pytest.raises(CannotGoBackError) as caught:
-        client.call("ask", AskBatch("host", "q", 1), BatchAnswer)
+        client.call("ask", AskBatch("host", "q", batch), BatchAnswer)
     assert (caught.value.shard, caught.value.asked, caught.value.position) == ("op/3", 1, 7)
 
 

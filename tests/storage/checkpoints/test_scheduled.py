@@ -19,7 +19,7 @@ from chandy.storage.checkpoints.locate import savepoints
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.proof import Unshared
 from chandy.storage.checkpoints.savepoint import claim_savepoint, commit_savepoint, read_savepoint
-from chandy.storage.checkpoints.savepoint_claim import claim_restored
+from chandy.storage.checkpoints.savepoint_claim import claim_restored, drop_claimed
 from chandy.storage.checkpoints.scheduled import (
     ScheduledSavepoint,
     drop,
@@ -111,6 +111,46 @@ def test_a_driver_that_has_a_successor_deletes_nothing(store: LocalStore, write:
     with pytest.raises(FencedError):
         drop(store, open_store, expired(scheduled(store, open_store), 1), proof)
     assert len(scheduled(store, open_store)) == 2
+
+
+class Asked(Unshared):
+    """Whether somebody has looked for a successor since the last change of a store."""
+
+    is_asked = False
+
+    def check(self) -> None:
+        self.is_asked = True
+
+    check_now = check
+
+
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_successor_is_looked_for_before_each_change(
+    store: LocalStore, write: Write, is_claimed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, catalog, proof = write(1), Catalog(store), Asked()
+    if is_claimed:
+        generation = catalog.take_over("driver", 1.0).generation
+        claim_restored(catalog, place, AskingProof(store, generation))
+        catalog.commit(make_manifest(6, generation))
+
+    def watch(name: str) -> None:
+        right = getattr(LocalStore, name)
+
+        def change(changed: LocalStore, *given: object) -> None:
+            assert proof.is_asked, f"{name}{given} without a look"
+            right(changed, *given)
+            proof.is_asked = False
+
+        monkeypatch.setattr(LocalStore, name, change)
+
+    for name in ("write", "delete", "delete_all"):
+        watch(name)
+    if is_claimed:
+        assert drop_claimed(catalog, open_store, generation, proof) == (place.uri,)
+    else:
+        assert drop(store, open_store, {CheckpointId(1): place.uri}, proof) == (1,)
+    assert place.list() == []
 
 
 @given(

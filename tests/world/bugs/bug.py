@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -34,18 +35,42 @@ def _lead(seed: int) -> None:
         leaders.run(seed, Path(folder))
 
 
-def _pass(node: str, seed: int) -> None:
-    assert pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", node]) == 0, "it fails"
+class _Failures:
+    """Keeps what has failed."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.names.append(report.nodeid)
 
 
-def tests(node: str) -> Search:
-    """Return the search by a test, or by the tests of a file."""
-    return Search(node, partial(_pass, node), 1)
+def _pass(file: str, seed: int) -> None:
+    failures = _Failures()
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file], plugins=[failures])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        sys.exit(f"{file} cannot be run")
+    assert not failures.names, failures.names[0].partition("::")[2]
+
+
+def tests(file: str) -> Search:
+    """Return the search by the tests of a file."""
+    return Search(file, partial(_pass, file), 1)
 
 
 def publish(seed: int) -> None:
     """Run a world whose query has transactional sinks."""
     runs.run(seed, events_of(seed, 12, 0.4, OF_TARGETS), publishes=True)
+
+
+def after(**kinds: int) -> Search:
+    """Return the search by worlds in which nothing else happens than this, each so often in relation."""
+    return Search(
+        f"worlds of {' and '.join(kinds)}",
+        lambda seed: runs.run(seed, events_of(seed, 20, runs.RATE, {"checkpoint": 6} | kinds)),
+        60,
+    )
 
 
 WORLDS: Final = Search("worlds", lambda seed: runs.run(seed, events_of(seed, runs.EVENTS, runs.RATE)), 40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import after, tests, text
 
 DELETIONS: Final = (
     text(
@@ -24,6 +24,7 @@ DELETIONS: Final = (
         "coordinator.execution.checkpoint_jobs:discard",
         "if one.id in given_up and manifest_key(one.id) not in failed]",
         "if one.id in given_up]",
+        by=tests("tests/coordinator/protocol/test_deletions.py"),
     ),
     text(
         "a manifest that a store creates late counts although its checkpoint is deleted",
@@ -36,8 +37,15 @@ DELETIONS: Final = (
         "coordinator.execution.commit:_until_known",
         "            return again\n",
         "            return False\n",
+        by=after(store_fails=12, driver_dies=2),
     ),
-    text("a list has what is gone", "storage.checkpoints.catalog:_ids", " and gone_key(id) not in there", ""),
+    text(
+        "a list has what is gone",
+        "storage.checkpoints.catalog:_ids",
+        " and gone_key(id) not in there",
+        "",
+        by=tests("tests/storage/checkpoints/test_collect.py"),
+    ),
     text(
         "a deletion does not look for pins",
         "storage.checkpoints.pins:pinned",
@@ -49,24 +57,28 @@ DELETIONS: Final = (
         "coordinator.protocol.retained:RetainedCheckpoints.there_besides",
         "return (*self._kept(), *others)",
         "return self._kept()",
+        by=after(store_fails=8, reader_pins=4),
     ),
     text(
         "nobody knows what is being deleted",
         "coordinator.protocol.retained:RetainedCheckpoints.being_deleted",
         "if not self._deleting:",
         "if True:",
+        by=tests("tests/coordinator/protocol/test_retained.py"),
     ),
     text(
         "what was dropped and is still there is not dropped again",
         "coordinator.protocol.retained:RetainedCheckpoints.deleted",
         "sorted((*self.manifests, *remaining), key=lambda one: one.id)",
         "self.manifests",
+        by=tests("tests/coordinator/protocol/test_retained.py"),
     ),
     text(
         "a checkpoint of which nobody knows whether it is written is deleted",
         "coordinator.protocol.retained:RetainedCheckpoints.leave_undecided",
         "self._undecided[manifest.id] = manifest",
         "pass",
+        by=tests("tests/coordinator/protocol/test_retained.py"),
     ),
     text(
         "retention drops the checkpoint that the state grew from",
@@ -81,6 +93,7 @@ DELETIONS: Final = (
         *(manifest.keys() for manifest in others)
     )""",
         "",
+        by=tests("tests/storage/checkpoints/test_collect.py"),
     ),
     text(
         "an aborted checkpoint is deleted by a driver that has a successor",
@@ -90,6 +103,7 @@ DELETIONS: Final = (
         return frozenset()
 """,
         "",
+        by=tests("tests/storage/checkpoints/test_collect.py"),
     ),
     text(
         "a deletion deletes objects before their manifests",

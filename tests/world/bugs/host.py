@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import after, tests, text
 
 HOST: Final = (
     text(
@@ -20,7 +20,11 @@ HOST: Final = (
         "if False:",
     ),
     text(
-        "a snapshot has batches after its cut", "state.host.layers:Layers.next", "    break\n", "    pass\n"
+        "a snapshot has batches after its cut",
+        "state.host.layers:Layers.next",
+        "    break\n",
+        "    pass\n",
+        by=tests("tests/state/host/test_layers.py"),
     ),
     text(
         "a host writes a layer after readers have lost it",
@@ -42,24 +46,28 @@ HOST: Final = (
         "state.host.state_host:StateHost.hand_over",
         "self._table.set_aside(key, shard)",
         "pass",
+        by=tests("tests/state/host/test_arrivals.py"),
     ),
     text(
         "a host keeps a shard that was set aside, in whatever term",
         "state.host.shard_table:ShardTable.keep_or_delete",
         "is_own = shard.term == term",
         "is_own = True",
+        by=tests("tests/state/host/test_arrivals.py"),
     ),
     text(
         "an order is carried out twice",
         "state.host.snapshot_orders:SnapshotOrders.accept",
         "if key not in self._orders:",
         "if True:",
+        by=tests("tests/state/host/test_state_host.py"),
     ),
     text(
         "a shard is snapshotted twice for an order",
         "state.host.snapshot_orders:AcceptedOrder.begin",
         "self._begun.add(shard)",
         "pass",
+        by=tests("tests/state/host/test_state_host.py"),
     ),
     text(
         "a snapshot is not acknowledged",
@@ -72,5 +80,20 @@ HOST: Final = (
         "state.host.coordinator_client:Lease.renew",
         "self._renewed = self.clock()",
         "self._renewed = self.clock() + 1e9",
+        by=tests("tests/world/test_state_hosts.py"),
+    ),
+    text(
+        "a host that is silent is dismissed, and keeps its shards",
+        "coordinator.execution.connected_hosts:ConnectedHosts._dismiss",
+        "        self._forget_host(hello, is_silent=True)\n",
+        "",
+        by=after(power_fails=8),
+    ),
+    text(
+        "a shard cannot be opened, and its pipeline does not hear of it",
+        "coordinator.execution.connected_hosts:ConnectedHosts.not_opened",
+        "    self._reports.shards_not_opened(failed.query_id, failed.why, failed.code)\n",
+        "",
+        by=after(disk_fills=8, host_dies=6, store_fails=4),
     ),
 )

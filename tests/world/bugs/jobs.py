@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import after, tests, text
 
 JOBS: Final = (
     text(
@@ -18,6 +18,7 @@ JOBS: Final = (
         "coordinator.execution.commit:commit_steps",
         "yield from _until_known(lambda _: catalog.confirm(manifest), StoreFailedError, is_closed)",
         "pass",
+        by=after(successor_starts_in_a_commit=8),
     ),
     text(
         "nobody looks for a successor before a savepoint's manifest counts",
@@ -27,6 +28,7 @@ JOBS: Final = (
     else:""",
         """        yield None
     else:""",
+        by=tests("tests/coordinator/execution/test_checkpoint_jobs.py"),
     ),
     text(
         "a manifest of which nobody knows is taken for written",
@@ -35,18 +37,21 @@ JOBS: Final = (
         """            error, unknown = failed, StoreFailedError
             return True
 """,
+        by=tests("tests/coordinator/execution/test_commit.py"),
     ),
     text(
         "a manifest of which nobody knows is taken for not written",
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.finalize",
         "is_known=not isinstance(error, OutcomeUnknownError)",
         "is_known=True",
+        by=after(store_fails=12, driver_dies=1),
     ),
     text(
         "a failure of the second look at a manifest is taken for that of the first",
         "coordinator.execution.commit:_until_known",
         "error, unknown = failed, StoreFailedError",
         "error = failed",
+        by=tests("tests/coordinator/execution/test_commit.py"),
     ),
     text(
         "a checkpoint is announced before its manifest is written",
@@ -66,6 +71,7 @@ JOBS: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.copy_shards",
         "for number, (shard, _) in enumerate(order.sources)",
         "for number, (shard, _) in enumerate(order.sources[1:])",
+        by=after(savepoint=4, user_goes_back=3, host_dies=4),
     ),
     text(
         "a fenced driver takes places of checkpoints",

@@ -90,6 +90,14 @@ LEADERSHIP: Final = (
         seed=206,
     ),
     text(
+        "a driver that has offered follows whoever claims",
+        "coordinator.leadership.offering:Offering._is_of",
+        "self.catalog.claimed_with(request.nonce, request.generation + 1) is not None",
+        "True",
+        by=LEADERS,
+        seed=122,
+    ),
+    text(
         "a standby claims whatever has been claimed since",
         "storage.checkpoints.catalog:Catalog.claim_after",
         "return None",

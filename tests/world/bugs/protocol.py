@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -42,7 +42,7 @@ from chandy.storage.checkpoints.proof import FenceProof
 from chandy.storage.store import Store
 
 from ...mutation import mutate
-from .bug import Bug
+from .bug import WORLDS, Bug, tests
 
 
 def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
@@ -375,48 +375,136 @@ def forget_what_is_staged_in_a_changelog(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShardBatches, "reopen", reopen)
 
 
-PROTOCOL: Final = tuple(
-    Bug(one.__name__.replace("_", " "), one)
-    for one in (
-        apply_a_batch_twice,
+def _bug(change: Callable[[pytest.MonkeyPatch], object], node: str = "") -> Bug:
+    return Bug(change.__name__.replace("_", " "), change, tests(f"tests/{node}") if node else WORLDS)
+
+
+PROTOCOL: Final = (
+    _bug(apply_a_batch_twice),
+    _bug(
         count_an_acknowledgement_twice,
+        "coordinator/protocol/test_pending.py",
+    ),
+    _bug(
         apply_what_a_left_over_attempt_has_made,
-        snapshot_a_shard_before_the_staged_batch,
-        leave_out_a_shard_of_an_order,
-        build_on_whatever_was_stored_last,
+        "state/host/test_batches.py",
+    ),
+    _bug(snapshot_a_shard_before_the_staged_batch),
+    _bug(leave_out_a_shard_of_an_order),
+    _bug(build_on_whatever_was_stored_last),
+    _bug(
         place_a_barrier_before_a_batch_that_has_passed,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         change_the_answer_for_a_batch,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         cut_upstream_first,
-        delete_what_others_need,
-        announce_before_the_manifest_is_durable,
-        never_look_for_a_successor,
-        delete_a_successors_objects,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(delete_what_others_need),
+    _bug(announce_before_the_manifest_is_durable),
+    _bug(never_look_for_a_successor),
+    _bug(delete_a_successors_objects),
+    _bug(
         abort_a_checkpoint_whose_manifest_is_being_written,
-        use_ids_again,
+        "coordinator/execution/test_checkpoint_jobs.py",
+    ),
+    _bug(use_ids_again),
+    _bug(
         forget_a_request_that_waits,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         keep_on_restarting_in_place,
-        take_checkpoints_while_going_back,
+        "coordinator/protocol/test_decisions.py",
+    ),
+    _bug(take_checkpoints_while_going_back),
+    _bug(
         abort_whatever_fails_late,
+        "coordinator/execution/test_checkpoint_jobs.py",
+    ),
+    _bug(
         wait_for_a_manifest_for_ever,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         wait_for_a_place_for_ever,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         abort_an_overdue_checkpoint,
+        "coordinator/protocol/test_state_machine.py",
+    ),
+    _bug(
         delete_what_a_manifest_may_name,
+        "coordinator/execution/test_checkpoint_jobs.py",
+    ),
+    _bug(
         forget_the_batch_before_the_move,
+        "state/host/test_arrivals.py",
+    ),
+    _bug(
         have_two_owners_in_one_term,
+        "coordinator/protocol/test_reopenings.py",
+    ),
+    _bug(
         snapshot_shards_that_are_being_handed_over,
+        "coordinator/protocol/test_invariants.py",
+    ),
+    _bug(
         begin_a_batch_while_a_shard_is_handed_over,
+        "coordinator/protocol/test_terms.py",
+    ),
+    _bug(
         count_the_acknowledgement_of_a_zombie,
+        "coordinator/protocol/test_terms.py",
+    ),
+    _bug(
         promote_a_standby_that_has_missed_something,
+        "coordinator/protocol/test_promotion.py",
+    ),
+    _bug(
         tell_the_task_before_the_standby_has_it,
+        "state/host/test_standbys.py",
+    ),
+    _bug(
         go_on_without_asking,
+        "state/host/test_forwarding.py",
+    ),
+    _bug(
         promote_while_the_former_owner_may_acknowledge,
+        "coordinator/protocol/test_promotion.py",
+    ),
+    _bug(
         forget_what_is_staged,
+        "state/host/test_standbys.py",
+    ),
+    _bug(
         apply_what_has_not_committed,
+        "state/host/test_standbys.py",
+    ),
+    _bug(
         replay_what_may_not_have_committed,
-        let_the_next_batch_begin,
+        "state/host/test_changelogs.py",
+    ),
+    _bug(let_the_next_batch_begin),
+    _bug(
         start_from_an_old_checkpoint,
+        "coordinator/protocol/test_reopenings.py",
+    ),
+    _bug(
         start_from_the_newest_checkpoint_as_if_it_were_older,
+        "coordinator/protocol/test_reopenings.py",
+    ),
+    _bug(
         let_the_lost_host_count,
+        "coordinator/protocol/test_reopenings.py",
+    ),
+    _bug(
         forget_what_is_staged_in_a_changelog,
-    )
+        "state/host/test_changelogs.py",
+    ),
 )

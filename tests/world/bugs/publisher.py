@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import PUBLISHING, text
+from .bug import PUBLISHING, tests, text
 
 PUBLISHER: Final = (
     text(
@@ -76,5 +76,12 @@ PUBLISHER: Final = (
         "epoch.id == checkpoint and",
         by=PUBLISHING,
         seed=3,
+    ),
+    text(
+        "what is lost in a target is taken for what is ahead",
+        "coordinator.sinks.two_phase.takeover:SinkTakeover._decide",
+        "if isinstance(where, LostOutput):",
+        "if not isinstance(where, LostOutput):",
+        by=tests("tests/coordinator/sinks/two_phase/test_batches.py"),
     ),
 )

@@ -23,12 +23,14 @@ REQUESTS: Final = (
         f"{_ADMISSION}.close",
         "self.queue.clear()",
         "()",
+        by=tests("tests/coordinator/execution/test_executor.py"),
     ),
     text(
         "a request waits for a place for ever",
         f"{_ADMISSION}._waits_until",
         "max(request.created_at, self._moved_at)",
         "1e12",
+        by=tests("tests/coordinator/protocol/test_state_machine.py"),
     ),
     text(
         "a drain uses up the failures that the pipeline tolerates",
@@ -49,6 +51,13 @@ REQUESTS: Final = (
         "coordinator.protocol.requests:startable",
         "request is None or triggering or",
         "request is None or",
+        by=tests("tests/coordinator/protocol/test_state_machine.py"),
+    ),
+    text(
+        "a drain does not wait for shards",
+        "coordinator.protocol.placement:Placement.is_empty",
+        "return not self.shards_on(machine)",
+        "return True",
     ),
     text(
         "a machine is empty while a host that nobody knows may have its shards",
@@ -62,6 +71,7 @@ REQUESTS: Final = (
         "coordinator.protocol.whereabouts:_replaced",
         "else reopenings.machine_of(one)",
         'else "nowhere"',
+        by=tests("tests/coordinator/protocol/test_emptying.py"),
     ),
     text(
         "a drain goes on after the pipeline's end",
@@ -83,12 +93,13 @@ REQUESTS: Final = (
         f"{_EMPTYING}.end",
         "self.placement.is_empty(machine)",
         "self.placement.is_empty(machine) or now >= request.deadline",
+        by=tests("tests/coordinator/protocol/test_emptying.py"),
     ),
     text(
         "nobody hears that a query was not rescaled, because the pipeline has ended",
         "coordinator.protocol.rescaling:Rescalings.fail",
         "self._of(None)",
         "()",
-        by=tests("tests/coordinator/recovery/test_decisions.py"),
+        by=tests("tests/coordinator/protocol/test_decisions.py"),
     ),
 )

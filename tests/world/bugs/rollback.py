@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import tests, text
 
 ROLLBACK: Final = (
-    text(
-        "runs go on while a pipeline goes back",
-        "coordinator.recovery.pipeline_rollback:PipelineRollback.stop_runs",
-        "self.launcher.stop(run)",
-        "pass",
-    ),
     text(
         "a way back does not wait for manifests that are being written",
         "coordinator.recovery.supervisor:go_back",
         "    steps.settle_manifests()\n",
         "",
+        by=tests("tests/coordinator/recovery/test_rollback.py"),
+    ),
+    text(
+        "runs go on while a pipeline goes back",
+        "coordinator.recovery.pipeline_rollback:PipelineRollback.stop_runs",
+        "self.launcher.stop(run)",
+        "pass",
     ),
     text(
         "a way back leads to where this life began",
@@ -30,6 +31,7 @@ ROLLBACK: Final = (
         "coordinator.recovery.supervisor:go_back",
         "    steps.release_runs()\n",
         "",
+        by=tests("tests/coordinator/recovery/test_rollback.py"),
     ),
     text(
         "hosts do not hear of the runs of an attempt that has failed",
@@ -74,6 +76,7 @@ ROLLBACK: Final = (
         "coordinator.recovery.supervisor:Supervisor._restart_in_place",
         "    self._decide(on.RestartedInPlace(name))\n",
         "",
+        by=tests("tests/coordinator/recovery/test_supervisor.py"),
     ),
     text(
         "a driver that is fenced goes on until its queries notice",

@@ -95,7 +95,7 @@ SHELL: Final = (
     ),
     text(
         "the checkpoint of a rest is whichever is the latest",
-        "coordinator.graceful_stop:QueriesAtRest.begin",
+        "coordinator.graceful_stop:QueriesAtRest._last_checkpoint",
         "state.checkpoints.retained.base_with(batches)",
         "state.checkpoints.retained.base_manifest",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import text
+from .bug import tests, text
 
 TOLD: Final = (
     text(
@@ -36,6 +36,7 @@ TOLD: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.finalize",
         "if doomed := self._protocol.doomed(manifest):",
         "if (doomed := self._protocol.doomed(manifest)) and False:",
+        by=tests("tests/coordinator/execution/test_checkpoint_jobs.py"),
     ),
     text(
         "no QueryStopped after planning",
@@ -48,6 +49,7 @@ TOLD: Final = (
         "coordinator.execution.connected_hosts:ConnectedHosts.ack",
         "    self._check_not_dismissed(ack.host)\n",
         "",
+        by=tests("tests/coordinator/execution/test_connected_hosts.py"),
     ),
     text(
         "there is no trigger record before the cut",

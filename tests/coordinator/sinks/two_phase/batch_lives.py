@@ -48,6 +48,7 @@ class Life:
     folder: Path
     published: list[int] = attrs.field(factory=list)
     runs: int = 0
+    takes_digests: bool = False
 
     def begin(
         self, checkpoint: int | None = None, outputs: tuple[OutputRecord, ...] = (), *, last: int = -1
@@ -114,9 +115,11 @@ class Lives:
             first_epoch=first_epoch,
             on_published=published.append,
             on_failure=failures.append,
+            takes_digests=lambda: life.takes_digests,
         )
-        self.made.append(Life(sink, failures, self.folder, published))
-        return self.made[-1]
+        life = Life(sink, failures, self.folder, published)
+        self.made.append(life)
+        return life
 
 
 @pytest.fixture

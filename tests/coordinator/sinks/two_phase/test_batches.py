@@ -121,7 +121,7 @@ def test_the_digest_of_a_batch_is_kept_before_it_commits(
     life = lives(attrs.evolve(target, publish=publish), later)
     directory = life.begin()
     life.take(0, (1, "a"))
-    life.sink.take_digests()
+    life.takes_digests = True
     life.take(1, (1, "a"), (2, "b"))
     life.take(2)
     whole = digest([pa.record_batch({"k": [2, 1], "v": ["b", "a"]})])
