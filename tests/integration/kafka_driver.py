@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +23,8 @@ import attrs
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from chandy import ChandyError, CheckpointConfig, CheckpointCoordinator, KafkaSink
+from benchmarks.upgrade_demo import flow
+from chandy import ChandyError, CheckpointConfig, CheckpointCoordinator, KafkaSink, PostgresSink, Shadow
 from chandy.coordinator import CheckpointedQuery, NoRestart
 from chandy.coordinator.spark import plan
 
@@ -34,6 +36,7 @@ from .support import TOTALS, Totals
 
 PIPELINE, QUERY = "fromkafka", "totals"
 RECORD = "k string, v long"
+FLIGHT = "carrier string, aircraft string, dep_delay int"
 REAL_TIME = {
     "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
@@ -97,7 +100,9 @@ class KafkaDriver:
         """Wait for an event, and forget it and those before it; return its words."""
 
         def found() -> bool:
-            is_there = any(words[0] == event for words in list(self.events))
+            names = [words[0] for words in list(self.events)]
+            is_there = event in names
+            assert is_there or "refused" not in names, self.events
             assert is_there or self.process.poll() is None, (event, self.log.read_text()[-5000:])
             return is_there
 
@@ -133,17 +138,35 @@ def session(jars: Sequence[str], folder: Path, threads: int) -> SparkSession:
     return spark
 
 
-def records(spark: SparkSession, options: dict[str, Any], **more: str) -> DataFrame:
+def records(spark: SparkSession, options: dict[str, Any], schema: str = RECORD, **more: str) -> DataFrame:
     """The records of the topic."""
     reader = spark.readStream.format("kafka").options(**options["reader"] | more)
-    rows = reader.load().selectExpr(f"from_json(cast(value AS string), '{RECORD}') AS record")
+    rows = reader.load().selectExpr(f"from_json(cast(value AS string), '{schema}') AS record")
     return rows.select("record.*")
+
+
+def begin_flights(
+    coordinator: CheckpointCoordinator, spark: SparkSession, options: dict[str, Any], version: str
+) -> CheckpointedQuery:
+    """Kafka, a version of the totals of flights, PostgreSQL."""
+    totals = coordinator.transform_with_state(
+        records(spark, options, FLIGHT),
+        key=["carrier", "aircraft"],
+        processor=flow.VERSIONS[version](),
+        output=flow.OUTPUT,
+        uid="totals",
+        shards=4,
+    )
+    sink = PostgresSink(conninfo=options["postgres"], table=options["out"], uid="postgres")
+    return coordinator.start(totals.writeStream, sink=sink, name=QUERY)
 
 
 def begin(
     coordinator: CheckpointCoordinator, spark: SparkSession, options: dict[str, Any]
 ) -> CheckpointedQuery:
     """Kafka, keyed state, Kafka, or nothing if there is no topic for the output."""
+    if options.get("postgres"):
+        return begin_flights(coordinator, spark, options, "old")
     if options.get("real_time"):
         counts = records(spark, options).groupBy("k").count()
         rows = counts.selectExpr("k AS key", "to_json(struct(count AS n)) AS value").writeStream
@@ -171,18 +194,22 @@ def begin(
 
 def run(options: dict[str, Any]) -> None:
     cloudpickle.register_pickle_by_value(support)
+    cloudpickle.register_pickle_by_value(flow)
     logging.basicConfig(level="INFO", stream=sys.stderr)
     folder = Path(options["folder"])
     # All tasks of a real-time query run at the same time.
     spark = session(options["jars"], folder, 4 if options.get("real_time") else 2)
-    coordinator = CheckpointCoordinator(
-        spark,
-        pipeline=PIPELINE,
-        storage=str(folder / "store"),
-        config=CheckpointConfig(
-            interval=None, restart=NoRestart(), changelog=False, cache_dir=str(folder / "cache")
-        ),
+    config = CheckpointConfig(
+        interval=None,
+        restart=NoRestart(),
+        changelog=False,
+        cache_dir=str(folder / "cache"),
+        record_batches="postgres" in options,
     )
+    coordinate = partial(
+        CheckpointCoordinator, spark, pipeline=PIPELINE, storage=str(folder / "store"), config=config
+    )
+    coordinator, shadows = coordinate(), dict[str, CheckpointCoordinator]()
     tell("coordinator", coordinator.restored.id if coordinator.restored else 0)
     query: CheckpointedQuery | None = None
     for line in sys.stdin:
@@ -200,6 +227,15 @@ def run(options: dict[str, Any]) -> None:
                 tell("checkpoint", coordinator.checkpoint().result(DEADLINE).id)
             case ["checkpoint as it is"]:
                 tell("checkpoint", coordinator.checkpoint().result(DEADLINE).id)
+            case ["shadow", version]:
+                shadows[version] = coordinate(shadow=Shadow(name=version))
+                begin_flights(shadows[version], spark, options, version)
+                tell("shadow")
+            case ["switch", version]:
+                coordinator.switch(version)
+                coordinator = shadows.pop(version)
+                (query,) = coordinator.queries
+                tell("switched")
             case ["process"]:
                 assert query is not None
                 query.processAllAvailable()

@@ -6,19 +6,30 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.flights import read_flights
+from benchmarks.kafka_demo.check import check
 from benchmarks.servers import kafka as servers
+from benchmarks.upgrade_demo.flow import NO_NUMBER, WRONGED, Part, answer, as_rows, parts
 from chandy.coordinator.cli import main
+from chandy.coordinator.verdict import Kind
+from chandy.coordinator.verdicts import read_verdict
+from chandy.storage.backends.open import open_store
+from chandy.storage.checkpoints.catalog import Catalog
 
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
+from ..coordinator.connectors.postgres_server import PostgresServer
+from ..coordinator.connectors.postgres_server import postgres as postgres
+from ..effort import IS_FULL
 from ..maven import or_skip
 from ..pages import ROOT, blocks, commands
 from ..waiting import DEADLINE, eventually
@@ -51,6 +62,8 @@ class Flow:
     given: list[tuple[str, int]] = attrs.field(factory=list)
 
     real_time: bool = False
+    more: dict[str, str] = attrs.field(factory=dict)
+    """Other options of the driver."""
 
     def driver(self, **more: str) -> KafkaDriver:
         reader = {
@@ -61,7 +74,7 @@ class Flow:
         }
         options = {"folder": str(self.folder), "jars": self.jars, "reader": reader | more, "out": self.out}
         options["real_time"] = self.real_time
-        return KafkaDriver(self.folder, options)
+        return KafkaDriver(self.folder, options | self.more)
 
     def give(self, records: int, partitions: int) -> None:
         first = len(self.given)
@@ -202,6 +215,9 @@ def test_a_query_reads_kafka_goes_on_after_a_kill_and_is_not_started_without_wha
         assert sum(n for n, _ in found.values()) == len(flow.given) - 4
 
 
+@pytest.mark.full(
+    "coordinator/connectors/test_kafka_source.py::test_a_broker_that_is_away_holds_nobody_up_and_gets_the_newest_offsets_later"
+)
 def test_a_broker_that_does_not_answer_holds_up_no_checkpoint(flow: Flow) -> None:
     flow.out = None
     flow.give(20, partitions=2)
@@ -249,6 +265,23 @@ def run(code: str, kafka: Broker, jars: list[str], folder: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
     return done.stdout
+
+
+def give_flights(flow: Flow, part: Part) -> None:
+    """Write flights in one transaction."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": flow.kafka.servers, "transactional.id": flow.topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for row in part.flights.select(["carrier", "tailnum", "dep_delay"]).to_pylist():
+        record = {
+            "carrier": row["carrier"],
+            "aircraft": row["tailnum"] or NO_NUMBER,
+            "dep_delay": row["dep_delay"],
+        }
+        producer.produce(flow.topic, json.dumps(record).encode())
+    producer.commit_transaction()
 
 
 @pytest.mark.full(
@@ -310,3 +343,81 @@ def test_a_real_time_query_goes_on_from_the_end_of_a_batch_after_its_driver_was_
         second.heard("stopped")
     assert flow.counts() == wanted(), "a row has been counted twice"
     assert flow.offsets_of_checkpoint() == {flow.topic: {"0": 70, "1": 70}}
+
+
+def test_a_version_that_was_compared_goes_on_from_kafka_into_postgresql_and_a_wrong_one_is_found(
+    kafka: Broker, jars: list[str], postgres: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "r").mkdir(mode=0o700)
+    course = parts(read_flights(), 15)
+    before, mistake = [number for number, part in enumerate(course) if part.shows][:2]
+    if not IS_FULL:
+        course = [course[at] for at in (before, before + 1, mistake, mistake + 1)]
+        before, mistake = 0, 2
+    topic = new_topic(kafka, 1)
+    table = topic.replace("-", "_")
+    postgres.execute(
+        f"CREATE TABLE {table} (carrier text, aircraft text, new bigint, flights bigint, delay bigint)"
+    )
+    flow = Flow(kafka, tmp_path, jars, topic, table, more={"postgres": postgres.conninfo()})
+    store = open_store(str(tmp_path / "store" / PIPELINE))
+    cuts: list[int] = []
+    """The last batch of each part: Spark may make two of a transaction."""
+
+    with flow.driver(**{"kafka.isolation.level": "read_committed"}) as driver:
+
+        def run(some: Sequence[Part]) -> None:
+            """Have a checkpoint for each part."""
+            for part in some:
+                give_flights(flow, part)
+                driver.tell("checkpoint")
+                driver.heard("checkpoint")
+                latest = Catalog(store).latest()
+                assert latest is not None
+                cuts.append(latest.queries[0].batch)
+
+        def differs(shadow: str) -> bool:
+            """Wait until a shadow has compared all that there is; return whether anything has differed."""
+            batch = cuts[-1]
+            eventually(
+                lambda: (
+                    (found := read_verdict(store, shadow))
+                    and found.stood.get(QUERY) == batch
+                    and found.states
+                ),
+                f"batch {batch} compared by {shadow}",
+            )
+            found = read_verdict(store, shadow)
+            assert found is not None and found.skipped == 0
+            return not found.is_equal
+
+        driver.heard("coordinator")
+        driver.tell("start")
+        driver.heard("started")
+        run(course[: before + 1])
+        for version in ("wrong", "new"):
+            driver.tell("shadow", version)
+            driver.heard("shadow")
+        run(course[before + 1 : mistake])
+        assert not differs("wrong")
+        run(course[mistake : mistake + 1])
+        assert differs("wrong")
+        assert not differs("new")
+        driver.tell("switch", "new")
+        driver.heard("switched")
+        run(course[mistake + 1 :])
+        # It is the shadow of the driver that leads now.
+        assert differs("wrong")
+    found = read_verdict(store, "wrong")
+    assert found is not None
+    output, state = (
+        next(one for one in found.findings if one.kind is kind) for kind in (Kind.OUTPUT, Kind.STATE)
+    )
+    assert cuts[mistake - 1] < output.batch <= cuts[mistake] == state.batch
+    assert output.what == "sink 'postgres'"
+    assert "columns with other values: delay" in output.says
+    assert WRONGED in output.example or WRONGED in state.example
+    rows = postgres.execute(f"SELECT row_to_json(t) FROM {table} t")
+    table = pa.Table.from_pylist([row for (row,) in rows])
+    counted = check("postgres", map(json.dumps, as_rows(table)), answer(part.flights for part in course))
+    assert counted.is_right, counted
