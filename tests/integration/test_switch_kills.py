@@ -27,8 +27,8 @@ from chandy.storage.checkpoints.layout import (
 )
 from chandy.storage.store import Store
 
-from ..effort import sampled
-from ..waiting import eventually
+from ..effort import chance, sampled
+from ..waiting import eventually, freeze_group
 from .driver_process import Driver, driver
 from .driver_runs import runtime as runtime
 from .switch_driver import add_files, numbered, target
@@ -46,11 +46,12 @@ MOMENTS: dict[str, Callable[[int], str]] = {
     "followed": lambda generation: verdict_key(OLD),
 }
 """The record that is there from a moment on, by the leader's generation."""
-CASES = [
-    case
-    for case in product(("leader", "shadow"), MOMENTS, (signal.SIGKILL, signal.SIGSTOP))
-    # Nothing moves while a leader is frozen that has not offered anything.
-    if case not in product(("leader",), ("ordered", "asked"), (signal.SIGSTOP,))
+HOWS = (signal.SIGKILL, signal.SIGSTOP)
+CASES: list[tuple[str, str | int, signal.Signals]] = list(product(("leader", "shadow"), MOMENTS, HOWS))
+# Two drivers write some sixty objects from the order on until the new leader runs.
+CASES += [
+    (("leader", "shadow")[seed % 2], chance("switch", seed).randrange(60), HOWS[seed // 2 % 2])
+    for seed in range(20)
 ]
 
 
@@ -63,11 +64,32 @@ class Switched:
     leader: Driver
     shadow: Driver
     generation: int
+    written: set[str] = attrs.field(factory=set)
+    """All objects that were ever seen."""
 
     def is_there(self, moment: str) -> bool:
         """Whether the record of a moment is there, or that of a later one."""
         later = list(MOMENTS)[list(MOMENTS).index(moment) :] if moment in MOMENTS else []
         return any((self.folder / "store" / "p" / MOMENTS[one](self.generation)).exists() for one in later)
+
+    def count(self) -> int:
+        """Look at all objects; return how many there have ever been."""
+        for folder, _, names in os.walk(self.folder / "store"):
+            self.written.update(f"{folder}/{name}" for name in names)
+        return len(self.written)
+
+    def is_at(self, moment: str | int, written: int) -> bool:
+        """Whether a moment has come: that of a record, or of so many objects more than were written."""
+        if isinstance(moment, str):
+            return self.is_there(moment)
+        return self.count() > written + moment or self.is_there("started")
+
+    def needs_its_leader(self) -> bool:
+        """Whether nothing moves while the leader is frozen: it has not offered yet, or a successor waits for it.
+
+        As any successor, a shadow that has claimed waits for a driver that is suspended, and says whom to wake.
+        """
+        return self.is_there("claimed") or not self.is_there("offered")
 
     def has(self, files: int) -> bool:
         """Whether the target has the rows of these files, each once."""
@@ -86,7 +108,7 @@ class Switched:
     sampled([pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].name}") for case in CASES], 1),
 )
 def test_whoever_ends_one_leads_and_each_row_is_there_once(
-    victim: str, moment: str, how: signal.Signals, tmp_path: Path, runtime: Path
+    victim: str, moment: str | int, how: signal.Signals, tmp_path: Path, runtime: Path
 ) -> None:
     store = open_store(str(tmp_path / "store" / "p"))
     add_files(tmp_path / "in", 0, 2)
@@ -110,9 +132,10 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
         eventually(lambda: follows("next"), "an equal batch", SECONDS)
         switched = Switched(tmp_path, store, leader, shadow, Catalog(store).newest_generation())
         ended = {"leader": leader, "shadow": shadow}[victim].process
+        written = switched.count()
         order_switch(store, None)
-        eventually(lambda: switched.is_there(moment), moment, SECONDS)
-        os.killpg(ended.pid, how)
+        eventually(lambda: switched.is_at(moment, written), str(moment), SECONDS)
+        freeze_group(ended.pid) if how is signal.SIGSTOP else os.killpg(ended.pid, how)
         add_files(tmp_path / "in", 4, 2)
         if how is signal.SIGKILL:
             ended.wait()
@@ -121,10 +144,12 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
                 begin(shadow=False, version="new" if switched.is_there("claimed") else "old")
         else:
             other = {"leader": shadow, "shadow": leader}[victim].process
-            # As any successor, a shadow that has claimed waits for a driver that is suspended, and says whom to wake.
-            waits = "claimed" if victim == "leader" else "nothing"
             eventually(
-                lambda: switched.has(6) or other.poll() is not None or switched.is_there(waits),
+                lambda: (
+                    switched.has(6)
+                    or other.poll() is not None
+                    or (victim == "leader" and switched.needs_its_leader())
+                ),
                 "whoever is left",
                 SECONDS,
             )
