@@ -60,8 +60,9 @@ def crash(coordinator: CheckpointCoordinator) -> None:
         run.ended = True
         assert run.spark is not None
         run.spark.stop()
-    atexit.unregister(coordinator._abandon)
-    coordinator._abandon()
+    abandon = coordinator._parts.abandon
+    atexit.unregister(abandon)
+    abandon()
     supervisor(coordinator)._events.put(None)
     executor(coordinator).close()
     # Of a process that is gone, others find that out; this one lives on.

@@ -172,9 +172,11 @@ def test_what_was_written_of_a_batch_that_fails_is_aborted(
     assert batch <= done.id
     assert ids(out) == [done.id]
     assert committed(out) == given(events)
-    # Large messages are objects, which are deleted with what they are about.
+    # Large messages are objects, which are deleted with what they are about. A task that ends after its batch has failed
+    # leaves one that nobody knows, for `chandy gc`.
     store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
-    assert len(store.list(STAGED)) == (3 if ballast else 0)
+    left = len(store.list(STAGED))
+    assert 3 <= left <= 5 - len(aborted) if ballast else left == 0
 
 
 def test_what_was_written_since_the_checkpoint_is_aborted_when_the_pipeline_goes_back(

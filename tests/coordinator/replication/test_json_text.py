@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812 (its usual name)
 
@@ -160,6 +160,11 @@ def test_readers_get_every_value_and_distinct_values_have_distinct_texts(
     kind, drawn = column
     drawn = [one for one in drawn if unique_keys(one, kind)]
     values = column_of(kind, drawn)
+    try:
+        values.validate()
+    except pa.ArrowInvalid:
+        # PyArrow's ``view`` loses items of a null field, if the structs of a list are null.
+        reject()
     rows = pa.StructArray.from_arrays([values], ["c"]).slice(begin)
     texts = JsonWriter().encode(rows).to_pylist()
     found = [json.loads(text, parse_float=number_of(kind)) for text in texts]

@@ -9,16 +9,16 @@ from .bug import text
 SHELL: Final = (
     # --- what restores and starts queries
     text(
-        "an output does not go back with its query",
-        "coordinator.recovery.launcher:Launcher._restore",
-        "            definition.sink.begin(name, beginning)\n",
-        "",
-    ),
-    text(
         "a query goes back, and its shards begin empty",
         "coordinator.recovery.launcher:Launcher._restore",
         "sources=point.sources(name) if point else {},",
         "sources={},",
+    ),
+    text(
+        "an output does not go back with its query",
+        "coordinator.recovery.launcher:Launcher._restore",
+        "            definition.sink.begin(name, beginning)\n",
+        "",
     ),
     text(
         "the protocol takes a restored query for one that has committed nothing",
