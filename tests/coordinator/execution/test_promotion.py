@@ -25,6 +25,7 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol.decisions import StateGivenUp
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
 from chandy.state.local.processes import started_at
@@ -131,6 +132,7 @@ class Cluster:
     def restore(self) -> None:
         """Have the query go on from the latest checkpoint, as the supervisor does."""
         self.executor.protocol.handle(going_back("a test"))
+        self.executor.protocol.handle(StateGivenUp())
         self.executor.protocol.handle(on.Released((f"id {self.runs}",)))
         self.runs += 1
         manifest = self.catalog.latest()
