@@ -305,7 +305,7 @@ def test_an_action_asks_once_and_says_how_it_ended(in_charge: tuple[Any, ShownPi
     assert pipeline.told == [
         ("node-1", "10 min"),
         ("by-customer", 3, "1 min"),
-        ("next", "3 min", False),
+        ("next", "3 min", False, "1 h"),
         ("last", False),
     ]
 
