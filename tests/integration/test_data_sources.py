@@ -172,8 +172,8 @@ def test_what_was_written_of_a_batch_that_fails_is_aborted(
     assert batch <= done.id
     assert ids(out) == [done.id]
     assert committed(out) == given(events)
-    # Large messages are objects, which are deleted with what they are about. A task that ends after its batch has failed
-    # leaves one that nobody knows, for `chandy gc`.
+    # Large messages are objects, which are deleted with what they are about. A task that ends after its batch has
+    # failed leaves one that nobody knows, for `chandy gc`.
     store = open_store(pipeline_uri(str(tmp_path / "store"), "p"))
     left = len(store.list(STAGED))
     assert 3 <= left <= 5 - len(aborted) if ballast else left == 0
