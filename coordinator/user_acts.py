@@ -63,7 +63,10 @@ class UserActs:
         """
         act = self.protocol.handle(ActRequested(kind, name))
         found: list[T] = []
-        if not act.request.is_over:
+        if self._within is runtime.current_thread():
+            # It holds what a stop waits for.
+            self._carry_out(act, body, found)
+        elif not act.request.is_over:
             thread = runtime.thread(
                 target=carried(self._carry_out), args=(act, body, found), name=f"chandy-{kind.value}"
             )

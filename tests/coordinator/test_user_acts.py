@@ -93,3 +93,15 @@ def test_without_a_thread_the_caller_carries_it_out(acts: UserActs, monkeypatch:
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert acts.do(ActKind.STOP, "p", lambda _: threading.current_thread()) is threading.current_thread()
+
+
+def test_who_adds_to_the_pipeline_may_stop_it_meanwhile(acts: UserActs) -> None:
+    """As in the function that builds a query: a stop on another thread would wait for the lock of this one."""
+    changing = threading.RLock()
+
+    def stop(act: Wanted) -> bool:
+        return changing.acquire(timeout=0)
+
+    with acts.between_stops(changing):
+        assert acts.do(ActKind.STOP, "p", stop), "it holds the lock"
+    changing.release()
