@@ -201,7 +201,7 @@ class ChangesSides(ABC):
                 ),
             )
         except Exception:
-            # Of the end, whoever has handed the pipeline over tells, once.
+            # The part that has handed the pipeline over tells of the end, once.
             self._supervisor.news.hold_back()
             self._supervisor.fenced(error)
             self._parts.closing.close()

@@ -1,6 +1,6 @@
 """What users ask that a thread of its own carries out: replicas, a switch, a stop. Who may begin, and how each ends.
 
-Whoever has asked waits for the end of the request, and for nothing else. What carries it out may still be at it then: a
+The caller waits for the end of the request, and for nothing else. What carries it out may still be at it then: a
 stop begins once nothing else is carried out. Drains and rescales are requests, too; see ``emptying`` and ``rescaling``.
 """
 

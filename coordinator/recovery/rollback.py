@@ -1,7 +1,7 @@
 """The steps of going back to a checkpoint, in order; the caller does the I/O.
 
 The order is what makes it safe, so it is written down once: the supervisor takes these steps with Spark and the store,
-and the property test of the protocol takes them with a model of both.
+also in simulated worlds.
 """
 
 from __future__ import annotations

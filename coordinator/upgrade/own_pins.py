@@ -1,4 +1,4 @@
-"""The pins of whoever runs batches of a pipeline again: its own alone, and kept from nobody."""
+"""The pins of one reader that runs batches of a pipeline again. They keep checkpoints, and keep them from nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of events. That a replay leads to the same state is in ``test_interleavings``, for random runs."""
+"""The record of events. Worlds check that a replay leads to the same state."""
 
 from __future__ import annotations
 
