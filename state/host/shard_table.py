@@ -84,14 +84,12 @@ class ShardTable:
         return acquired
 
     def open(self, query_id: str, uid: str, shards: Iterable[int]) -> None:
-        """Start what ``acquire`` does without waiting for it. A later ``acquire`` raises what fails.
+        """Start what ``acquire`` does without waiting for it. The tasks that need a shard learn why it is not open.
 
         Raises:
             ChandyError: the coordinator refused the claim.
         """
-        for one in self._open_all(query_id, uid, shards).values():
-            if one.found.done():
-                one.found.result()
+        self._open_all(query_id, uid, shards)
 
     def _open_all(self, query_id: str, uid: str, shards: Iterable[int]) -> dict[ShardKey, _Claimed]:
         claimed: dict[ShardKey, _Claimed] = {}
@@ -233,7 +231,7 @@ class ShardTable:
             for key, one in missing.items():
                 self._forget(key, one)
                 one.found.set_exception(error)
-            return
+            raise
         tally.granted(len(answer.granted))
         for key, one in missing.items():
             if key.shard in answer.granted:

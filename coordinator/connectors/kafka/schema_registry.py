@@ -20,6 +20,7 @@ _RESERVED: Final = frozenset({"url", "timeout"})
 _RETRIES: Final = {"max.retries": 2, "retries.wait.ms": 200, "retries.max.wait.ms": 1000}
 """The registry is asked when a replica starts, while somebody waits."""
 _NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
 _BUSY: Final = (408, 429)
 _SERVER_ERROR: Final = 500
 
@@ -75,9 +76,15 @@ class SchemaRegistry:
             ) from None
         try:
             with client:
-                if self.register:
+                if not self.register:
+                    return int(client.lookup_schema(subject, wanted).schema_id)
+                try:
                     return int(client.register_schema(subject, wanted))
-                return int(client.lookup_schema(subject, wanted).schema_id)
+                except library.SchemaRegistryError as error:
+                    if error.http_status_code != _CONFLICT:
+                        raise
+                    # So do registries answer a request beside which somebody else's made the subject, too.
+                    return int(client.register_schema(subject, wanted))
         except library.SchemaRegistryError as error:
             raise self._refused(subject, schema, error.http_status_code, error.error_message) from None
         except Exception as error:  # noqa: BLE001 (the client passes on whatever its HTTP library raises)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_a_schema_has_one_id_however_often_it_is_registered(schema_registry: Reg
     assert registry.id_of(subject, schema(a="long", b="string")) != first
     assert schema_registry.ask(f"/subjects/{subject}/versions") == [1, 2]
     assert json.loads(schema_registry.ask(f"/schemas/ids/{first}")["schema"]) == json.loads(schema(a="long"))
+
+
+@pytest.mark.server
+def test_writers_that_register_a_schema_at_the_same_time_get_one_id(schema_registry: Registry) -> None:
+    registry = SchemaRegistry(url=schema_registry.url)
+    with ThreadPoolExecutor(4) as writers:
+        for _ in range(20):
+            new = f"{uuid.uuid4().hex}-value"
+            assert len(set(writers.map(registry.id_of, [new] * 4, [schema(a="long")] * 4))) == 1
 
 
 @pytest.mark.server
