@@ -34,7 +34,7 @@ def bars(path: Path, *, title: str, axis: str, rounds: Mapping[str, Sequence[flo
         text = f"  {medians[place]:,.{0 if medians[place] >= 100 else 1}f}"
         axes.text(max(rounds[name]), place, text, va="center", fontweight="bold", color=_INK)
     axes.set_xlim(0, max(map(max, rounds.values())) * 1.15)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.set_xlabel(axis, color=_INK)
     _save(path, figure, axes, title)
 

@@ -113,7 +113,7 @@ def run(options: Options) -> Report:
 def draw(report: Report, path: Path) -> None:
     """Draw the pauses."""
     rounds = {
-        row["contestant"]: [row["least"], row["median"], row["greatest"]]
+        f"Chandy, {row['contestant']}": [row["least"], row["median"], row["greatest"]]
         for row in report.rows
         if row["figure"] == PAUSE
     }
