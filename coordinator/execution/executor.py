@@ -19,9 +19,7 @@ from ...storage.logs import carried, caused_by, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
-from ..protocol import events as on
-from ..protocol import host_watch
-from ..protocol import instructions as do
+from ..protocol import events, host_watch, instructions
 from ..protocol.decisions import Stopped
 from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
@@ -138,7 +136,7 @@ class CheckpointExecutor:
             self._futures[request] = future
 
         # Before the instructions: one of them may end the request at once.
-        self.protocol.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
+        self.protocol.handle(events.CheckpointRequested(kind, target, is_final), before=expect)
         if not self._dispatching.is_alive():
             self._answer_the_rest()
         return future
@@ -175,7 +173,7 @@ class CheckpointExecutor:
             workers.staff()
         deadline = self.protocol.next_deadline()
         if deadline is not None and self._clock() >= deadline:
-            self.protocol.handle(on.Tick())
+            self.protocol.handle(events.Tick())
         pause = host_watch.LOOK_SECONDS
         return max(0.0, pause if deadline is None else min(pause, deadline - self._clock()))
 
@@ -217,12 +215,12 @@ class CheckpointExecutor:
             found = self._elsewhere[root] = StoreWorkers(self._carry_out)
         return found
 
-    def resolve(self, order: do.Resolve) -> None:
+    def resolve(self, order: instructions.Resolve) -> None:
         """Give a request its checkpoint."""
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_result(Checkpoint.of(order.manifest, order.root))
 
-    def reject(self, order: do.Reject) -> None:
+    def reject(self, order: instructions.Reject) -> None:
         """Fail a request."""
         reason = order.error.reason
         # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
@@ -305,13 +303,13 @@ class CheckpointExecutor:
         with contextlib.suppress(runtime.Empty):
             while True:
                 match self.protocol.instructions.get_nowait():
-                    case CausedInstruction(do.Resolve() as answer):
+                    case CausedInstruction(instructions.Resolve() as answer):
                         self.resolve(answer)
-                    case CausedInstruction(do.Reject() as answer):
+                    case CausedInstruction(instructions.Reject() as answer):
                         self.reject(answer)
 
     def _refuse_the_rest(self, reason: Reason) -> None:
         """Fail the requests that have no answer: nobody waits for their manifests any more."""
         detail = "its outcome was not known in time; `chandy list` tells whether it is complete"
         for request in list(self._futures):
-            self.reject(do.Reject(request, CheckpointError(None, reason, detail)))
+            self.reject(instructions.Reject(request, CheckpointError(None, reason, detail)))

@@ -12,7 +12,7 @@ from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.graceful_stop import GracefulStop, end_growth
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
@@ -46,7 +46,7 @@ class WatchedMachine(StrictStateMachine):
 
     driver: Driver | None = None
 
-    def handle(self, event: on.Event[on.Answer], now: float) -> Outcome[on.Answer]:
+    def handle(self, event: events.Event[events.Answer], now: float) -> Outcome[events.Answer]:
         if self.driver is None:
             return super().handle(event, now)
         told, outcomes = self.driver.told, self.driver.outcomes
@@ -184,7 +184,7 @@ class Driver:
         for query in SHARDS:
             self.supervisor.start(definition_of(self, query))
         self.session.is_steady = True
-        self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
+        self.executor.protocol.handle(events.ScheduleStarted(runtime.random()))
 
     def keep_chosen(self) -> None:
         """Record what a user has named, before an output is changed for it."""

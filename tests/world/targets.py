@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from chandy.coordinator.connectors.files.rewinds import Rewinds
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.sinks.two_phase import query_sink, staged, staging, takeover
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
@@ -294,7 +294,7 @@ def transactional_sink(driver: Driver) -> TransactionalSink:
         driver.watch.proof,
         max_unpublished=driver.state.limits.max_unpublished,
         first_epoch=driver.state.checkpoints.next_id,
-        on_published=lambda checkpoint: driver.executor.protocol.handle(on.Published(checkpoint, QUERY)),
+        on_published=lambda checkpoint: driver.executor.protocol.handle(events.Published(checkpoint, QUERY)),
         on_failure=lambda error: driver.supervisor.output_failed(error),
     )
 

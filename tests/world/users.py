@@ -10,7 +10,7 @@ import attrs
 
 from chandy.coordinator.errors import PipelineFailedError, RescaledError
 from chandy.coordinator.graceful_stop import QueriesAtRest
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.user_requests import RequestPhase
@@ -100,7 +100,7 @@ class Users:
     def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
         protocol = driver.executor.protocol
         try:
-            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
+            protocol.await_outcome(protocol.handle(events.DrainRequested(machine.name, 60.0)))
         except DrainError:
             return
         kept = protocol.read(lambda state: state.placement.shards_on(machine.name))

@@ -11,7 +11,7 @@ import pytest
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.execution import checkpoint_jobs
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import CopyPhase
@@ -240,7 +240,7 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
     """That nobody knows whether a manifest was written is taken for that it was not."""
     right = Checkpoints.not_finalized
 
-    def not_finalized(checkpoints: Checkpoints, event: on.NotFinalized, now: float) -> None:
+    def not_finalized(checkpoints: Checkpoints, event: events.NotFinalized, now: float) -> None:
         right(checkpoints, attrs.evolve(event, is_known=True), now)
 
     patch.setattr(Checkpoints, "not_finalized", not_finalized)
