@@ -45,7 +45,7 @@ class SinkTarget(abc.ABC):
     def rows(self) -> list[Row]:
         """Return what a reader sees, in any order."""
 
-    def check_settled(self) -> None:  # noqa: B027 (not every target can tell)
+    def check_nothing_left(self) -> None:  # noqa: B027 (not every target can tell)
         """Check that no publisher has left something behind that holds readers up, or that they may see."""
 
 

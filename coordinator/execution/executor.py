@@ -233,14 +233,14 @@ class CheckpointExecutor:
 
     # --- end ------------------------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
+    def await_manifests(self) -> bool:
         """Wait until every manifest that is being written is written or has failed; return whether that is so.
 
         While the store does not answer, it is not known which checkpoint is the latest.
         """
-        settled = runtime.flag()
-        self.protocol.instructions.put(settled)
-        return settled.wait(_STOP_SECONDS)
+        reached = runtime.flag()
+        self.protocol.instructions.put(reached)
+        return reached.wait(_STOP_SECONDS)
 
     @property
     def is_closed(self) -> bool:
@@ -262,7 +262,7 @@ class CheckpointExecutor:
             return
         asked = list(self._futures.values())
         self.protocol.handle(Stopped())
-        self._settle_all()
+        self._await_all_manifests()
         self._threads_end.set()
         self.protocol.wake_watchers()
         self.hosts.stop()
@@ -282,17 +282,17 @@ class CheckpointExecutor:
         assert over is not None
         self._refuse_the_rest(over)
 
-    def _settle_all(self) -> None:
+    def _await_all_manifests(self) -> None:
         """Wait for the manifests of savepoints, too."""
         deadline = runtime.monotonic() + _STOP_SECONDS
-        self.settle()
+        self.await_manifests()
         for workers in self._all_workers():
             workers.lanes[JobLane.MANIFESTS].wait(deadline)
 
     def _unfinished(self, deadline: float) -> list[str]:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
         left = (job for workers in self._all_workers() for job in workers.wait(deadline))
-        # The event of ``settle`` is queued behind the manifests, and is no work.
+        # The event of ``await_manifests`` is queued behind the manifests, and is no work.
         return sorted({job.name for job in left if not isinstance(job.instruction, runtime.Flag)})
 
     def _all_workers(self) -> list[StoreWorkers]:

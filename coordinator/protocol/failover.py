@@ -74,7 +74,7 @@ class Failover:
             case decisions.RunStopped(query, run):
                 if self._is_current(query, run):
                     del self._runs[query]
-                    self._settled(query)
+                    self._expect_no_restart(query)
             case decisions.FirstCommit(query, run) if self._is_current(query, run):
                 self._committed(event, now)
             case decisions.NothingToDo(query, run) if self._is_current(query, run):
@@ -94,7 +94,7 @@ class Failover:
                 self.loss = None
                 self._is_half_way = True
             case decisions.RestartedInPlace(query):
-                self._settled(query)
+                self._expect_no_restart(query)
                 self.rescalings.started((query,))
             case decisions.NotStopped(query, run):
                 if (asked := self.rescalings.stopped(query, run)) is not None:
@@ -150,7 +150,7 @@ class Failover:
         if event.failure is None:
             self.rescalings.forget(event.query)
             del self._runs[event.query]
-            self._settled(event.query)
+            self._expect_no_restart(event.query)
             return decisions.EndQuery(event.query, event.run)
         self._failed_runs[event.query] = event.run
         if event.failure.damage is not None:
@@ -298,7 +298,7 @@ class Failover:
         self.rescalings.starting(waiting)
         return decisions.RestartInPlace(waiting, first.cause, first.noticed_at)
 
-    def _settled(self, query: str) -> None:
+    def _expect_no_restart(self, query: str) -> None:
         """Expect no restart of a query any more: it has been started again, or is about to end."""
         if query in self.queries.waiting:
             self.queries.started(query)

@@ -265,11 +265,11 @@ class PipelineStateMachine:
         The order matters: snapshots of cuts that have committed come before the shards are handed over, and moves of a
         checkpoint that has ended before the next one begins. What a part does here calls for nothing of an earlier one.
         """
-        self._settle(now)
+        self._act_on_commits(now)
         self.checkpoints.go_on(now)
         self.emptying.end(now)
 
-    def _settle(self, now: float) -> None:
+    def _act_on_commits(self, now: float) -> None:
         """Do what has waited for a batch to commit."""
         self.checkpoints.collect(now)
         self.placement.go_on(now, self.checkpoints.is_awaited)
@@ -342,7 +342,7 @@ class PipelineStateMachine:
         self.members.check_not_dismissed(ask.host)
         # Spark begins a batch only after its predecessor has committed.
         query.committed = max(query.committed, BatchId(ask.batch - 1))
-        self._settle(now)
+        self._act_on_commits(now)
         if ask.batch > query.gate.passed and self.placement.holds(query.name):
             return None
         orders = (

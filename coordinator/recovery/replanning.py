@@ -83,13 +83,13 @@ class Replanning:
     def _watch(self, name: str, request: UserRequest) -> None:
         """Report the end of each batch of a query, until it is told to stop."""
 
-        def is_settled() -> bool:
+        def is_decided() -> bool:
             return request.phase is not RequestPhase.ADMITTED
 
-        while not is_settled():
+        while not is_decided():
             run = self.runs.get(name)
             if run is not None:
-                run.await_running_batch(math.inf, is_settled)
+                run.await_running_batch(math.inf, is_decided)
             # Why a run has ended by itself is reported by whoever follows it.
             if run is not None and run.spark is not None and run.spark.isActive:
                 self.report(decisions.BatchOver(name, request))

@@ -41,6 +41,7 @@ from ..spark import progress
 from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import FailureReport
+from .last_commit import committed_like_sink
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd
@@ -48,7 +49,6 @@ from .pipeline_rollback import PipelineRollback
 from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
-from .settling import settled
 
 log = logger(__name__)
 
@@ -270,7 +270,7 @@ class Supervisor:
             try:
                 with self._stopping(run):
                     self._launcher.stop(run)
-                    run = settled(run, query, self._launcher, self._protocol, self._clock)
+                    run = committed_like_sink(run, query, self._launcher, self._protocol, self._clock)
             finally:
                 self._decide(decisions.QueryOver(name))
         self._report_stop(run)
@@ -298,7 +298,7 @@ class Supervisor:
         self._decide(decisions.StopRequested())
         deadline = runtime.monotonic() + timeout
         stopped: list[Run] = []
-        with self._once_settled():
+        with self._hold_changes():
             for name in order:
                 run = self._runs.get(name)
                 if run is None or run.ended:
@@ -347,7 +347,7 @@ class Supervisor:
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
         self._decide(decisions.StopRequested())
-        with self._once_settled():
+        with self._hold_changes():
             self._end(None)
         self._events.put(None)
         with told_if_slow(log, "what watches the queries to end"):
@@ -371,7 +371,7 @@ class Supervisor:
         self._decide(decisions.Stopped())
 
     @contextmanager
-    def _once_settled(self) -> Iterator[None]:
+    def _hold_changes(self) -> Iterator[None]:
         """Hold ``_changing``, and say so if another thread is long in starting or restoring queries."""
         with ExitStack() as held:
             with told_if_slow(log, "queries that are being started or restored"):

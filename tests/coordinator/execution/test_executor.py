@@ -82,7 +82,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert future.result(0).id == 1
 
 
-def test_closing_settles_every_future_and_waits_for_no_callback(setup: Setup) -> None:
+def test_closing_ends_every_future_and_waits_for_no_callback(setup: Setup) -> None:
     closed = threading.Event()
     waited: list[bool] = []
     futures = [setup.request() for _ in range(10)]
@@ -164,7 +164,7 @@ def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_f
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It lands when the dispatching thread has ended, so nobody hands the answer on.
-    monkeypatch.setattr(setup.executor, "_settle_all", lambda: None)
+    monkeypatch.setattr(setup.executor, "_await_all_manifests", lambda: None)
     setup.store.open.clear()
     future = setup.request()
     setup.host.acknowledge(1)

@@ -202,7 +202,7 @@ class Bench:
     def fail(self, checkpoint: int, error: str = "no space") -> None:
         self(Decline("a", checkpoint, "up-id", error))
 
-    def settle_deletions(self) -> None:
+    def end_deletions(self) -> None:
         for discard in self.of(instructions.Discard):
             self(events.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
             self.seen.remove(discard)

@@ -379,7 +379,7 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
         bench.completed()
     bench.request()
     assert bench.machine.checkpoints.pending == {}
-    bench.settle_deletions()
+    bench.end_deletions()
     assert list(bench.machine.checkpoints.pending) == [4]
 
 
@@ -845,7 +845,7 @@ def test_checkpoints_go_on_without_statistics() -> None:
     bench.machine.checkpoints.history = BrokenHistory()
     for _ in range(3):
         bench.completed()
-        bench.settle_deletions()
+        bench.end_deletions()
     bench.request()
     bench.fail(4)
     bench(RUNS)
@@ -986,13 +986,13 @@ def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no
     bench(events.ShardsRead("up-id", (ShardId("up-op", 0),)))
     for _ in range(3):
         assert bench.completed().unverified
-        bench.settle_deletions()
+        bench.end_deletions()
     assert verification(bench) == [(2, True), (3, True), (5, False), (6, False)]
     bench(events.ShardsRead("up-id", (ShardId("up-op", 1),)))
     assert not bench.completed().unverified
     # An unverified one makes room for the verified in its turn, and not before.
     assert verification(bench) == [(3, True), (5, False), (6, False), (7, True)]
-    bench.settle_deletions()
+    bench.end_deletions()
     bench.completed()
     assert verification(bench) == [(7, True), (8, True)]
 
@@ -1102,7 +1102,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     assert bench.machine.checkpoints.doomed(manifest) == {"1"} <= first.keys()
     bench(events.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
-    bench.settle_deletions()
+    bench.end_deletions()
     bench.request()
     bench.plan(4)
     bench.acknowledge(4)

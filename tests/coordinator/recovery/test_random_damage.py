@@ -259,15 +259,15 @@ class Life:
         except CheckpointError:
             return None
 
-    def settle(self) -> Exception | None:
+    def await_outcome(self) -> Exception | None:
         """Take checkpoints until one is known to be whole, or damage has ended the query; return its error."""
 
-        def settled() -> bool:
+        def is_over() -> bool:
             if self.error is None and (taken := self.checkpoint()) is not None and not taken.unverified:
                 return True
             return self.error is not None
 
-        eventually(settled, "a verified checkpoint or an error")
+        eventually(is_over, "a verified checkpoint or an error")
         return self.error
 
 
@@ -363,7 +363,7 @@ def start_again(storage: Path, cache: Path, damage: Damage, moments: random.Rand
                     this.checkpoint()
                 error = this.error
             else:
-                error = this.settle()
+                error = this.await_outcome()
     except DamagedCheckpointError as found:
         error = found
     after, how = whole(storage), f"{damage}, {hurried=}, {busy=}, {ahead=}"

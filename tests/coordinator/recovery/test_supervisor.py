@@ -188,12 +188,12 @@ class Checkpoints:
     def __init__(self, protocol: WatchedProtocol) -> None:
         self.protocol = protocol
         self.watch = KnownWatch()
-        self.unsettled = 0
+        self.unanswered = 0
         """How often the fate of a manifest is not known yet."""
 
-    def settle(self) -> bool:
-        self.unsettled -= 1
-        return self.unsettled < 0
+    def await_manifests(self) -> bool:
+        self.unanswered -= 1
+        return self.unanswered < 0
 
 
 class NoTicks:
@@ -934,11 +934,11 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     restore = launcher.restore_query
 
     def note(*args: Any, **kwargs: Any) -> Any:
-        restored.append(setup.checkpoints.unsettled)
+        restored.append(setup.checkpoints.unanswered)
         return restore(*args, **kwargs)
 
     monkeypatch.setattr(launcher, "restore_query", note)
-    setup.checkpoints.unsettled = 2
+    setup.checkpoints.unanswered = 2
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert restored == [-1]
@@ -1281,7 +1281,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
             query.stop()
 
     monkeypatch.setattr(setup.checkpoints.watch, "check_now", check_not_fenced)
-    setup.checkpoints.unsettled = 1
+    setup.checkpoints.unanswered = 1
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (len(started), query.isActive, query.exception()) == (1, False, None)
@@ -1294,16 +1294,16 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     stop = threading.Thread(target=lambda: setup.supervisor.stop_gracefully(("q",), 0.0))
-    settle = setup.checkpoints.settle
+    await_manifests = setup.checkpoints.await_manifests
 
-    def settle_while_somebody_stops() -> bool:
+    def wait_while_somebody_stops() -> bool:
         if stop.ident is None:
             stop.start()
             eventually(lambda: setup.supervisor.life.is_ending)
-        return settle()
+        return await_manifests()
 
-    monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
-    setup.checkpoints.unsettled = 1
+    monkeypatch.setattr(setup.checkpoints, "await_manifests", wait_while_somebody_stops)
+    setup.checkpoints.unanswered = 1
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: stop.ident is not None)
     stop.join(DEADLINE)

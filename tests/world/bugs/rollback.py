@@ -10,7 +10,7 @@ ROLLBACK: Final = (
     text(
         "a way back does not wait for manifests that are being written",
         "coordinator.recovery.supervisor:go_back",
-        "    steps.settle_manifests()\n",
+        "    steps.await_manifests()\n",
         "",
         by=tests("tests/coordinator/recovery/test_rollback.py"),
     ),

@@ -108,8 +108,8 @@ SHELL: Final = (
     text(
         "a batch is awaited that has not been planned",
         "coordinator.recovery.runs:Run.await_running_batch",
-        "self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, is_settled)",
-        "self.await_commit(BatchId(progress.newest_planned(logs) + 1), deadline, is_settled)",
+        "self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, gives_up)",
+        "self.await_commit(BatchId(progress.newest_planned(logs) + 1), deadline, gives_up)",
     ),
     # --- another plan
     text(
