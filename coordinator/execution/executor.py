@@ -59,7 +59,7 @@ class CheckpointExecutor:
         clock: Callable[[], float],
         host_timeout: float,
         reports: Reports,
-        recording: Recording | None = None,
+        recording: Recording,
     ) -> None:
         """Start the threads.
 
@@ -73,7 +73,7 @@ class CheckpointExecutor:
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.
             reports: is told of what happens.
-            recording: looks for shadows when a checkpoint begins; None: nothing is recorded.
+            recording: looks for shadows when a checkpoint begins.
         """
         self.protocol = protocol
         self.watch = watch
@@ -97,7 +97,7 @@ class CheckpointExecutor:
             clock=clock,
             is_closed=self._threads_end.is_set,
             reports=reports,
-            recording=recording or Recording(),
+            recording=recording,
         )
         self.send = self.hosts.send
         self.dispatcher = Dispatcher(self.protocol, self.jobs, progress, reports, self)

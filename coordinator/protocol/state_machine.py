@@ -164,8 +164,8 @@ class PipelineStateMachine:
             ShardMovingError: a shard that is claimed is being handed over.
             HostDismissedError: the host has lost its shards to other hosts.
             NotTheOwnerError: a host that does not own a shard would drop its standby.
-            CheckpointStateError: the event does not fit the phase of its checkpoint.
-            Nothing has changed after any other than a ``CheckpointStateError``.
+            PhaseError: the event does not fit the phase of its checkpoint.
+            Nothing has changed after any other than a ``PhaseError``.
         """
         # The type of an event says which answer its method returns.
         answer = cast(Answer, self._change(event, now))
@@ -302,7 +302,7 @@ class PipelineStateMachine:
         """The manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
         Raises:
-            CheckpointStateError: not all have acknowledged.
+            PhaseError: not all have acknowledged.
         """
         return self.checkpoints.manifest(
             checkpoint, pipeline=self.pipeline, generation=self.generation, now=now, versions=self.versions

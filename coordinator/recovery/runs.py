@@ -207,15 +207,15 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels | None = None, recording: Recording | None = None) -> None:
+    def __init__(self, channels: Channels, recording: Recording) -> None:
         """Make it without runs.
 
         Args:
-            channels: what is between the queries; None: nothing.
-            recording: whether checkpoints get records of batches; None: they never do.
+            channels: what is between the queries.
+            recording: whether checkpoints get records of batches.
         """
-        self._recording = recording or Recording()
-        self._channels = channels or Channels()
+        self._recording = recording
+        self._channels = channels
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
 

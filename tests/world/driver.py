@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.graceful_stop import GracefulStop, end_growth
 from chandy.coordinator.protocol import events
@@ -166,6 +167,7 @@ class Driver:
             clock=self.clock,
             host_timeout=10.0,
             reports=self.supervisor,
+            recording=Recording(),
         )
         self.acts = UserActs(self.executor.protocol)
         self.hosts = self.executor.hosts

@@ -137,24 +137,24 @@ class Program:
             "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), self, None
         )  # type: ignore[arg-type]
         try:
-            with ExitStack() as made:
+            with ExitStack() as closing:
                 found = look(catalog, "latest")
                 if self.shadows_after is not None:
-                    self._lead(self._inherited(catalog, takeover, made, self.shadows_after))
+                    self._lead(self._inherited(catalog, takeover, closing, self.shadows_after))
                 elif self.stands_by:
                     cache = FileCache(self.world.folder / "cache")
                     standby = WaitingDriver(catalog, PATIENCE, cache, self._waits, runtime.time)
-                    self._lead(takeover.in_turn(standby, found, made))
+                    self._lead(takeover.in_turn(standby, found, closing))
                 else:
-                    self._lead(takeover.now(found, made))
+                    self._lead(takeover.now(found, closing))
             while self.follows and not self.told.is_set():
                 # What it has led with has ended.
                 self.generation, self.fenced, self.rests = 0, runtime.flag(), False
                 if self.returns_after is None:
                     self.told.wait()
                     break
-                with ExitStack() as made:
-                    taken = self._inherited(catalog, takeover, made, self.returns_after)
+                with ExitStack() as closing:
+                    taken = self._inherited(catalog, takeover, closing, self.returns_after)
                     self.follows = False
                     self._lead(taken)
         except (ChandyError, OSError) as error:
@@ -164,7 +164,7 @@ class Program:
             self.world.scheduler.kill(self.python)
 
     def _inherited(
-        self, catalog: Catalog, takeover: PipelineTakeover, made: ExitStack, after: float
+        self, catalog: Catalog, takeover: PipelineTakeover, closing: ExitStack, after: float
     ) -> TakenPipeline:
         """Ask for the pipeline until it is there, as a shadow does that has found no difference."""
         runtime.sleep(after)
@@ -183,7 +183,7 @@ class Program:
                         if (inherited := heir.claim(state, runtime.time())) is not None:
                             taken = takeover.inherit(inherited, look(catalog, "latest"), attempt)
                             self.is_heir = True
-                            made.push(attempt.pop_all())
+                            closing.push(attempt.pop_all())
                             return taken
             runtime.sleep(1.0)
 

@@ -23,6 +23,7 @@ from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.decisions import StateGivenUp
@@ -105,6 +106,7 @@ class Cluster:
             clock=clock,
             host_timeout=6.0,
             reports=reports,
+            recording=Recording(),
         )
         token = f"secret {generation.generation}"
         self.service = listen("127.0.0.1", token, "p")

@@ -10,7 +10,7 @@ import pytest
 from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.protocol import emptying, events
 from chandy.coordinator.protocol.copies import CopyPhase
-from chandy.coordinator.protocol.errors import DrainError, RequestPhaseError
+from chandy.coordinator.protocol.errors import DrainError, PhaseError
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.user_requests import NEXT, RequestPhase, UserRequest
 from chandy.state.rpc.messages import Ack, AskBatch, CopyReport, CopyStep, Decline, HostHello
@@ -74,10 +74,10 @@ def moved(made: Bench, checkpoint: int) -> None:
 def test_a_request_goes_through_its_phases_and_ends_once() -> None:
     request = UserRequest("do something", 5.0)
     for early in (RequestPhase.DONE, RequestPhase.UNDER_WAY, RequestPhase.CANCELLED):
-        with pytest.raises(RequestPhaseError, match="to do something cannot go from 'asked'"):
+        with pytest.raises(PhaseError, match="to do something cannot go from 'asked'"):
             request.enter(early)
     request.enter(RequestPhase.ADMITTED)
-    with pytest.raises(RequestPhaseError):
+    with pytest.raises(PhaseError):
         request.enter(RequestPhase.FAILED)  # without a reason
     request.enter(RequestPhase.FAILED, DrainError("it", "this", "that"))
     assert request.is_over

@@ -21,11 +21,13 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
@@ -137,9 +139,9 @@ class Life:
             changelogs=self.folder / "changelogs",
             enabled=False,
             boot="",
-            leftovers=LeftoverRuns(),
+            leftovers=LeftoverRuns(Channels(), Recording()),
         )
-        self.runs = Runs()
+        self.runs = Runs(Channels(), Recording())
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         protocol = LockedProtocol(
@@ -188,6 +190,7 @@ class Life:
             clock=time.time,
             host_timeout=1e9,
             reports=self.supervisor,
+            recording=Recording(),
         )
         self.made.callback(self.executor.close)
         if point is not None:

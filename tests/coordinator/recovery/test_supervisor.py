@@ -18,6 +18,7 @@ import attrs
 import pytest
 from typing_extensions import override
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
     JavaEndedError,
@@ -28,6 +29,7 @@ from chandy.coordinator.errors import (
     RescaledError,
 )
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol import decisions
 from chandy.coordinator.protocol.errors import CheckpointError
@@ -218,7 +220,7 @@ class Setup:
         self.point = restore_point.choose(self.catalog, "latest")
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
-        self.runs = Runs()
+        self.runs = Runs(Channels(), Recording())
         self.told: list[PipelineEvent] = []
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []
@@ -229,7 +231,7 @@ class Setup:
             changelogs=directory / "changelogs",
             enabled=False,
             boot="",
-            leftovers=LeftoverRuns(),
+            leftovers=LeftoverRuns(Channels(), Recording()),
         )
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
