@@ -121,7 +121,7 @@ class Driver:
         store = world.open(world.root)
         self.catalog = Catalog(store)
         offset = runtime.time() - runtime.monotonic()
-        self.clock = lambda: offset + runtime.monotonic()
+        self.clock: Callable[[], float] = lambda: offset + runtime.monotonic()
         chosen = look(self.catalog, self.restore).point if is_chosen(self.restore) else None
         chose = world.promises.chosen
         claim = self.catalog.claim("driver", self.clock())
@@ -134,7 +134,7 @@ class Driver:
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
         limits = limits_of(**world.config)
-        self.new_machine = lambda: WatchedMachine(
+        self.new_machine: Callable[[], WatchedMachine] = lambda: WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=world.root,

@@ -32,7 +32,7 @@ from chandy.storage.checkpoints.layout import generation_key, lease_key
 from chandy.storage.checkpoints.manifest import Handle, Manifest, QueryRecord
 from chandy.storage.checkpoints.offers import AskedOffer, Offer
 from chandy.storage.errors import ChandyError, FencedError, StorageError, StoreFailedError
-from chandy.storage.ids import CheckpointId
+from chandy.storage.ids import BatchId, CheckpointId
 from chandy.storage.store import Store
 
 from ..builders import make_manifest
@@ -133,9 +133,10 @@ class Program:
         """Do what the program does."""
         catalog = Catalog(self.world.store_of(self))
         java = Process.of(self.world.system.pid(self.java))
+        runs: Any = self
         takeover = PipelineTakeover(
-            "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), self, None
-        )  # type: ignore[arg-type]
+            "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), runs, None
+        )
         try:
             with ExitStack() as closing:
                 found = look(catalog, "latest")
@@ -191,8 +192,10 @@ class Program:
         """Return the shadow's checkpoint, which may be at another cut by mistake."""
         state, (query,) = (found := catalog.read(offer.checkpoint)), found.queries
         if self.random.random() < 0.2:
-            query = attrs.evolve(query, batch=query.batch + 1)
-        return attrs.evolve(state, id=1, queries=(query,), versions={"shadow": str(self.number)})
+            query = attrs.evolve(query, batch=BatchId(query.batch + 1))
+        return attrs.evolve(
+            state, id=CheckpointId(1), queries=(query,), versions={"shadow": str(self.number)}
+        )
 
     def _waits(self, needed: runtime.Flag) -> None:
         self.waits_since = min(self.waits_since, self.world.scheduler.now)
@@ -270,7 +273,8 @@ class CommittedBatches:
 
     def checkpoint(self) -> CheckpointId:
         """Take a checkpoint."""
-        query = QueryRecord("delays", sum(one.began for one in self.program.world.programs), Handle())
+        batch = BatchId(sum(one.began for one in self.program.world.programs))
+        query = QueryRecord("delays", batch, Handle())
         made = make_manifest(self.program.next_id, self.program.generation, queries=(query,), operators=())
         self.program.next_id += 1
         self.taken.catalog.commit(made)

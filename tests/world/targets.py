@@ -33,6 +33,7 @@ from chandy.storage.checkpoints import locate
 from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.manifest import FileRef
 from chandy.storage.errors import FencedError
+from chandy.storage.ids import CheckpointId
 
 from .scheduler import Scheduler
 
@@ -126,7 +127,9 @@ class Target:
         position = attrs.evolve(self.position.taken_by(fence), epoch=epoch.epoch)
         world = self.world
         ids = [
-            id for id in world.promises.epoch_ends if manifest_key(id) in world.buckets[world.root].objects
+            id
+            for id in world.promises.epoch_ends
+            if manifest_key(CheckpointId(id)) in world.buckets[world.root].objects
         ]
         self.check(
             any(id >= epoch.epoch for id in ids), f"epoch {epoch.epoch} is published before its checkpoint"

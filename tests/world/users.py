@@ -20,6 +20,7 @@ from chandy.coordinator.user_acts import Wanted
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
+from chandy.storage.ids import CheckpointId
 
 from .driver import Driver
 from .events import WorldEvent
@@ -161,7 +162,7 @@ class Users:
         if self.world.promises.announced.get(checkpoint) != driver.generation:
             return
         try:
-            manifest = self.world.catalog().read(checkpoint)
+            manifest = self.world.catalog().read(CheckpointId(checkpoint))
         except ObjectMissingError:
             self.world.promises.check(
                 driver is not self.world.driver, f"{checkpoint} is gone, and nobody else leads"
