@@ -139,7 +139,7 @@ class Life:
             changelogs=self.folder / "changelogs",
             enabled=False,
             boot="",
-            leftovers=LeftoverRuns(Channels(), Recording()),
+            leftovers=LeftoverRuns(),
         )
         self.runs = Runs(Channels(), Recording())
         interrupted = threading.Event()

@@ -231,7 +231,7 @@ class Setup:
             changelogs=directory / "changelogs",
             enabled=False,
             boot="",
-            leftovers=LeftoverRuns(Channels(), Recording()),
+            leftovers=LeftoverRuns(),
         )
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
