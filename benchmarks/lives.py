@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 _EVENT = '{"event": '
 _DEADLINE_SECONDS = 300.0
 _HOSTS_DEADLINE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
 
 
 class Life:
@@ -167,6 +168,39 @@ def say(event: str, **facts: Any) -> None:
     """Send an event to the parent, from the child. The parent recognizes events on stdout by their first bytes."""
     line = json.dumps({"event": event, "at": time.time(), **facts}) + "\n"
     os.write(sys.stdout.fileno(), line.encode())
+
+
+@contextlib.contextmanager
+def batches_told(
+    query: Any, facts: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+) -> Iterator[None]:
+    """Send the event ``batch`` for each batch with rows that a query commits inside of the ``with``, from the child.
+
+    Args:
+        query: has the reports of its progress.
+        facts: what the event says besides the batch's number, given the report; None: it is not sent.
+    """
+    over = threading.Event()
+
+    def tell() -> None:
+        newest = -1
+        while not over.wait(_POLL_SECONDS):
+            for report in query.recentProgress:
+                if (
+                    report["batchId"] > newest
+                    and report["numInputRows"]
+                    and (told := facts(report)) is not None
+                ):
+                    newest = report["batchId"]
+                    say("batch", batch=newest, **told)
+
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        over.set()
+        telling.join()
 
 
 class _Warm(logging.Handler):

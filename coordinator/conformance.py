@@ -45,7 +45,7 @@ class SinkTarget(abc.ABC):
     def rows(self) -> list[Row]:
         """Return what a reader sees, in any order."""
 
-    def check_settled(self) -> None:  # noqa: B027 (not every target can tell)
+    def check_nothing_left(self) -> None:  # noqa: B027 (not every target can tell)
         """Check that no publisher has left something behind that holds readers up, or that they may see."""
 
 
@@ -103,8 +103,8 @@ def _record_batch(rows: Iterable[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], schema=SCHEMA)
 
 
-class SinkConformance:
-    """The tests of a sink that appends. A subclass has the fixture ``target``."""
+class _OnTarget:
+    """Tests whose subclasses have the fixture ``target``."""
 
     @pytest.fixture
     def target(self) -> SinkTarget:
@@ -113,6 +113,10 @@ class SinkConformance:
     @pytest.fixture
     def pipeline(self, target: SinkTarget, tmp_path: Path) -> SinkPipeline:
         return SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/")
+
+
+class SinkConformance(_OnTarget):
+    """The tests of a sink that appends. A subclass has the fixture ``target``."""
 
     def test_what_is_written_is_not_visible_before_the_commit(
         self, target: SinkTarget, pipeline: SinkPipeline
@@ -215,19 +219,11 @@ class SinkConformance:
         committer.close()
 
 
-class BatchConformance:
+class BatchConformance(_OnTarget):
     """The tests of a sink that publishes each batch at once.
 
     A subclass has the fixture ``target``, whose sinks upsert by ``k`` with ``publish="batch"``.
     """
-
-    @pytest.fixture
-    def target(self) -> SinkTarget:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def pipeline(self, target: SinkTarget, tmp_path: Path) -> SinkPipeline:
-        return SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/")
 
     def test_a_batch_is_visible_before_any_epoch_is_and_leaves_the_position(
         self, target: SinkTarget, pipeline: SinkPipeline

@@ -13,10 +13,10 @@ from ..state.errors import StateSchemaError as StateSchemaError
 from ..storage.errors import ChandyError as ChandyError
 from ..storage.errors import RefusedError
 from .protocol.errors import CheckpointError as CheckpointError
-from .protocol.errors import CheckpointStateError as CheckpointStateError
 from .protocol.errors import DrainError as DrainError
 from .protocol.errors import NotCarriedOutError as NotCarriedOutError
 from .protocol.errors import NotRescaledError as NotRescaledError
+from .protocol.errors import PhaseError as PhaseError
 from .protocol.errors import PipelineStateLostError as PipelineStateLostError
 from .protocol.errors import RescaledError as RescaledError
 from .protocol.errors import StaleQueryError as StaleQueryError

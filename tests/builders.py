@@ -23,6 +23,7 @@ from chandy.storage.checkpoints.manifest import (
     StateRecord,
 )
 from chandy.storage.checkpoints.proof import FenceProof
+from chandy.storage.ids import BatchId, CheckpointId
 
 NO_FILES = Handle()
 PROBE = f"probes/{0:032x}"
@@ -36,7 +37,7 @@ def shared(digit: str) -> str:
 
 def pack(checkpoint: int, writer: str = "h") -> str:
     """Key of a pack."""
-    return pack_key(checkpoint, f"{writer}-{0:012x}")
+    return pack_key(CheckpointId(checkpoint), f"{writer}-{0:012x}")
 
 
 def staged(query: str, number: int) -> str:
@@ -60,12 +61,12 @@ def make_manifest(
 ) -> Manifest:
     """A manifest, by default of the query "delays" with ``files`` and its operator "totals" with ``shards``."""
     if queries is None:
-        queries = (QueryRecord("delays", 41, files),)
+        queries = (QueryRecord("delays", BatchId(41), files),)
     if operators is None:
         states = {"sum": StateRecord(("{}",))}
         operators = (OperatorRecord("totals", "delays", "{}", states, tuple(shards)),)
     return Manifest(
-        id=id,
+        id=CheckpointId(id),
         kind=kind,
         pipeline=pipeline,
         generation=generation,

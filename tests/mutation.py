@@ -31,4 +31,4 @@ def mutate(patch: pytest.MonkeyPatch, owner: type | ModuleType, name: str, right
 
 def _function(found: Any) -> Any:
     """Return what a decorator wraps."""
-    return inspect.unwrap(found.fget if isinstance(found, property) else found)
+    return inspect.unwrap(getattr(found, "fget", found))

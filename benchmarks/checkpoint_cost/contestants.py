@@ -130,7 +130,7 @@ class Chandy:
                 raise RuntimeError(f"{self.name}: the query failed and restarted in the window")
             # The stream continues until all checkpoints of the window have ended, so that all have the same load.
             end = begin + timing.window
-            _await(query, lambda: settled(coordinator.statistics().checkpoints, end))
+            _await(query, lambda: have_ended(coordinator.statistics().checkpoints, end))
             commits = commits_of(coordinator.statistics().checkpoints, begin, end)
             query.stop()
         return Turn(
@@ -204,7 +204,7 @@ def fill_native(spark: SparkSession, course: Course, folder: Path, changelog: bo
     return folder
 
 
-def settled(checkpoints: Sequence[CheckpointStatistics], end: float) -> bool:
+def have_ended(checkpoints: Sequence[CheckpointStatistics], end: float) -> bool:
     """Return whether every checkpoint that was triggered before ``end`` has ended."""
     return not any(one.status is Status.IN_PROGRESS and one.triggered_at < end for one in checkpoints)
 

@@ -187,8 +187,8 @@ def act(story: Story, course: Course, workers: Workers, machines: Machines, scre
         screen.note(f"machine {_NEWCOMER} joins, after {done:,} flights", "bold cyan")
         workers.start_worker(machines.add(_NEWCOMER))
     # The newcomer has taken its part. Where it is slow to, the stream must not end before a machine is lost.
-    is_settled = _NEWCOMER in story.shards or done >= course.flights * 7 // 8
-    if not story.lost and done >= course.kill_after and story.executors > len(_MACHINES) and is_settled:
+    has_grown = _NEWCOMER in story.shards or done >= course.flights * 7 // 8
+    if not story.lost and done >= course.kill_after and story.executors > len(_MACHINES) and has_grown:
         story.lost = most_loaded(story.shards, spared=_NEWCOMER)
         story.had(f"before {story.lost} was lost")
         screen.note(f"machine {story.lost} loses its power, after {done:,} flights", "bold red")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from chandy.coordinator.config import CheckpointConfig
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.instructions import Discard
 from chandy.coordinator.protocol.state_machine import Outcome, PipelineStateMachine
@@ -50,7 +50,7 @@ def new_machine(fleet: Fleet, generation: int, root: str) -> PipelineStateMachin
         failover=Failover(NoRestart().tracker(), lambda: 0.0),
     )
     operators = (fleet.operator(),)
-    added = on.QueryAdded(
+    added = events.QueryAdded(
         QUERY, QUERY_ID, batch=BatchId(0), operators=operators, restored=operators, sources={}
     )
     machine.handle(added, _START)
@@ -65,10 +65,10 @@ class Alone:
         self._now = _START
         self.machine = new_machine(fleet, 1, "file:///scale")
         for host, shards in fleet.hosts.items():
-            self._handle(on.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
+            self._handle(events.HostJoined(HostHello(host, f"grpc://{host}:1", host, host, 1)))
             self._handle(ClaimShards(host, QUERY_ID, UID, shards))
 
-    def _handle(self, event: on.Event[on.Answer]) -> Outcome[on.Answer]:
+    def _handle(self, event: events.Event[events.Answer]) -> Outcome[events.Answer]:
         return self.machine.handle(event, self._now)
 
     def checkpoint(self) -> Handled:
@@ -77,18 +77,18 @@ class Alone:
         checkpoint = machine.checkpoints.next_id
         batch = BatchId(checkpoint)
         self._now += 10
-        self._handle(on.CheckpointRequested(CheckpointKind.MANUAL))
-        self._handle(on.CutChosen(checkpoint, QUERY, batch))
+        self._handle(events.CheckpointRequested(CheckpointKind.MANUAL))
+        self._handle(events.CutChosen(checkpoint, QUERY, batch))
         laps = Laps()
         with laps:
-            self._handle(on.PlanningDone(checkpoint))
+            self._handle(events.PlanningDone(checkpoint))
         with laps:
-            self._handle(on.BatchCommitted(QUERY, batch))
-        self._handle(on.ProgressStored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0))
+            self._handle(events.BatchCommitted(QUERY, batch))
+        self._handle(events.ProgressStored(checkpoint, QueryRecord(QUERY, batch, Handle()), 0))
         acks = Laps()
         for ack in self._acks(machine.checkpoints.pending[checkpoint].parts[QUERY].orders):
             with acks:
-                self._handle(on.Acked(ack))
+                self._handle(events.Acked(ack))
         outcome = Laps()
         with outcome:
             manifest = machine.manifest(checkpoint, self._now)
@@ -96,10 +96,10 @@ class Alone:
         with outcome:
             machine.checkpoints.doomed(manifest)
         with outcome:
-            instructions = self._handle(on.Finalized(manifest)).instructions
+            instructions = self._handle(events.Finalized(manifest)).instructions
         for instruction in instructions:
             if isinstance(instruction, Discard):
-                self._handle(on.Discarded(tuple(one.id for one in instruction.dropped), ()))
+                self._handle(events.Discarded(tuple(one.id for one in instruction.dropped), ()))
         return Handled(acks.total, outcome.total, max(laps.longest, acks.longest, outcome.longest))
 
     def _acks(self, orders: dict[str, SnapshotOrder]) -> Iterator[Ack]:

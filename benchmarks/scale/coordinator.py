@@ -20,6 +20,7 @@ import attrs
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.job_steps import JobSteps
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.service import listen
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.decisions import Decision, FailForGood, WaitToRestart
@@ -194,6 +195,7 @@ def live(plan: Plan) -> Iterator[Costs]:
         # Its hosts are stand-ins, which say nothing of themselves.
         host_timeout=math.inf,
         reports=reports,
+        recording=Recording(),
     )
     service = listen("127.0.0.1", _TOKEN, "scale")
     executor.observe()

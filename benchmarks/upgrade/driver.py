@@ -5,21 +5,18 @@ from __future__ import annotations
 import datetime
 import logging
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from ..lives import say, tell_when_warm
+from ..lives import batches_told, say, tell_when_warm
 from ..watching import FAILED
 
 PIPELINE: Final = "upgrade"
 SHADOW: Final = "next"
 _KEYS: Final = 20_000
-_POLL_SECONDS: Final = 0.25
 
 
 @click.command()
@@ -64,32 +61,20 @@ def _run(folder: Path, rows: int, pace: str, *, shadow: bool, standby: bool) -> 
         counts = coordinator.aggregate(numbers, by=["k"], uid="counts", n=("*", "count"))
         writer = counts.writeStream.trigger(processingTime=pace)
         query = coordinator.start(writer, sink=FilesSink(str(folder / "counts")), name="counts")
-        with _told(query):
+        with batches_told(query, _facts):
             return coordinator.run()
 
 
-@contextmanager
-def _told(query: Any) -> Iterator[None]:
-    """Tell of each batch that has committed, but of none that a shadow has run beside its leader."""
-    over = threading.Event()
-
-    def tell() -> None:
-        newest = -1
-        while not over.wait(_POLL_SECONDS):
-            for report in query.recentProgress:
-                if report["batchId"] > newest and report["numInputRows"] and report["name"] == "counts":
-                    newest = report["batchId"]
-                    began = datetime.datetime.fromisoformat(report["timestamp"]).timestamp()
-                    ended = began + report["durationMs"]["triggerExecution"] / 1000
-                    say("batch", batch=newest, rows=report["numInputRows"], began=began, ended=ended)
-
-    telling = threading.Thread(target=tell, daemon=True)
-    telling.start()
-    try:
-        yield
-    finally:
-        over.set()
-        telling.join()
+def _facts(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what is told of a batch; nothing of one that a shadow has run beside its leader."""
+    if report["name"] != "counts":
+        return None
+    began = datetime.datetime.fromisoformat(report["timestamp"]).timestamp()
+    return {
+        "rows": report["numInputRows"],
+        "began": began,
+        "ended": began + report["durationMs"]["triggerExecution"] / 1000,
+    }
 
 
 if __name__ == "__main__":

@@ -7,24 +7,17 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import click
 
 from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, Shadow
-from chandy.coordinator import CheckpointedQuery
 
 from .. import driver
 from ..file_source import reported_entry
-from ..lives import say
+from ..lives import batches_told, say
 from ..watching import FAILED
 from .flow import OUTPUT, PIPELINE, QUERY, VERSIONS, stream
-
-_POLL_SECONDS: Final = 0.1
 
 
 @click.command()
@@ -73,30 +66,8 @@ def _run(work: driver.Work, version: str, *, shadow: bool) -> int:
         writer = totals.writeStream.trigger(processingTime="500 milliseconds")
         query = coordinator.start(writer, sink=FilesSink(str(work.root / "totals")), name=QUERY)
         say("query")
-        with _told(query):
+        with batches_told(query, lambda report: {"entry": reported_entry(report)}):
             return coordinator.run()
-
-
-@contextmanager
-def _told(query: CheckpointedQuery) -> Iterator[None]:
-    """Tell of each batch that has committed."""
-    over = threading.Event()
-
-    def tell() -> None:
-        newest = -1
-        while not over.wait(_POLL_SECONDS):
-            for report in query.recentProgress:
-                if report["batchId"] > newest and report["numInputRows"]:
-                    newest = report["batchId"]
-                    say("batch", batch=newest, entry=reported_entry(report))
-
-    telling = threading.Thread(target=tell, daemon=True)
-    telling.start()
-    try:
-        yield
-    finally:
-        over.set()
-        telling.join()
 
 
 if __name__ == "__main__":

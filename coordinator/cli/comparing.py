@@ -10,7 +10,7 @@ import attrs
 import click
 
 from ...storage.checkpoints import locate
-from .group import absolute, json_option, main, pipeline_option, storage_uri
+from .group import absolute, json_option, limit_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -30,14 +30,7 @@ def _chosen(context: click.Context, parameter: click.Parameter, checkpoint: str)
 @pipeline_option
 @click.option("--operator", metavar="UID", help="Compare the state of this operator only.")
 @click.option("--state", metavar="NAME", help="Compare this state only; '$timers': the timers.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    metavar="N",
-    show_default=True,
-    help="Differences to print of each state. All are counted.",
-)
+@limit_option(20, "Differences to print of each state. All are counted.", least=0)
 @json_option
 def diff(
     uri: str,

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-import click
-
 from ...storage.checkpoints.locate import Located
 from ...storage.times import to_the_second
 from .group import (
     checkpoint_option,
     json_option,
+    limit_option,
     located,
     main,
     operator_option,
@@ -30,14 +29,7 @@ _AT_ONCE: Final = 1000
 @pipeline_option
 @checkpoint_option
 @operator_option
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    metavar="N",
-    show_default=True,
-    help="Letters to print of each operator, the latest first. All are counted.",
-)
+@limit_option(20, "Letters to print of each operator, the latest first. All are counted.")
 @json_option
 def dead_letters(
     uri: str,

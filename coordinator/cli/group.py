@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from ...storage.checkpoints import locate
 from ...storage.errors import ChandyError
 from .printing import failure
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class _Commands(click.Group):
@@ -58,6 +61,15 @@ pipeline_option = click.option(
 )
 checkpoint_option = click.option("--checkpoint", type=int, metavar="ID", help="Id of the checkpoint.")
 operator_option = click.option("--operator", metavar="UID", help="Show those of this operator only.")
+
+
+def limit_option(default: int, of: str, least: int = 1) -> Callable[[C], C]:
+    """Return the option that says how much of something is printed, at least so much."""
+    return click.option(
+        "--limit", type=click.IntRange(min=least), default=default, metavar="N", show_default=True, help=of
+    )
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-import click
 
 from ...storage.checkpoints import locate
 from ...storage.checkpoints.catalog import Catalog
@@ -13,21 +12,14 @@ from ...storage.checkpoints.journal import JournalEntry, read_journal
 from ...storage.store import Store
 from ...storage.times import to_the_second
 from .facts import duration_of
-from .group import json_option, main, pipeline_option, storage_uri
+from .group import json_option, limit_option, main, pipeline_option, storage_uri
 from .printing import print_json, print_table
 
 
 @main.command()
 @storage_uri
 @pipeline_option
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=50,
-    metavar="N",
-    show_default=True,
-    help="How much to print: the latest.",
-)
+@limit_option(50, "How much to print: the latest.")
 @json_option
 def history(uri: str, pipeline: str | None, limit: int, as_json: bool) -> None:
     """Show what has happened to a pipeline: checkpoints that completed or failed, recoveries, the end.

@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from .group import (
     checkpoint_option,
     json_option,
+    limit_option,
     located,
     main,
     operator_option,
@@ -23,14 +24,7 @@ from .printing import print_json, print_table
 @pipeline_option
 @checkpoint_option
 @operator_option
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    metavar="N",
-    show_default=True,
-    help="Keys to print of each.",
-)
+@limit_option(20, "Keys to print of each.")
 @json_option
 def largest(
     uri: str, pipeline: str | None, checkpoint: int | None, operator: str | None, limit: int, as_json: bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from ...storage.logs import logger
-from ..protocol import events as on
+from ..protocol import events
 from .locked_protocol import LockedProtocol
 
 log = logger(__name__)
@@ -37,6 +37,6 @@ class Backlog:
         is_behind = any(query.is_behind() for query in self._queries())
         if is_behind == self._protocol.is_behind():
             return
-        self._protocol.handle(on.BacklogChanged(is_behind))
+        self._protocol.handle(events.BacklogChanged(is_behind))
         what = "is behind" if is_behind else "has caught up with"
         log.info(f"the pipeline {what} its sources", checkpoints_every=self._protocol.interval())

@@ -31,8 +31,7 @@ from ...storage.ids import BatchId, CheckpointId
 from ...storage.logs import logger
 from ...storage.store import Store
 from ...storage.times import rounded
-from ..protocol import events as on
-from ..protocol import instructions as do
+from ..protocol import events, instructions
 from ..protocol.reasons import Reason
 from .commit import commit_steps
 from .job_steps import JobSteps
@@ -94,11 +93,11 @@ class CheckpointJobs:
     def failed(self, checkpoint: CheckpointId, reason: Reason, error: Exception) -> None:
         """Tell the state machine that a checkpoint cannot complete."""
         detail = str(error) or type(error).__name__
-        self._protocol.handle(on.InstructionFailed(checkpoint, reason, detail))
+        self._protocol.handle(events.InstructionFailed(checkpoint, reason, detail))
 
     # --- its place ------------------------------------------------------------------------------------------
 
-    def choose_cut(self, choose: do.ChooseCut) -> JobSteps:
+    def choose_cut(self, choose: instructions.ChooseCut) -> JobSteps:
         """Look up the newest batch of each query, in the order of the instruction.
 
         Whether a query is first asked for the batch that it has begun or whether it has stopped does not matter: it is
@@ -114,7 +113,7 @@ class CheckpointJobs:
             return
         if self._is_over(choose.checkpoint):
             # It was aborted meanwhile, and cleaned up perhaps before its place was claimed.
-            given_up = do.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint)
+            given_up = instructions.DiscardAborted(choose.checkpoint, choose.root, choose.is_savepoint)
             yield from self.discard_aborted(given_up)
             return
         self._recording.look()
@@ -124,17 +123,17 @@ class CheckpointJobs:
             yield None
             current_batch = self._progress.current_batch(query)
             yield None
-            self._protocol.handle(on.CutChosen(choose.checkpoint, query, begun, current_batch))
+            self._protocol.handle(events.CutChosen(choose.checkpoint, query, begun, current_batch))
             yield None
-        self._protocol.handle(on.PlanningDone(choose.checkpoint))
+        self._protocol.handle(events.PlanningDone(choose.checkpoint))
         for query in choose.queries:
             yield None
             # A query that was stopped since its cut was chosen never commits what it had planned.
             if (batch := self._progress.current_batch(query)) is not None:
                 yield None
-                self._protocol.handle(on.QueryStopped(query, batch))
+                self._protocol.handle(events.QueryStopped(query, batch))
 
-    def _take_place(self, choose: do.ChooseCut) -> JobSteps:
+    def _take_place(self, choose: instructions.ChooseCut) -> JobSteps:
         """Take an id and a folder that no other checkpoint of any life has."""
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         # A successor's ids are its own.
@@ -166,7 +165,7 @@ class CheckpointJobs:
         """Whether a checkpoint has ended: nothing is to be written for it any more, nor any sink to be asked."""
         return not self._protocol.is_pending(checkpoint)
 
-    def store_progress(self, order: do.StoreProgress) -> JobSteps:
+    def store_progress(self, order: instructions.StoreProgress) -> JobSteps:
         """Store what the progress of a query is, with what its sinks have to publish."""
         if self._is_over(order.checkpoint):
             return
@@ -186,7 +185,9 @@ class CheckpointJobs:
             return
         yield from self._forget_late(order.checkpoint, order.root, [stored.handle])
         record = QueryRecord(order.query, order.cut, stored.handle, outputs)
-        self._protocol.handle(on.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes))
+        self._protocol.handle(
+            events.ProgressStored(order.checkpoint, record, stored.new_bytes + staged_bytes)
+        )
 
     def _forget_late(self, checkpoint: CheckpointId, root: str, handles: Iterable[Handle]) -> JobSteps:
         """Delete the packs that were written for a savepoint which was aborted meanwhile.
@@ -203,7 +204,7 @@ class CheckpointJobs:
         yield None
 
     def _pre_commit(
-        self, order: do.StoreProgress, store: Store
+        self, order: instructions.StoreProgress, store: Store
     ) -> Generator[None, None, tuple[tuple[OutputRecord, ...], int]]:
         """Ask a query's sinks what the manifest must say, and keep what it names; return how many bytes that wrote."""
         asked = 0
@@ -231,7 +232,7 @@ class CheckpointJobs:
             yield None
         return sum(file.size for file in files.values())
 
-    def copy_shards(self, order: do.CopyShards) -> JobSteps:
+    def copy_shards(self, order: instructions.CopyShards) -> JobSteps:
         """Copy the files of shards that no host has into the store of the checkpoint."""
         if self._is_over(order.checkpoint):
             return
@@ -252,9 +253,9 @@ class CheckpointJobs:
         handles = {shard: stored[str(number)].handle for number, (shard, _) in enumerate(order.sources)}
         yield from self._forget_late(order.checkpoint, order.root, handles.values())
         new_bytes = sum(snapshot.new_bytes for snapshot in stored.values())
-        self._protocol.handle(on.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
+        self._protocol.handle(events.ShardsCopied(order.checkpoint, order.query, handles, new_bytes))
 
-    def read_back(self, order: do.ReadBack) -> JobSteps:
+    def read_back(self, order: instructions.ReadBack) -> JobSteps:
         """Read what nobody has read since the restore, and tell whether it is whole."""
         files = [(source.root, file) for source in order.sources for file in source.handle.files]
         log.info("reading what nobody has read of the restored checkpoint", files=len(files))
@@ -271,7 +272,7 @@ class CheckpointJobs:
             if isinstance(error, ChandyError) and self._is_needed(error):
                 self._reports.shards_not_opened(order.query_id, str(error), error.code)
         finally:
-            self._protocol.handle(on.SourcesReadBack(order.query_id, whole))
+            self._protocol.handle(events.SourcesReadBack(order.query_id, whole))
 
     def _is_needed(self, error: ChandyError) -> bool:
         """Return whether an error matters: retention may have deleted what checkpoints have ceased to need."""
@@ -281,13 +282,13 @@ class CheckpointJobs:
 
     # --- its manifest ---------------------------------------------------------------------------------------
 
-    def finalize(self, order: do.Finalize) -> JobSteps:
+    def finalize(self, order: instructions.Finalize) -> JobSteps:
         """Write the manifest."""
         manifest = self._protocol.manifest_of(order.checkpoint, self._clock())
         if manifest is None:
             return
         manifest = self._with_channels(manifest)
-        not_finalized = partial(on.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
+        not_finalized = partial(events.NotFinalized, manifest, Reason.FINALIZE_CHECKPOINT_FAILURE)
         yield None
         try:
             if doomed := self._protocol.doomed(manifest):
@@ -301,7 +302,7 @@ class CheckpointJobs:
                 self._repeated.add(manifest.id)
             yield None
         except FencedError as error:
-            self._protocol.handle(on.NotFinalized(manifest, Reason.FENCED, str(error)))
+            self._protocol.handle(events.NotFinalized(manifest, Reason.FENCED, str(error)))
             self._watch.fence(error)
         except (OSError, ChandyError) as error:
             self._protocol.handle(
@@ -313,7 +314,7 @@ class CheckpointJobs:
         else:
             self._tell_of(manifest, order.root)
             yield None
-            self._protocol.handle(on.Finalized(manifest))
+            self._protocol.handle(events.Finalized(manifest))
             seconds = manifest.completed_at - manifest.triggered_at
             log.info(
                 "checkpoint completed", id=manifest.id, kind=manifest.kind.value, seconds=rounded(seconds)
@@ -335,7 +336,7 @@ class CheckpointJobs:
 
     # --- what is not needed any more ------------------------------------------------------------------------
 
-    def discard(self, order: do.Discard) -> JobSteps:
+    def discard(self, order: instructions.Discard) -> JobSteps:
         """Delete what dropped checkpoints alone have, unless a reader needs them."""
         remaining, ids = order.dropped, tuple(manifest.id for manifest in order.dropped)
         yield None
@@ -353,9 +354,9 @@ class CheckpointJobs:
             log.warning("cannot delete old checkpoints; `chandy gc` can", error=str(error))
         finally:
             # No checkpoint begins while too many deletions are counted as under way.
-            self._protocol.handle(on.Discarded(ids, remaining))
+            self._protocol.handle(events.Discarded(ids, remaining))
 
-    def discard_aborted(self, order: do.DiscardAborted) -> JobSteps:
+    def discard_aborted(self, order: instructions.DiscardAborted) -> JobSteps:
         """Delete what was stored for an aborted checkpoint."""
         yield None
         try:
@@ -374,7 +375,7 @@ class CheckpointJobs:
         for query, cut in self._protocol.waiting_for_commits().items():
             if self._is_committed(query, cut):
                 yield None
-                self._protocol.handle(on.BatchCommitted(query, cut))
+                self._protocol.handle(events.BatchCommitted(query, cut))
             yield None
 
     def _is_committed(self, query: str, batch: BatchId) -> bool:

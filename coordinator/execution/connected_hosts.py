@@ -32,8 +32,7 @@ from ...storage import runtime
 from ...storage.checkpoints.proof import FenceProof
 from ...storage.ids import BatchId
 from ...storage.logs import logger
-from ..protocol import events as on
-from ..protocol import host_watch
+from ..protocol import events, host_watch
 from ..protocol.copies import HAND_OVER_SECONDS
 from .disk_watch import DiskWatch
 from .host_process import end_host
@@ -115,7 +114,7 @@ class ConnectedHosts:
         """Answer as ``ask``; return None while a shard of the query is handed over."""
         self._proof.check()
         self._check_not_dismissed(ask.host)
-        if (answer := self._protocol.handle_often(on.BatchAsked(ask))) is None:
+        if (answer := self._protocol.handle_often(events.BatchAsked(ask))) is None:
             return None
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))
@@ -128,7 +127,7 @@ class ConnectedHosts:
     def ack(self, ack: Ack) -> None:
         """Record an acknowledgement."""
         self._check_not_dismissed(ack.host)
-        results = self._protocol.handle_often(on.Acked(ack))
+        results = self._protocol.handle_often(events.Acked(ack))
         log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
 
     def decline(self, decline: Decline) -> None:
@@ -174,7 +173,7 @@ class ConnectedHosts:
     def restored(self, restored: ShardsRestored) -> None:
         """Record how shards were restored."""
         shards = tuple(ShardId(restored.uid, number) for number in restored.read)
-        self._protocol.handle_often(on.ShardsRead(restored.query_id, shards))
+        self._protocol.handle_often(events.ShardsRead(restored.query_id, shards))
         self._reports.shards_restored(restored)
 
     def not_opened(self, failed: ShardNotOpened) -> None:
@@ -203,7 +202,7 @@ class ConnectedHosts:
                 self._streams[hello.host] = stream
                 self._hellos[hello.host] = hello
                 self._watch.heard(hello.host, self._clock())
-                self._protocol.handle(on.HostJoined(hello))
+                self._protocol.handle(events.HostJoined(hello))
             told.info("state host connected", pid=hello.pid)
             try:
                 yield from orders
@@ -233,7 +232,7 @@ class ConnectedHosts:
         self._hellos.pop(hello.host, None)
         self._watch.forget(hello.host)
         self.disks.left(hello.host)
-        self._protocol.handle(on.HostLeft(hello, is_silent))
+        self._protocol.handle(events.HostLeft(hello, is_silent))
 
     # --- hosts that have gone silent ------------------------------------------------------------------------
 

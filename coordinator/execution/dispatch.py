@@ -11,7 +11,7 @@ import attrs
 from ...state.rpc.orders import Order
 from ...storage.ids import CheckpointId
 from ...storage.logs import cause, logger
-from ..protocol import instructions as do
+from ..protocol import instructions
 from ..protocol.decisions import CheckpointsFailed, HostLost
 from ..protocol.reasons import Reason
 from .checkpoint_jobs import CheckpointJobs
@@ -86,11 +86,11 @@ class Surroundings(Protocol):
         """Send an order to a state host. It does not wait."""
         ...
 
-    def resolve(self, order: do.Resolve) -> None:
+    def resolve(self, order: instructions.Resolve) -> None:
         """Give a request its checkpoint."""
         ...
 
-    def reject(self, order: do.Reject) -> None:
+    def reject(self, order: instructions.Reject) -> None:
         """Fail a request."""
         ...
 
@@ -121,50 +121,50 @@ class Dispatcher:
         self._reports = reports
         self._around = surroundings
 
-    def hand_on(self, instruction: do.Instruction) -> JobSteps:
+    def hand_on(self, instruction: instructions.Instruction) -> JobSteps:
         """Hand an instruction on, step by step. The next one is handed on afterwards."""
         jobs, submit = self._jobs, self._around.submit
         match instruction:
-            case do.Send(host, order):
+            case instructions.Send(host, order):
                 self._around.send(host, order)
-            case do.Finalize():
+            case instructions.Finalize():
                 submit(JobLane.MANIFESTS, instruction.root, Job(jobs.finalize, instruction))
-            case do.StoreProgress():
+            case instructions.StoreProgress():
                 # Here, because the jobs of two checkpoints may overtake each other.
                 self._progress.close_epoch(instruction.query, instruction.checkpoint, instruction.cut)
                 yield None
                 submit(JobLane.IO, instruction.root, Job(jobs.store_progress, instruction))
-            case do.ChooseCut():
+            case instructions.ChooseCut():
                 submit(JobLane.IO, instruction.root, Job(jobs.choose_cut, instruction))
-            case do.CopyShards():
+            case instructions.CopyShards():
                 submit(JobLane.IO, instruction.root, Job(jobs.copy_shards, instruction))
-            case do.Publish(checkpoint, queries):
+            case instructions.Publish(checkpoint, queries):
                 for query in queries:
                     self._progress.commit(query, checkpoint)
                     yield None
-            case do.ReadBack():
+            case instructions.ReadBack():
                 submit(JobLane.READ_BACK, self._root, Job(jobs.read_back, instruction))
-            case do.DiscardAborted():
+            case instructions.DiscardAborted():
                 submit(JobLane.CLEANER, instruction.root, Job(jobs.discard_aborted, instruction))
-            case do.Discard():
+            case instructions.Discard():
                 submit(JobLane.CLEANER, self._root, Job(jobs.discard, instruction))
-            case do.Resolve():
+            case instructions.Resolve():
                 submit(JobLane.ANSWERS, self._root, Job(self._around.resolve, instruction))
-            case do.Reject():
+            case instructions.Reject():
                 submit(JobLane.ANSWERS, self._root, Job(self._around.reject, instruction))
             case _:
                 self._tell(instruction)
 
-    def _tell(self, instruction: do.Instruction) -> None:
+    def _tell(self, instruction: instructions.Instruction) -> None:
         match instruction:
-            case do.Decided(noticed, decision):
+            case instructions.Decided(noticed, decision):
                 match noticed:
                     case HostLost(why):
                         log.warning("state is lost", why=why)
                     case CheckpointsFailed():
                         log.debug("the pipeline fails", events=self._protocol.events)
                 self._reports.decided(decision)
-            case do.ReplaceHost(why, promoted, reopened):
+            case instructions.ReplaceHost(why, promoted, reopened):
                 log.warning(
                     "others take the shards of a lost host over, and no query restarts",
                     why=why,
@@ -172,11 +172,11 @@ class Dispatcher:
                     from_changelogs=len(reopened),
                 )
                 self._reports.news.host_replaced(why, len(promoted), len(reopened))
-            case do.StandbysInSync(shards):
+            case instructions.StandbysInSync(shards):
                 log.info("all shards have standbys", shards=shards)
-            case do.ReportStatistics(statistics):
+            case instructions.ReportStatistics(statistics):
                 self._reports.news.measured(statistics)
-            case do.ReportStatisticsFailure(bug):
+            case instructions.ReportStatisticsFailure(bug):
                 log.error("a checkpoint could not be counted", error=repr(bug))
 
     def steps_of(self, job: Job) -> JobSteps:

@@ -19,9 +19,7 @@ from ...storage.logs import carried, caused_by, logger
 from ...storage.long_waits import told_if_slow
 from ...storage.store import Store
 from ..checkpoint import Checkpoint
-from ..protocol import events as on
-from ..protocol import host_watch
-from ..protocol import instructions as do
+from ..protocol import events, host_watch, instructions
 from ..protocol.decisions import Stopped
 from ..protocol.errors import CheckpointError
 from ..protocol.reasons import Reason
@@ -61,7 +59,7 @@ class CheckpointExecutor:
         clock: Callable[[], float],
         host_timeout: float,
         reports: Reports,
-        recording: Recording | None = None,
+        recording: Recording,
     ) -> None:
         """Start the threads.
 
@@ -75,7 +73,7 @@ class CheckpointExecutor:
             clock: seconds since 1970, never going back.
             host_timeout: seconds of silence after which a state host is taken for lost.
             reports: is told of what happens.
-            recording: looks for shadows when a checkpoint begins; None: nothing is recorded.
+            recording: looks for shadows when a checkpoint begins.
         """
         self.protocol = protocol
         self.watch = watch
@@ -99,7 +97,7 @@ class CheckpointExecutor:
             clock=clock,
             is_closed=self._threads_end.is_set,
             reports=reports,
-            recording=recording or Recording(),
+            recording=recording,
         )
         self.send = self.hosts.send
         self.dispatcher = Dispatcher(self.protocol, self.jobs, progress, reports, self)
@@ -138,7 +136,7 @@ class CheckpointExecutor:
             self._futures[request] = future
 
         # Before the instructions: one of them may end the request at once.
-        self.protocol.handle(on.CheckpointRequested(kind, target, is_final), before=expect)
+        self.protocol.handle(events.CheckpointRequested(kind, target, is_final), before=expect)
         if not self._dispatching.is_alive():
             self._answer_the_rest()
         return future
@@ -175,7 +173,7 @@ class CheckpointExecutor:
             workers.staff()
         deadline = self.protocol.next_deadline()
         if deadline is not None and self._clock() >= deadline:
-            self.protocol.handle(on.Tick())
+            self.protocol.handle(events.Tick())
         pause = host_watch.LOOK_SECONDS
         return max(0.0, pause if deadline is None else min(pause, deadline - self._clock()))
 
@@ -217,12 +215,12 @@ class CheckpointExecutor:
             found = self._elsewhere[root] = StoreWorkers(self._carry_out)
         return found
 
-    def resolve(self, order: do.Resolve) -> None:
+    def resolve(self, order: instructions.Resolve) -> None:
         """Give a request its checkpoint."""
         if (future := self._futures.pop(order.request, None)) is not None:
             future.set_result(Checkpoint.of(order.manifest, order.root))
 
-    def reject(self, order: do.Reject) -> None:
+    def reject(self, order: instructions.Reject) -> None:
         """Fail a request."""
         reason = order.error.reason
         # What somebody must know: not that a policy refused a request, or that a newer checkpoint came first.
@@ -235,14 +233,14 @@ class CheckpointExecutor:
 
     # --- end ------------------------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
+    def await_manifests(self) -> bool:
         """Wait until every manifest that is being written is written or has failed; return whether that is so.
 
         While the store does not answer, it is not known which checkpoint is the latest.
         """
-        settled = runtime.flag()
-        self.protocol.instructions.put(settled)
-        return settled.wait(_STOP_SECONDS)
+        reached = runtime.flag()
+        self.protocol.instructions.put(reached)
+        return reached.wait(_STOP_SECONDS)
 
     @property
     def is_closed(self) -> bool:
@@ -264,7 +262,7 @@ class CheckpointExecutor:
             return
         asked = list(self._futures.values())
         self.protocol.handle(Stopped())
-        self._settle_all()
+        self._await_all_manifests()
         self._threads_end.set()
         self.protocol.wake_watchers()
         self.hosts.stop()
@@ -284,17 +282,17 @@ class CheckpointExecutor:
         assert over is not None
         self._refuse_the_rest(over)
 
-    def _settle_all(self) -> None:
+    def _await_all_manifests(self) -> None:
         """Wait for the manifests of savepoints, too."""
         deadline = runtime.monotonic() + _STOP_SECONDS
-        self.settle()
+        self.await_manifests()
         for workers in self._all_workers():
             workers.lanes[JobLane.MANIFESTS].wait(deadline)
 
     def _unfinished(self, deadline: float) -> list[str]:
         """Wait for jobs until a time on the monotonic clock, and return the names of those that are left."""
         left = (job for workers in self._all_workers() for job in workers.wait(deadline))
-        # The event of ``settle`` is queued behind the manifests, and is no work.
+        # The event of ``await_manifests`` is queued behind the manifests, and is no work.
         return sorted({job.name for job in left if not isinstance(job.instruction, runtime.Flag)})
 
     def _all_workers(self) -> list[StoreWorkers]:
@@ -305,13 +303,13 @@ class CheckpointExecutor:
         with contextlib.suppress(runtime.Empty):
             while True:
                 match self.protocol.instructions.get_nowait():
-                    case CausedInstruction(do.Resolve() as answer):
+                    case CausedInstruction(instructions.Resolve() as answer):
                         self.resolve(answer)
-                    case CausedInstruction(do.Reject() as answer):
+                    case CausedInstruction(instructions.Reject() as answer):
                         self.reject(answer)
 
     def _refuse_the_rest(self, reason: Reason) -> None:
         """Fail the requests that have no answer: nobody waits for their manifests any more."""
         detail = "its outcome was not known in time; `chandy list` tells whether it is complete"
         for request in list(self._futures):
-            self.reject(do.Reject(request, CheckpointError(None, reason, detail)))
+            self.reject(instructions.Reject(request, CheckpointError(None, reason, detail)))

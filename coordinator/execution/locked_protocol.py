@@ -13,9 +13,9 @@ import attrs
 
 from ...storage import runtime
 from ...storage.logs import logger
-from ..protocol import events as on
-from ..protocol import instructions as do
 from ..protocol.event_log import EventLog, LoggedEvent
+from ..protocol.events import Answer, Event
+from ..protocol.instructions import Instruction
 from ..protocol.state_machine import PipelineStateMachine
 from ..protocol.user_requests import UserRequest
 from .questions import Questions
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class CausedInstruction:
     """An instruction to carry out, and the id of the event that it follows from."""
 
-    instruction: do.Instruction
+    instruction: Instruction
     cause: int
 
 
@@ -56,9 +56,7 @@ class LockedProtocol(Questions):
         """The lock. It is notified after every event."""
         self._watchers: list[runtime.Flag] = []
 
-    def handle(
-        self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None = None
-    ) -> on.Answer:
+    def handle(self, event: Event[Answer], before: Callable[[Answer], None] | None = None) -> Answer:
         """Pass an event to the state machine; return its answer. The instructions are carried out later.
 
         Args:
@@ -72,7 +70,7 @@ class LockedProtocol(Questions):
         self.wake_watchers()
         return answer
 
-    def handle_often(self, event: on.Event[on.Answer]) -> on.Answer:
+    def handle_often(self, event: Event[Answer]) -> Answer:
         """As ``handle``, for what comes with every batch of every host: watchers are woken only if something follows.
 
         A deadline comes with an instruction: to do what has the deadline.
@@ -112,7 +110,7 @@ class LockedProtocol(Questions):
         for wake in self._watchers:
             wake.set()
 
-    def _change(self, event: on.Event[on.Answer], before: Callable[[on.Answer], None] | None) -> on.Answer:
+    def _change(self, event: Event[Answer], before: Callable[[Answer], None] | None) -> Answer:
         with self.changed:
             now = self._clock()
             logged = self._log.add(event, now)

@@ -111,7 +111,7 @@ class Checkpoints:
         """Return the manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
         Raises:
-            CheckpointStateError: not all have acknowledged.
+            PhaseError: not all have acknowledged.
         """
         pending = self.pending.get(checkpoint)
         if pending is None:

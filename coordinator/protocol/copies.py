@@ -12,7 +12,7 @@ from ...state.rpc.messages import CopyReport, CopyStep, HostHello
 from ...state.rpc.orders import OpenAhead
 from ...state.shards import NO_TERM, CopyId, RestoreSource, ShardId, Term
 from ...storage.ids import CheckpointId
-from .errors import CopyPhaseError
+from .errors import PhaseError
 from .instructions import Send
 from .query_state import QueryState, StoredCheckpoint
 
@@ -83,10 +83,10 @@ class ShardCopy:
             deadline: when it is given up in this phase; None: never.
 
         Raises:
-            CopyPhaseError: the phase cannot follow; nothing has changed.
+            PhaseError: the phase cannot follow; nothing has changed.
         """
         if phase not in NEXT[self.phase]:
-            raise CopyPhaseError(self.id, self.phase, phase)
+            raise PhaseError(f"copy {self.id} of a shard", self.phase, phase)
         self.phase, self.deadline = phase, deadline
 
 

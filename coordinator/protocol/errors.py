@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ...state.shards import CopyId, Term
+from ...state.shards import Term
 from ...storage.errors import ChandyError, FailureCode, RefusedError
 from .reasons import Reason
 
@@ -26,57 +26,21 @@ class CheckpointError(ChandyError):
 
 
 @attrs.define(eq=False)
-class CheckpointStateError(ChandyError):
-    """A pending checkpoint cannot go to the phase that it was told to go to."""
-
-    id: int
-    phase: str
-    to: str
-    missing: tuple[str, ...]
-
-    def __str__(self) -> str:
-        missing = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
-        return f"checkpoint {self.id} cannot go from {self.phase} to {self.to}{missing}"
-
-
-@attrs.define(eq=False)
-class CopyPhaseError(ChandyError):
-    """A copy of a shard cannot go to the phase that it was told to go to."""
-
-    id: CopyId
-    phase: str
-    to: str
-
-    def __str__(self) -> str:
-        return f"copy {self.id} of a shard cannot go from '{self.phase}' to '{self.to}'"
-
-
-class NotCarriedOutError(RefusedError):
-    """What a user has asked of a pipeline is refused, or something has ended the request."""
-
-
-@attrs.define(eq=False)
-class RequestPhaseError(ChandyError):
-    """A user's request cannot go to the phase that it was told to go to."""
+class PhaseError(ChandyError):
+    """A checkpoint, a copy, a request or a life cannot go to the phase that it was told to go to."""
 
     what: str
     phase: str
     to: str
+    missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"the request to {self.what} cannot go from '{self.phase}' to '{self.to}'"
+        missing = f"; still missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"{self.what} cannot go from '{self.phase}' to '{self.to}'{missing}"
 
 
-@attrs.define(eq=False)
-class LifePhaseError(ChandyError):
-    """A pipeline or a query cannot go to the phase that it was told to go to."""
-
-    whose: str
-    phase: str
-    to: str
-
-    def __str__(self) -> str:
-        return f"the life of {self.whose} cannot go from '{self.phase}' to '{self.to}'"
+class NotCarriedOutError(RefusedError):
+    """What a user has asked of a pipeline is refused, or something has ended the request."""
 
 
 @attrs.define(eq=False)

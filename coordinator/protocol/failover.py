@@ -22,7 +22,7 @@ from typing import Final
 import attrs
 
 from ...storage.errors import ChandyError, DamagedCheckpointError, FailureCode
-from . import decisions as on
+from . import decisions
 from .errors import PipelineStateLostError
 from .life import Life, Setback
 from .query_lives import QueryLives
@@ -45,11 +45,11 @@ class Failover:
     loss: StateLoss | None = attrs.field(default=None, init=False)
     life: Life = attrs.field(factory=Life, init=False)
     queries: QueryLives = attrs.field(factory=QueryLives, init=False)
-    noticed: list[on.HostLost | on.CheckpointsFailed] = attrs.field(factory=list, init=False)
+    noticed: list[decisions.HostLost | decisions.CheckpointsFailed] = attrs.field(factory=list, init=False)
     """What other parts have noticed while they handled an event. It is decided before the next event."""
     rescalings: Rescalings = attrs.field(factory=Rescalings, init=False)
     """What users wait for."""
-    _runs: dict[str, on.RunStarted] = attrs.field(factory=dict, init=False)
+    _runs: dict[str, decisions.RunStarted] = attrs.field(factory=dict, init=False)
     _failed_runs: dict[str, int] = attrs.field(factory=dict, init=False)
     """By query the latest of its runs that has failed: what that has committed was before."""
     _repetitions: dict[str, Repetition] = attrs.field(factory=dict, init=False)
@@ -58,7 +58,7 @@ class Failover:
     """Whether the pipeline has begun to go back and is not there yet. Its queries stand at different cuts, so that none
     may resume, whatever is lost meanwhile."""
 
-    def decide(self, event: on.RecoveryEvent, now: float) -> on.Decision:
+    def decide(self, event: decisions.RecoveryEvent, now: float) -> decisions.Decision:
         """Decide what to do about an event.
 
         Args:
@@ -66,92 +66,92 @@ class Failover:
             now: seconds since 1970, never going back.
         """
         match event:
-            case on.RunStarted(query):
+            case decisions.RunStarted(query):
                 self._runs[query] = event
                 self.life = self.life.started()
-            case on.RunBegun(query, run) if self._is_current(query, run):
+            case decisions.RunBegun(query, run) if self._is_current(query, run):
                 self.queries.begun(query, self.life.setback)
-            case on.RunStopped(query, run):
+            case decisions.RunStopped(query, run):
                 if self._is_current(query, run):
                     del self._runs[query]
-                    self._settled(query)
-            case on.FirstCommit(query, run) if self._is_current(query, run):
+                    self._expect_no_restart(query)
+            case decisions.FirstCommit(query, run) if self._is_current(query, run):
                 self._committed(event, now)
-            case on.NothingToDo(query, run) if self._is_current(query, run):
+            case decisions.NothingToDo(query, run) if self._is_current(query, run):
                 self.queries.runs(query)
-            case on.StopRequested():
+            case decisions.StopRequested():
                 self.life = self.life.stopping()
                 self.rescalings.cancel(_STOPPING)
-            case on.StopWithdrawn():
+            case decisions.StopWithdrawn():
                 return self._stop_withdrawn(now)
-            case on.RunsLeft():
+            case decisions.RunsLeft():
                 self.life = attrs.evolve(self.life, leaves_runs=True)
-            case on.Stopped():
+            case decisions.Stopped():
                 self.life = self.life.stopped()
-            case on.GoingBack(cause, noticed_at):
+            case decisions.GoingBack(cause, noticed_at):
                 self._must_go_back(PipelineStateLostError(cause), noticed_at)
-            case on.StateGivenUp():
+            case decisions.StateGivenUp():
                 self.loss = None
                 self._is_half_way = True
-            case on.RestartedInPlace(query):
-                self._settled(query)
+            case decisions.RestartedInPlace(query):
+                self._expect_no_restart(query)
                 self.rescalings.started((query,))
-            case on.NotStopped(query, run):
+            case decisions.NotStopped(query, run):
                 if (asked := self.rescalings.stopped(query, run)) is not None:
                     asked.stopped = None
-            case on.QueryOver(query, error):
+            case decisions.QueryOver(query, error):
                 self.rescalings.forget(query)
                 self.queries.ended(query, error)
-            case on.RescaleRequested():
+            case decisions.RescaleRequested():
                 return self._rescale_requested(event, now)
-            case on.WentBack():
+            case decisions.WentBack():
                 self.rescalings.started(None)
                 if self.loss is None:
                     self.life = self.life.went_back()
                 self._is_half_way = False
-            case on.EndExplained(error):
+            case decisions.EndExplained(error):
                 self.life = self.life.failed(error)
             case _ if self.life.error is not None:
                 pass
-            case on.FatalError(error):
+            case decisions.FatalError(error):
                 return self._fail(error)
-            case on.RunEnded():
+            case decisions.RunEnded():
                 return self._run_ended(event, now)
-            case on.BatchOver(query, request):
+            case decisions.BatchOver(query, request):
                 return self._batch_over(query, request, now)
-            case on.HostLost(why):
+            case decisions.HostLost(why):
                 self._lose(why, with_host=True)
                 return self._wait(PipelineStateLostError(why), now, now)
-            case on.ShardsNotOpened(damage=DamagedCheckpointError() as damage) if self._runs_as(
+            case decisions.ShardsNotOpened(damage=DamagedCheckpointError() as damage) if self._runs_as(
                 event.query_id
             ):
                 return self._fail(damage)
-            case on.ShardsNotOpened(query_id, why, noticed_at) if self._needs_changelogs(query_id):
+            case decisions.ShardsNotOpened(query_id, why, noticed_at) if self._needs_changelogs(query_id):
                 # State that comes from the checkpoint alone is left to the tasks: they ask for the same, and say so.
                 # But checkpoints wait for state that lies in changelogs, and no batch may come.
                 self._lose(why, with_host=False)
                 return self._wait(PipelineStateLostError(why), noticed_at, now)
-            case on.CheckpointsFailed(error):
+            case decisions.CheckpointsFailed(error):
                 self._lose(str(error), with_host=False)
                 return self._wait(error, now, now)
-            case on.DelayOver():
+            case decisions.DelayOver():
                 return self._restart()
-            case on.RestartFailed():
+            case decisions.RestartFailed():
                 return self._restart_failed(event, now)
-        return on.DoNothing()
+        return decisions.DoNothing()
 
-    def _run_ended(self, event: on.RunEnded, now: float) -> on.Decision:
+    def _run_ended(self, event: decisions.RunEnded, now: float) -> decisions.Decision:
         if not self._is_current(event.query, event.run):
             # It was stopped, or another has taken its place.
-            return on.DoNothing()
+            return decisions.DoNothing()
         stopped = self.rescalings.stopped(event.query, event.run)
         if stopped is not None and (event.failure is None or event.failure.is_nothing_but_an_end):
             return self._stopped_for_plan(stopped, event)
         if event.failure is None:
             self.rescalings.forget(event.query)
             del self._runs[event.query]
-            self._settled(event.query)
-            return on.EndQuery(event.query, event.run)
+            self._expect_no_restart(event.query)
+            return decisions.EndQuery(event.query, event.run)
         self._failed_runs[event.query] = event.run
         if event.failure.damage is not None:
             return self._fail(event.failure.damage)
@@ -169,7 +169,7 @@ class Failover:
             self._must_go_back(event.failure.error, event.noticed_at)
         return decision
 
-    def _rescale_requested(self, event: on.RescaleRequested, now: float) -> on.Decision:
+    def _rescale_requested(self, event: decisions.RescaleRequested, now: float) -> decisions.Decision:
         refused = ""
         if self.life.error is not None:
             refused = f"a pipeline that has failed for good: {self.life.error}"
@@ -178,30 +178,30 @@ class Failover:
         elif event.query not in self._runs and not (self._is_half_way or self.must_go_back):
             refused = "a query that has ended"
         self.rescalings.add(event.query, event.cause, event.request, now, refused)
-        return on.DoNothing()
+        return decisions.DoNothing()
 
-    def _batch_over(self, query: str, request: UserRequest, now: float) -> on.Decision:
+    def _batch_over(self, query: str, request: UserRequest, now: float) -> decisions.Decision:
         asked, run = self.rescalings.waiting(query, request), self._runs.get(query)
         if asked is None:
-            return on.DoNothing()
+            return decisions.DoNothing()
         if run is None or query in self.queries.waiting or self.must_go_back:
             # The attempt that is due starts it with the other plan.
             if now >= asked.request.deadline:
                 asked.end(RequestPhase.FAILED, "a query that waits to be restarted after a failure")
                 self.rescalings.drop(query)
-            return on.DoNothing()
+            return decisions.DoNothing()
         asked.request.enter(RequestPhase.UNDER_WAY)
         asked.stopped = run.run
-        return on.StopForPlan(query, run.run)
+        return decisions.StopForPlan(query, run.run)
 
-    def _stopped_for_plan(self, asked: Rescaling, event: on.RunEnded) -> on.Decision:
+    def _stopped_for_plan(self, asked: Rescaling, event: decisions.RunEnded) -> decisions.Decision:
         """Start a query at once that was told to stop, whatever others wait for."""
         self.queries.failed(asked.query, Setback(asked.cause, asked.noticed_at))
         if self.life.is_ending or self.must_go_back:
             # The attempt that is due starts it, too.
-            return on.DoNothing()
+            return decisions.DoNothing()
         self.rescalings.starting((asked.query,))
-        return on.RestartInPlace((asked.query,), asked.cause, asked.noticed_at)
+        return decisions.RestartInPlace((asked.query,), asked.cause, asked.noticed_at)
 
     def _times(self, query: str, point: FailurePoint | None) -> int:
         """Return how often in a row a query has failed like this."""
@@ -223,7 +223,7 @@ class Failover:
         """The failure that the next attempt is to mend; None if no attempt is to come."""
         return None if self.life.error is not None else self.life.setback or self.queries.setback
 
-    def _committed(self, event: on.FirstCommit, now: float) -> None:
+    def _committed(self, event: decisions.FirstCommit, now: float) -> None:
         repetition = self._repetitions.get(event.query)
         if repetition is not None and event.batch >= repetition.point.batch:
             del self._repetitions[event.query]
@@ -253,7 +253,7 @@ class Failover:
 
     def _wait(
         self, cause: ChandyError, noticed_at: float, now: float, query: str | None = None
-    ) -> on.Decision:
+    ) -> decisions.Decision:
         """Wait for the next attempt, as the restart strategy says, or give up."""
         first = self._setback(cause, noticed_at)
         if self.loss is not None:
@@ -261,49 +261,49 @@ class Failover:
         if query is not None:
             self.queries.failed(query, Setback(cause, noticed_at))
         if self.life.is_ending:
-            return on.DoNothing()
+            return decisions.DoNothing()
         delay = self.tracker.failed(now, self.random)
         if delay is None:
             return self._fail(cause)
         self.queries.due(now + delay)
-        return on.WaitToRestart(now + delay, first.cause)
+        return decisions.WaitToRestart(now + delay, first.cause)
 
     @property
     def must_go_back(self) -> bool:
         """Whether the next attempt takes the whole pipeline back."""
         return self.life.setback is not None
 
-    def _stop_withdrawn(self, now: float) -> on.Decision:
+    def _stop_withdrawn(self, now: float) -> decisions.Decision:
         self.life = self.life.withdrawn()
         first, restart_at = self._first, self.tracker.restart_at
         if first is None:
-            return on.DoNothing()
+            return decisions.DoNothing()
         if restart_at is None:
             return self._wait(first.cause, first.noticed_at, now)
         # The restart strategy has allowed this attempt already; the stop came before it.
         self.queries.due(max(now, restart_at))
-        return on.WaitToRestart(max(now, restart_at), first.cause)
+        return decisions.WaitToRestart(max(now, restart_at), first.cause)
 
-    def _restart(self) -> on.Decision:
+    def _restart(self) -> decisions.Decision:
         waiting, first = self.queries.waiting, self.queries.setback
         if self.life.is_ending:
-            return on.DoNothing()
+            return decisions.DoNothing()
         if (setback := self.life.setback) is not None:
             self.queries.all_restarting(setback)
             self.rescalings.starting(None)
             refusal = why_not_resumable(self.loss, is_half_way=self._is_half_way)
-            return on.RollBack(setback.cause, setback.noticed_at, refusal)
+            return decisions.RollBack(setback.cause, setback.noticed_at, refusal)
         if first is None:
-            return on.DoNothing()
+            return decisions.DoNothing()
         self.rescalings.starting(waiting)
-        return on.RestartInPlace(waiting, first.cause, first.noticed_at)
+        return decisions.RestartInPlace(waiting, first.cause, first.noticed_at)
 
-    def _settled(self, query: str) -> None:
+    def _expect_no_restart(self, query: str) -> None:
         """Expect no restart of a query any more: it has been started again, or is about to end."""
         if query in self.queries.waiting:
             self.queries.started(query)
 
-    def _restart_failed(self, event: on.RestartFailed, now: float) -> on.Decision:
+    def _restart_failed(self, event: decisions.RestartFailed, now: float) -> decisions.Decision:
         error, first = event.error, self._first
         self.rescalings.not_started(error)
         if event.final or first is None:
@@ -314,7 +314,7 @@ class Failover:
         cause = error if isinstance(error, ChandyError) else first.cause
         return self._wait(cause, first.noticed_at, now)
 
-    def _fail(self, error: Exception, because: str = "") -> on.Decision:
+    def _fail(self, error: Exception, because: str = "") -> decisions.Decision:
         self.life = self.life.failing(error)
         self.rescalings.fail(error)
-        return on.FailForGood(error, because)
+        return decisions.FailForGood(error, because)

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import attrs
 
 from ...storage.errors import ChandyError, FencedError
-from .errors import LifePhaseError
+from .errors import PhaseError
 from .reasons import Reason
 
 
@@ -119,10 +119,10 @@ class Life:
             changes: other attributes, by name.
 
         Raises:
-            LifePhaseError: the phase cannot follow.
+            PhaseError: the phase cannot follow.
         """
         if phase not in NEXT[self.phase]:
-            raise LifePhaseError("the pipeline", self.phase.value, phase.value)
+            raise PhaseError("the pipeline", self.phase, phase)
         return attrs.evolve(self, phase=phase, **changes)
 
     def started(self) -> Self:
@@ -243,7 +243,7 @@ class QueryLife:
     def enter(self, phase: QueryPhase, **changes: Any) -> Self:
         """Return the life in another phase; arguments and errors are as for ``Life.enter``."""
         if phase not in QUERY_NEXT[self.phase]:
-            raise LifePhaseError("a query", self.phase.value, phase.value)
+            raise PhaseError("a query", self.phase, phase)
         return attrs.evolve(self, phase=phase, **changes)
 
     def failed(self, setback: Setback) -> Self:

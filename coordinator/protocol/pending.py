@@ -12,7 +12,7 @@ from ...state.rpc.orders import SnapshotOrder
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import CheckpointKind, Handle, Manifest, OperatorRecord, QueryRecord
 from ...storage.ids import BatchId, CheckpointId
-from .errors import CheckpointStateError
+from .errors import PhaseError
 from .reasons import Reason
 from .requests import Request
 from .totals import PhaseSeconds
@@ -144,7 +144,7 @@ class PendingCheckpoint:
             reason: why it is aborted.
 
         Raises:
-            CheckpointStateError: the phase cannot follow; nothing has changed.
+            PhaseError: the phase cannot follow; nothing has changed.
         """
         # A savepoint is its user's, whatever completes before it.
         is_wrong = reason is Reason.SUBSUMED and self.is_savepoint
@@ -153,7 +153,7 @@ class PendingCheckpoint:
             or to not in PHASES[self.phase].next
             or (to is CheckpointPhase.FINALIZING and not self.is_fully_acknowledged)
         ):
-            raise CheckpointStateError(self.id, self.phase, to, tuple(self.missing()))
+            raise PhaseError(f"checkpoint {self.id}", self.phase, to, tuple(self.missing()))
         self.phase, self.reason = to, reason
         self.entered[to] = now
 
@@ -254,10 +254,12 @@ class PendingCheckpoint:
             unverified: whether it may hold bytes that nobody has read since they were restored.
 
         Raises:
-            CheckpointStateError: something is missing.
+            PhaseError: something is missing.
         """
         if self.phase not in (CheckpointPhase.FINALIZING, CheckpointPhase.OVERDUE):
-            raise CheckpointStateError(self.id, self.phase, CheckpointPhase.COMPLETED, tuple(self.missing()))
+            raise PhaseError(
+                f"checkpoint {self.id}", self.phase, CheckpointPhase.COMPLETED, tuple(self.missing())
+            )
         return Manifest(
             id=self.id,
             kind=self.kind,

@@ -164,8 +164,8 @@ class PipelineStateMachine:
             ShardMovingError: a shard that is claimed is being handed over.
             HostDismissedError: the host has lost its shards to other hosts.
             NotTheOwnerError: a host that does not own a shard would drop its standby.
-            CheckpointStateError: the event does not fit the phase of its checkpoint.
-            Nothing has changed after any other than a ``CheckpointStateError``.
+            PhaseError: the event does not fit the phase of its checkpoint.
+            Nothing has changed after any other than a ``PhaseError``.
         """
         # The type of an event says which answer its method returns.
         answer = cast(Answer, self._change(event, now))
@@ -265,11 +265,11 @@ class PipelineStateMachine:
         The order matters: snapshots of cuts that have committed come before the shards are handed over, and moves of a
         checkpoint that has ended before the next one begins. What a part does here calls for nothing of an earlier one.
         """
-        self._settle(now)
+        self._act_on_commits(now)
         self.checkpoints.go_on(now)
         self.emptying.end(now)
 
-    def _settle(self, now: float) -> None:
+    def _act_on_commits(self, now: float) -> None:
         """Do what has waited for a batch to commit."""
         self.checkpoints.collect(now)
         self.placement.go_on(now, self.checkpoints.is_awaited)
@@ -302,7 +302,7 @@ class PipelineStateMachine:
         """The manifest to write for a checkpoint that all have acknowledged; None if it was aborted meanwhile.
 
         Raises:
-            CheckpointStateError: not all have acknowledged.
+            PhaseError: not all have acknowledged.
         """
         return self.checkpoints.manifest(
             checkpoint, pipeline=self.pipeline, generation=self.generation, now=now, versions=self.versions
@@ -342,7 +342,7 @@ class PipelineStateMachine:
         self.members.check_not_dismissed(ask.host)
         # Spark begins a batch only after its predecessor has committed.
         query.committed = max(query.committed, BatchId(ask.batch - 1))
-        self._settle(now)
+        self._act_on_commits(now)
         if ask.batch > query.gate.passed and self.placement.holds(query.name):
             return None
         orders = (

@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from .errors import RequestPhaseError
+from .errors import PhaseError
 
 
 class RequestPhase(enum.StrEnum):
@@ -70,11 +70,11 @@ class UserRequest:
             error: why the request is refused, has failed or is cancelled; None for all other phases.
 
         Raises:
-            RequestPhaseError: the phase cannot follow; nothing has changed.
+            PhaseError: the phase cannot follow; nothing has changed.
         """
         has_failed = phase in (RequestPhase.REFUSED, RequestPhase.FAILED, RequestPhase.CANCELLED)
         if phase not in NEXT[self.phase] or has_failed is (error is None):
-            raise RequestPhaseError(self.what, self.phase, phase)
+            raise PhaseError(f"the request to {self.what}", self.phase, phase)
         self.phase, self.error = phase, error
 
     def check(self) -> None:

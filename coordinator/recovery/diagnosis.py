@@ -23,7 +23,7 @@ from ...storage.errors import (
 )
 from ...storage.logs import carried, logger
 from ..errors import PipelineFailedError, ProcessorFailedError, QueryFailedError, WorkingDirectoryLostError
-from ..protocol import decisions as on
+from ..protocol import decisions
 from ..protocol.repetition import FailurePoint
 from ..sources.errors import SourceLostError
 from ..spark import progress
@@ -51,7 +51,7 @@ class Diagnosis:
         """Take in that a user's processor raised; the query's failure will follow."""
         self._reported[failure.query_id] = failure
 
-    def of(self, run: Run, error: Exception) -> on.Failure:
+    def of(self, run: Run, error: Exception) -> decisions.Failure:
         """Return what made a run fail. It may read a whole checkpoint to find damage."""
         # Once: PySpark asks the JVM for it each time.
         text = str(error)
@@ -59,7 +59,7 @@ class Diagnosis:
         explained = self._explained(run, text)
         damage = self.find_damage(str(explained)) if FailureCode.UNREADABLE in codes else None
         point = None if codes else _point(run, explained, text)
-        return on.Failure(explained, codes, damage, point, says_output_is_shared(text))
+        return decisions.Failure(explained, codes, damage, point, says_output_is_shared(text))
 
     def _explained(self, run: Run, text: str) -> ChandyError:
         """Return the error of a failed query: a processor's with its traceback, else Spark's."""
@@ -110,18 +110,20 @@ def cause_of_end(noticed: Exception, proof: FenceProof, seconds: float = _FENCE_
     return fences[0] if fences else noticed
 
 
-def restart_failed(error: Exception) -> on.RestartFailed:
+def restart_failed(error: Exception) -> decisions.RestartFailed:
     """Return what it means that an attempt to restart has failed."""
     match error:
         case OperationInterruptedError():
-            return on.RestartFailed(error, final=False)
+            return decisions.RestartFailed(error, final=False)
         case StorageError():
             # The stored bytes are wrong, unless the store failed for a moment.
             passing = isinstance(error, StoreFailedError) and error.transient
-            return on.RestartFailed(error, final=not passing)
+            return decisions.RestartFailed(error, final=not passing)
         case WorkingDirectoryLostError():
-            return on.RestartFailed(error, final=False, directory_is_lost=True)
+            return decisions.RestartFailed(error, final=False, directory_is_lost=True)
         case SourceLostError():
             # It does not come back by itself.
-            return on.RestartFailed(error, final=True)
-    return on.RestartFailed(PipelineFailedError(f"it could not be started again: {error}"), final=False)
+            return decisions.RestartFailed(error, final=True)
+    return decisions.RestartFailed(
+        PipelineFailedError(f"it could not be started again: {error}"), final=False
+    )

@@ -17,7 +17,7 @@ from ...storage.errors import ChandyError, StoreFailedError
 from ...storage.logs import logger, named
 from ...storage.long_waits import told_if_slow
 from ..errors import GivenBatchError, GivenBatchInterruptedError, QueryFailedError
-from ..protocol import decisions as on
+from ..protocol import decisions
 from ..query import CheckpointedQuery
 from ..restore.restore_point import RestorePoint
 from ..spark import progress
@@ -112,7 +112,7 @@ class BatchSupervisor(Supervisor):
         if not run.is_committed(record.batch):
             self._check_not_failed()
             raise _not_run(name, record, f"its commit within {timeout:g} s", "none")
-        self._decide(on.FirstCommit(name, run.number, record.batch))
+        self._decide(decisions.FirstCommit(name, run.number, record.batch))
         return run.directory
 
     def go_to(self, point: RestorePoint) -> None:
@@ -136,7 +136,7 @@ class _GoingTo(PipelineRollback):
         return self.initial
 
 
-def _error(name: str, record: BatchRecord, failure: on.Failure) -> ChandyError:
+def _error(name: str, record: BatchRecord, failure: decisions.Failure) -> ChandyError:
     """Return what it means that a batch has failed: for the program, unless what it runs on is the reason."""
     error = failure.error
     is_stores = isinstance(error, QueryFailedError) and error.summary.startswith(_STORE_FAILED)

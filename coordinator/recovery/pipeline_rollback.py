@@ -68,13 +68,13 @@ class PipelineRollback:
         """Abort the checkpoints under way, and start none."""
         self.decide(GoingBack(self.cause, self.metrics.noticed_at))
 
-    def settle_manifests(self) -> None:
+    def await_manifests(self) -> None:
         """Wait until every manifest that is being written is written or has failed.
 
         Raises:
             StoreFailedError: the store does not answer; a later attempt may succeed.
         """
-        if not self.executor.settle():
+        if not self.executor.await_manifests():
             why = "it does not answer, so nobody knows which checkpoint is the latest"
             raise StoreFailedError(
                 self.executor.protocol.root, "the newest manifest", "finish writing", why, transient=True

@@ -11,7 +11,7 @@ import attrs
 from ...storage import runtime
 from ...storage.logs import carried, logger
 from ..errors import RescaledError
-from ..protocol import decisions as on
+from ..protocol import decisions
 from ..protocol.user_requests import RequestPhase, UserRequest
 from ..query import CheckpointedQuery
 from .runs import Run, Runs
@@ -40,7 +40,7 @@ class Replanning:
     runs: Runs
     clock: Callable[[], float]
     """Seconds since 1970, never going back."""
-    report: Callable[[on.RecoveryEvent], object]
+    report: Callable[[decisions.RecoveryEvent], object]
     """Has an event decided, and the decision carried out."""
     stop_in_spark: Callable[[Run], None]
     """Has Spark end a run."""
@@ -64,7 +64,7 @@ class Replanning:
         request = UserRequest(f"rescale operator {cause.uid!r}", self.clock() + timeout)
         # Before anybody decides: a failure may start the query again at once. A plan that is refused is never taken.
         self._plans.append(_Plan(name, request, writer))
-        self.report(on.RescaleRequested(name, cause, request))
+        self.report(decisions.RescaleRequested(name, cause, request))
         if not request.is_over:
             runtime.thread(target=carried(self._watch), args=(name, request), name="chandy-rescale").start()
         return request
@@ -76,23 +76,23 @@ class Replanning:
                 lambda: request.phase is not RequestPhase.ADMITTED, max(0.0, request.deadline - self.clock())
             )
         # Also while the thread waits for a disk.
-        self.report(on.BatchOver(name, request))
+        self.report(decisions.BatchOver(name, request))
         with self.decided:
             self.decided.wait_for(lambda: request.is_over)
 
     def _watch(self, name: str, request: UserRequest) -> None:
         """Report the end of each batch of a query, until it is told to stop."""
 
-        def is_settled() -> bool:
+        def is_decided() -> bool:
             return request.phase is not RequestPhase.ADMITTED
 
-        while not is_settled():
+        while not is_decided():
             run = self.runs.get(name)
             if run is not None:
-                run.await_running_batch(math.inf, is_settled)
+                run.await_running_batch(math.inf, is_decided)
             # Why a run has ended by itself is reported by whoever follows it.
             if run is not None and run.spark is not None and run.spark.isActive:
-                self.report(on.BatchOver(name, request))
+                self.report(decisions.BatchOver(name, request))
             runtime.sleep(_POLL_SECONDS)
 
     def stop(self, name: str, number: int) -> None:
@@ -102,12 +102,12 @@ class Replanning:
             return
         try:
             if run.spark is not None and not run.spark.isActive:
-                self.report(on.NotStopped(name, number))
+                self.report(decisions.NotStopped(name, number))
                 return
             self.stop_in_spark(run)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the next start shows whether it runs on)
             log.warning("cannot stop a query", query=name, error=str(error))
-            self.report(on.RunEnded(name, number, None, self.clock()))
+            self.report(decisions.RunEnded(name, number, None, self.clock()))
 
     def take(self, queries: Mapping[str, CheckpointedQuery]) -> None:
         """Give queries the plans with which they are to go on from here. A later way back keeps them."""

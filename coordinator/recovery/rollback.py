@@ -29,7 +29,7 @@ class Steps(Protocol[R]):
         """Abort the checkpoints in progress, and start none."""
         ...
 
-    def settle_manifests(self) -> None:
+    def await_manifests(self) -> None:
         """Wait until each manifest in progress is written or has failed; raise if that cannot be told."""
         ...
 
@@ -84,7 +84,7 @@ def go_back(steps: Steps[R], *, resume: bool) -> None:
     # A checkpoint that holds part of the abandoned state must not complete later.
     steps.suspend_checkpoints()
     # One whose manifest is being written may still complete, and is then the one to go back to.
-    steps.settle_manifests()
+    steps.await_manifests()
     point = steps.choose_restore_point()
     resumable = steps.find_resumable(point) if resume else {}
     if not resumable:

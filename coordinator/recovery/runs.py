@@ -164,24 +164,24 @@ class Run:
         except WorkingDirectoryError:
             return False
 
-    def await_running_batch(self, deadline: float, is_settled: Callable[[], bool] = lambda: False) -> None:
+    def await_running_batch(self, deadline: float, gives_up: Callable[[], bool] = lambda: False) -> None:
         """Wait until the newest batch that has begun has committed, the run has ended, or the time has come.
 
         Args:
-            deadline, is_settled: as for ``await_commit``.
+            deadline, gives_up: as for ``await_commit``.
         """
         logs = self.logs_as_known()
-        self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, is_settled)
+        self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, gives_up)
 
     def await_commit(
-        self, batch: BatchId, deadline: float, is_settled: Callable[[], bool] = lambda: False
+        self, batch: BatchId, deadline: float, gives_up: Callable[[], bool] = lambda: False
     ) -> None:
         """Wait until a batch has committed, the run has ended, or the time has come.
 
         Args:
             batch: the batch; -1: none, so there is nothing to wait for.
             deadline: in monotonic seconds.
-            is_settled: whether there is nothing to wait for any more.
+            gives_up: whether not to wait any more.
         """
         while (
             batch >= 0
@@ -189,7 +189,7 @@ class Run:
             and self.spark is not None
             and self.spark.isActive
             and runtime.monotonic() < deadline
-            and not is_settled()
+            and not gives_up()
         ):
             runtime.sleep(_POLL_SECONDS)
 
@@ -207,15 +207,15 @@ class Run:
 class Runs:
     """The current run of each query. Answers about files come from the disk, as the executor's ``Progress``."""
 
-    def __init__(self, channels: Channels | None = None, recording: Recording | None = None) -> None:
+    def __init__(self, channels: Channels, recording: Recording) -> None:
         """Make it without runs.
 
         Args:
-            channels: what is between the queries; None: nothing.
-            recording: whether checkpoints get records of batches; None: they never do.
+            channels: what is between the queries.
+            recording: whether checkpoints get records of batches.
         """
-        self._recording = recording or Recording()
-        self._channels = channels or Channels()
+        self._recording = recording
+        self._channels = channels
         self._lock = runtime.lock()
         self._current: dict[str, Run] = {}
 

@@ -31,8 +31,7 @@ from ...storage.long_waits import told_if_slow
 from ..errors import PipelineFailedError, SessionEndedError
 from ..execution.executor import CheckpointExecutor
 from ..execution.locked_protocol import LockedProtocol
-from ..protocol import decisions as on
-from ..protocol import events
+from ..protocol import decisions, events
 from ..protocol.life import Life
 from ..query import CheckpointedQuery, Definition, Supervision
 from ..restore.local_recovery import LocalRecovery
@@ -42,6 +41,7 @@ from ..spark import progress
 from .announcements import Announcements, Tell, tell_nobody
 from .diagnosis import Diagnosis, cause_of_end, restart_failed
 from .failure_report import FailureReport
+from .last_commit import committed_like_sink
 from .launcher import FindDamage, Launcher
 from .metrics import START, RecoveryMetrics
 from .noticed import RunEnd
@@ -49,7 +49,6 @@ from .pipeline_rollback import PipelineRollback
 from .replanning import Replanning
 from .rollback import go_back
 from .runs import Run, Runs
-from .settling import settled
 
 log = logger(__name__)
 
@@ -61,7 +60,7 @@ _REMEMBERED: Final = 100
 """How many recoveries are remembered."""
 
 
-_Report = on.RecoveryEvent | on.Decision | RunEnd
+_Report = decisions.RecoveryEvent | decisions.Decision | RunEnd
 
 
 class Supervisor:
@@ -138,18 +137,18 @@ class Supervisor:
 
     # --- what others report ---------------------------------------------------------------------------------
 
-    def decided(self, decision: on.Decision) -> None:
+    def decided(self, decision: decisions.Decision) -> None:
         """Have a decision carried out, which was made on another thread."""
-        if decision != on.DoNothing():
+        if decision != decisions.DoNothing():
             self._events.put(decision)
 
     def output_failed(self, error: ChandyError) -> None:
         """Report that a transactional sink cannot publish, and that going back would not help."""
-        self._events.put(on.FatalError(error))
+        self._events.put(decisions.FatalError(error))
 
     def fenced(self, error: FencedError) -> None:
         """Report that there is a successor, which waits for nothing that this driver is in the middle of."""
-        self._events.put(self._decide(on.FatalError(error)))
+        self._events.put(self._decide(decisions.FatalError(error)))
         # On a thread of its own: Spark waits for a batch, which may be what has reported it.
         stopping = runtime.thread(target=carried(self._stop_at_once), name="chandy-fenced")
         try:
@@ -163,7 +162,7 @@ class Supervisor:
 
     def interrupt(self) -> None:
         """End what reads long from a store, because the pipeline is to be stopped; starts and restores fail then."""
-        self._decide(on.StopRequested())
+        self._decide(decisions.StopRequested())
 
     def _stop_at_once(self) -> None:
         """Have Spark end all queries, though somebody starts or restores others now; their end is reported later."""
@@ -182,19 +181,19 @@ class Supervisor:
     def run_made(self, run: Run) -> None:
         """Note that a run is the current one of its query."""
         needs_changelogs = run.resumed is not None and run.resumed.point.needs_changelogs
-        self._decide(on.RunStarted(run.definition.name, run.number, run.query_id, needs_changelogs))
+        self._decide(decisions.RunStarted(run.definition.name, run.number, run.query_id, needs_changelogs))
 
     def run_begun(self, run: Run) -> None:
         """Note that a run has begun under Spark."""
-        self._decide(on.RunBegun(run.definition.name, run.number))
+        self._decide(decisions.RunBegun(run.definition.name, run.number))
 
     def nothing_to_do(self, run: Run) -> None:
         """Note that a run has found no data."""
-        self._decide(on.NothingToDo(run.definition.name, run.number))
+        self._decide(decisions.NothingToDo(run.definition.name, run.number))
 
     def run_stopped(self, run: Run) -> None:
         """Note that a run is stopped on purpose."""
-        self._decide(on.RunStopped(run.definition.name, run.number))
+        self._decide(decisions.RunStopped(run.definition.name, run.number))
 
     def run_ended(self, run: Run, error: Exception | None) -> None:
         """Report the end of a run."""
@@ -203,12 +202,12 @@ class Supervisor:
     def first_commit(self, run: Run, batch: BatchId, metrics: RecoveryMetrics) -> None:
         """Note that a run has committed its first batch."""
         name = run.definition.name
-        self._decide(on.FirstCommit(name, run.number, batch))
+        self._decide(decisions.FirstCommit(name, run.number, batch))
         self.news.recovered(name, metrics)
 
     def shards_not_opened(self, query_id: str, why: str, code: FailureCode | None = None) -> None:
         """Report that shards could not be opened; see ``Reports``."""
-        self._events.put(on.ShardsNotOpened(query_id, why, self._clock(), code=code))
+        self._events.put(decisions.ShardsNotOpened(query_id, why, self._clock(), code=code))
 
     def checkpoint_completed(self, manifest: Manifest, root: str) -> None:
         """Tell the sources of queries how far a completed checkpoint has come."""
@@ -271,9 +270,9 @@ class Supervisor:
             try:
                 with self._stopping(run):
                     self._launcher.stop(run)
-                    run = settled(run, query, self._launcher, self._protocol, self._clock)
+                    run = committed_like_sink(run, query, self._launcher, self._protocol, self._clock)
             finally:
-                self._decide(on.QueryOver(name))
+                self._decide(decisions.QueryOver(name))
         self._report_stop(run)
 
     @contextmanager
@@ -296,10 +295,10 @@ class Supervisor:
                 then counts for nothing and runs again after a restore.
             for_good: whether the queries have ended then; otherwise they are about to be started again.
         """
-        self._decide(on.StopRequested())
+        self._decide(decisions.StopRequested())
         deadline = runtime.monotonic() + timeout
         stopped: list[Run] = []
-        with self._once_settled():
+        with self._hold_changes():
             for name in order:
                 run = self._runs.get(name)
                 if run is None or run.ended:
@@ -308,7 +307,7 @@ class Supervisor:
                     run.await_running_batch(deadline)
                     self._launcher.stop(run)
                     if for_good:
-                        self._decide(on.QueryOver(name))
+                        self._decide(decisions.QueryOver(name))
                 except Exception as error:  # noqa: BLE001 (whatever a query raises, a stop comes to its end)
                     self._fail_for_good(PipelineFailedError(f"query {name!r} cannot be stopped: {error}"))
                     break
@@ -330,7 +329,7 @@ class Supervisor:
         """
         with self._changing:
             self._check_not_failed()
-            withdrawn = self._decide(on.StopWithdrawn())
+            withdrawn = self._decide(decisions.StopWithdrawn())
             try:
                 for run in stopped if not self._protocol.must_go_back() else ():
                     self._restart_in_place(run, "a stop that was not carried through", self._clock())
@@ -343,12 +342,12 @@ class Supervisor:
 
     def leave_runs(self) -> None:
         """Have ``close`` leave the runs to the next coordinator as a killed driver does, which may resume them."""
-        self._decide(on.RunsLeft())
+        self._decide(decisions.RunsLeft())
 
     def close(self) -> None:
         """Stop what still runs, and end the thread."""
-        self._decide(on.StopRequested())
-        with self._once_settled():
+        self._decide(decisions.StopRequested())
+        with self._hold_changes():
             self._end(None)
         self._events.put(None)
         with told_if_slow(log, "what watches the queries to end"):
@@ -369,10 +368,10 @@ class Supervisor:
                 self._local_recovery.delete_changelogs([run.query_id])
         if self.life.leaves_runs and self._local_recovery.enabled:
             self._launcher.leave()
-        self._decide(on.Stopped())
+        self._decide(decisions.Stopped())
 
     @contextmanager
-    def _once_settled(self) -> Iterator[None]:
+    def _hold_changes(self) -> Iterator[None]:
         """Hold ``_changing``, and say so if another thread is long in starting or restoring queries."""
         with ExitStack() as held:
             with told_if_slow(log, "queries that are being started or restored"):
@@ -406,16 +405,16 @@ class Supervisor:
 
     # --- supervision ----------------------------------------------------------------------------------------
 
-    def _decide(self, event: on.RecoveryEvent) -> on.Decision:
+    def _decide(self, event: decisions.RecoveryEvent) -> decisions.Decision:
         return self._protocol.handle(event, before=self._note_end)
 
-    def _note_end(self, _: on.Decision) -> None:
+    def _note_end(self, _: decisions.Decision) -> None:
         if self.life.is_ending:
             self._ending.set()
         else:
             self._ending.clear()
 
-    def _report(self, event: on.RecoveryEvent) -> None:
+    def _report(self, event: decisions.RecoveryEvent) -> None:
         """Have an event decided, and leave to the thread what is to be done."""
         self.decided(self._decide(event))
 
@@ -428,7 +427,7 @@ class Supervisor:
                 self._fail_for_good(error)
 
     def _take(self, event: _Report) -> None:
-        if isinstance(event, on.Decision):
+        if isinstance(event, decisions.Decision):
             # Whatever else has happened since: the machine does not decide it again.
             with self._changing:
                 self._carry_out(event)
@@ -436,7 +435,7 @@ class Supervisor:
         try:
             self._check_session()
         except SessionEndedError as error:
-            event = on.FatalError(error)
+            event = decisions.FatalError(error)
         # Without the lock: this may read a whole checkpoint.
         if isinstance(event, RunEnd):
             run = event.run
@@ -444,8 +443,8 @@ class Supervisor:
                 # It was stopped.
                 return
             failure = None if event.error is None else self._diagnosis.of(run, event.error)
-            event = on.RunEnded(run.definition.name, run.number, failure, event.noticed_at)
-        elif isinstance(event, on.ShardsNotOpened) and event.code is FailureCode.UNREADABLE:
+            event = decisions.RunEnded(run.definition.name, run.number, failure, event.noticed_at)
+        elif isinstance(event, decisions.ShardsNotOpened) and event.code is FailureCode.UNREADABLE:
             event = attrs.evolve(event, damage=self._damage(event.why))
         # If another thread is starting the run that failed, the decision waits until that thread is done.
         with self._changing:
@@ -458,7 +457,7 @@ class Supervisor:
             return self._events.get(timeout=None if until is None else max(0.0, until - self._clock()))
         except runtime.Empty:
             self._restart_at = None
-            return on.DelayOver()
+            return decisions.DelayOver()
 
     def _damage(self, met: str) -> DamagedCheckpointError | None:
         """Return the damage of the checkpoint whose state could not be read; None if none can be found now."""
@@ -469,51 +468,51 @@ class Supervisor:
         log.error("looking for damage in the restored checkpoint", checkpoint=point.manifest.id, met=met)
         return self._find_damage(point)
 
-    def _carry_out(self, decision: on.Decision) -> None:
+    def _carry_out(self, decision: decisions.Decision) -> None:
         match decision:
-            case on.EndQuery(name, number):
+            case decisions.EndQuery(name, number):
                 run = self._runs.get(name)
                 if run is not None and run.number == number and not run.ended:
                     run.ended = True
-                    self._decide(on.QueryOver(name))
-            case on.StopForPlan(name, number):
+                    self._decide(decisions.QueryOver(name))
+            case decisions.StopForPlan(name, number):
                 self.replanning.stop(name, number)
-            case on.RestartInPlace() | on.RollBack():
+            case decisions.RestartInPlace() | decisions.RollBack():
                 self._carry_out(self._try(decision))
-            case on.WaitToRestart() if runtime.current_thread() is not self._thread:
+            case decisions.WaitToRestart() if runtime.current_thread() is not self._thread:
                 # Only that one waits.
                 self._events.put(decision)
-            case on.WaitToRestart(until, cause):
+            case decisions.WaitToRestart(until, cause):
                 self._restart_at = until
                 self._failures.tell(log.warning, cause, restarting_in=round(until - self._clock(), 3))
-            case on.FailForGood(error, because):
+            case decisions.FailForGood(error, because):
                 self._fail_for_good(error, because)
 
-    def _try(self, decision: on.RestartInPlace | on.RollBack) -> on.Decision:
+    def _try(self, decision: decisions.RestartInPlace | decisions.RollBack) -> decisions.Decision:
         """Attempt a restart; return what is to be done if it fails."""
         self.news.recovering(decision)
         self.replanning.take(self._queries)
         try:
             match decision:
-                case on.RestartInPlace(queries, cause, noticed_at):
+                case decisions.RestartInPlace(queries, cause, noticed_at):
                     for name in queries:
                         run = self._runs.get(name)
                         assert run is not None, "a query that has failed has had a run"
                         self._restart_in_place(run, cause, noticed_at)
-                case on.RollBack(cause, noticed_at, refusal):
+                case decisions.RollBack(cause, noticed_at, refusal):
                     self._go_back(str(cause), noticed_at, refusal)
         except Exception as error:  # noqa: BLE001 (Spark raises many; the strategy bounds the attempts)
             if not isinstance(error, OperationInterruptedError):
                 log.warning("the pipeline could not be restarted", error=str(error))
             return self._decide(restart_failed(error))
-        return on.DoNothing()
+        return decisions.DoNothing()
 
     def _restart_in_place(self, run: Run, cause: str | ChandyError, noticed_at: float) -> None:
         """Restart a query in place: same directory, same batch, same state."""
         name = run.definition.name
         metrics = RecoveryMetrics.begun(cause, noticed_at, self._clock(), in_place=True)
         self._launcher.start(self._launcher.again(run), self._queries[name], metrics)
-        self._decide(on.RestartedInPlace(name))
+        self._decide(decisions.RestartedInPlace(name))
         self._recovered(metrics)
 
     def _go_back(self, cause: str, noticed_at: float, refusal: NotResumable | None) -> None:
@@ -545,13 +544,13 @@ class Supervisor:
             on_state_given_up=self._state_given_up,
         )
         go_back(attempt, resume=resume)
-        self._decide(on.WentBack())
+        self._decide(decisions.WentBack())
         self._recovered(attempt.metrics)
 
     def _state_given_up(self, point: RestorePoint | None) -> None:
         self._point = point
         self._round += 1
-        self._decide(on.StateGivenUp())
+        self._decide(decisions.StateGivenUp())
 
     def _recovered(self, metrics: RecoveryMetrics) -> None:
         self.recoveries.append(metrics)
@@ -560,9 +559,9 @@ class Supervisor:
     def _fail_for_good(self, noticed: Exception, because: str = "") -> Exception:
         """End every query with the cause of what was noticed, and return it; no more checkpoints are taken."""
         # First: a thread that learns that there are no more checkpoints must not start anything again.
-        self._decide(on.FatalError(noticed))
+        self._decide(decisions.FatalError(noticed))
         error = cause_of_end(noticed, self._executor.watch.proof)
-        self._decide(on.EndExplained(error))
+        self._decide(decisions.EndExplained(error))
         facts = {"because": because} if because else {}
         self._failures.tell(log.error, error, outcome="the pipeline has failed for good", **facts)
         with self._changing:
@@ -575,5 +574,5 @@ class Supervisor:
         self._launcher.stop_all([run for run in self._runs.all() if error is not None or not run.ended])
         for query in self._queries.values():
             if query.isActive:
-                self._decide(on.QueryOver(query.name, error))
+                self._decide(decisions.QueryOver(query.name, error))
         self.news.ended(error or self.life.error)

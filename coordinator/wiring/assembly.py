@@ -143,12 +143,11 @@ def assemble(
         catalog = open_catalog(uri, config)
         found = look(catalog, restore)
     driver = Driver.prepare(spark, name, config, watch, closing)
-    parts = ExitStack()
     # Only a pipeline that stands for itself is followed.
     followable = None if followed or within is not None else catalog.store
-    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
-    with parts:
-        pipeline = _take_over(driver, catalog, found, restore, permit, runs, parts, stand_by, within)
+    start = _Start(storage, closing, followed, Recording(config.record_batches, followable))
+    with start.parts:
+        pipeline = _take_over(driver, catalog, found, restore, permit, start, stand_by, within)
         ground = Ground.lay(driver, closing)
         operators = Operators(
             ground.endpoint,
@@ -158,18 +157,7 @@ def assemble(
             config.shared,
             ground.partitioning,
         )
-        return _wired(
-            ground,
-            pipeline,
-            runs,
-            channels,
-            recording,
-            operators,
-            storage,
-            parts.pop_all(),
-            closing,
-            followed,
-        )
+        return _wired(start, ground, pipeline, operators)
 
 
 def assemble_again(
@@ -205,10 +193,9 @@ def assemble_again(
     if is_here(driver.spark):
         end_host(ground.endpoint, executor_root())
     catalog = Catalog(open_store(pipeline_uri(storage, name)))
-    parts = ExitStack()
     followable = None if followed else catalog.store
-    runs = Runs(channels := ObservedChannels(), recording := Recording(config.record_batches, followable))
-    with parts:
+    start = _Start(storage, closing, followed, Recording(config.record_batches, followable))
+    with start.parts:
         take_over = PipelineTakeover(
             name,
             catalog,
@@ -217,57 +204,42 @@ def assemble_again(
             driver.clock,
             driver.java.process,
             permit,
-            runs,
+            start.runs,
             None,
         )
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             if inherited is None:
-                pipeline = take_over.now(look(catalog, restore), parts)
+                pipeline = take_over.now(look(catalog, restore), start.parts)
             else:
-                pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), parts)
+                pipeline = take_over.inherit(inherited, FoundPipeline([], None, ()), start.parts)
         driver.place_directories(catalog, pipeline.claim)
         operators = before.operators.taken_over(pipeline.point, built)
-        return _wired(
-            ground,
-            pipeline,
-            runs,
-            channels,
-            recording,
-            operators,
-            storage,
-            parts.pop_all(),
-            closing,
-            followed,
-        )
+        return _wired(start, ground, pipeline, operators)
 
 
-def _wired(
-    ground: Ground,
-    pipeline: TakenPipeline,
-    runs: Runs,
-    channels: Channels,
-    recording: Recording,
-    operators: Operators,
-    storage: str,
-    parts: ExitStack,
-    closing: ExitStack,
-    followed: Store | None = None,
-) -> Assembly:
-    """Make and wire what runs a pipeline that this process has taken over.
+@attrs.frozen
+class _Start:
+    """What there is of a pipeline before it is taken over."""
 
-    Args:
-        ground: what it is made on.
-        runs, channels: as yet without queries.
-        recording: whether batches are recorded.
-        operators: of the plans that there are.
-        storage: as for ``assemble``.
-        parts: ends the take-over, and what is made here.
-        closing: ends the ground; from now on it ends ``parts`` before.
-        followed: as for ``assemble``.
-    """
+    storage: str
+    closing: ExitStack
+    """Ends the ground. Once the pipeline is wired, it ends ``parts`` before."""
+    followed: Store | None
+    recording: Recording
+    channels: ObservedChannels = attrs.field(factory=ObservedChannels, init=False)
+    runs: Runs = attrs.field(
+        default=attrs.Factory(lambda self: Runs(self.channels, self.recording), takes_self=True), init=False
+    )
+    parts: ExitStack = attrs.field(factory=ExitStack, init=False)
+    """Ends the take-over, and what is made for the pipeline."""
+
+
+def _wired(start: _Start, ground: Ground, pipeline: TakenPipeline, operators: Operators) -> Assembly:
+    """Make and wire what runs a pipeline that this process has taken over, with the operators of the plans."""
+    parts, runs, recording, followed = start.parts.pop_all(), start.runs, start.recording, start.followed
     driver, anchors, endpoint, ticks = ground.driver, ground.anchors, ground.endpoint, ground.ticks
     spark, config, catalog, name = driver.spark, driver.config, pipeline.catalog, pipeline.name
-    closing.enter_context(parts)
+    start.closing.enter_context(parts)
     adoptions = Adoptions()
     # Each life of a shadow begins at a checkpoint. Hosts keep changelogs only of runs that this admits.
     enabled = endpoint.changelogs is not None and followed is None
@@ -332,7 +304,7 @@ def _wired(
         followed=followed,
     )
     parts.callback(driver.observer.follow(running))
-    adopter = _adopter(driver, pipeline, storage, executor, operators, ticks, adoptions)
+    adopter = _adopter(driver, pipeline, start.storage, executor, operators, ticks, adoptions)
     log.info(
         "coordinator started",
         storage=catalog.store.uri,
@@ -349,7 +321,7 @@ def _wired(
         operators=operators,
         lookup=lookup,
         adopter=adopter,
-        channels=channels,
+        channels=start.channels,
         savepoints=savepoints,
         monitor_url=driver.observer.url,
         observe=driver.observer.pass_orders_to,
@@ -370,8 +342,7 @@ def _take_over(
     found: FoundPipeline,
     restore: str | int | RestorePoint,
     permit: Permit,
-    runs: Runs,
-    closing: ExitStack,
+    start: _Start,
     stand_by: StandBy | None,
     within: FenceProof | None,
 ) -> TakenPipeline:
@@ -379,14 +350,14 @@ def _take_over(
     patience = driver.config.takeover_timeout_seconds
     java = driver.java.process
     take_over = PipelineTakeover(
-        driver.pipeline, catalog, driver.config, restore, driver.clock, java, permit, runs, within
+        driver.pipeline, catalog, driver.config, restore, driver.clock, java, permit, start.runs, within
     )
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
-            pipeline = take_over.now(found, closing)
+            pipeline = take_over.now(found, start.parts)
     else:
         standby = WaitingDriver(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
-        pipeline = take_over.in_turn(standby, found, closing)
+        pipeline = take_over.in_turn(standby, found, start.parts)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline
 

@@ -31,8 +31,10 @@ class CoordinatorLink(Control, Protocol):
     All calls raise what the coordinator raised, or ``CoordinatorLostError``.
     """
 
-    address: str
-    """Where the coordinator is."""
+    @property
+    def address(self) -> str:
+        """Where the coordinator is."""
+        ...
 
     def orders(self, hello: HostHello) -> Iterator[Order]:
         """Register a host, and yield its orders as they come."""

@@ -227,7 +227,7 @@ class ShardTable:
             aside = {key.shard: self._aside[key].term for key in missing if key in self._aside}
         try:
             answer = self._control.send(ClaimShards(self._host, query_id, uid, wanted, aside))
-        except Exception as error:  # noqa: BLE001 - the tasks that wait for the shard get it
+        except Exception as error:
             for key, one in missing.items():
                 self._forget(key, one)
                 one.found.set_exception(error)

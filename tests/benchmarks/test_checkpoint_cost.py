@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.checkpoint_cost import disk
-from benchmarks.checkpoint_cost.contestants import commits_of, settled
+from benchmarks.checkpoint_cost.contestants import commits_of, have_ended
 from benchmarks.checkpoint_cost.disk import Used
 from benchmarks.checkpoint_cost.figures import (
     Batches,
@@ -108,12 +108,12 @@ def test_a_window_with_a_checkpoint_that_did_not_complete_is_no_figure(status: S
         commits_of((checkpoint(0), checkpoint(5, id=7, status=status)), BEGIN, BEGIN + 10)
 
 
-def test_a_window_is_settled_when_all_that_was_triggered_before_its_end_has_ended() -> None:
+def test_a_window_is_over_when_all_that_was_triggered_before_its_end_has_ended() -> None:
     running = {"status": Status.IN_PROGRESS, "completed_at": None}
-    assert settled(
+    assert have_ended(
         (checkpoint(3), checkpoint(4, status=Status.FAILED), checkpoint(10, **running)), BEGIN + 10
     )
-    assert not settled((checkpoint(3), checkpoint(9.9, **running)), BEGIN + 10)
+    assert not have_ended((checkpoint(3), checkpoint(9.9, **running)), BEGIN + 10)
 
 
 def test_figures_of_a_turn() -> None:

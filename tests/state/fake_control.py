@@ -26,6 +26,7 @@ from chandy.state.rpc.messages import (
 )
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
+from chandy.storage.ids import BatchId, CheckpointId
 
 from ..waiting import DEADLINE
 
@@ -114,7 +115,7 @@ class FakeControl:
     def restore_from(self, ack: Ack, root: str, batch: int) -> None:
         """Let claims get the state of an acknowledged checkpoint."""
         for snapshot in ack.snapshots:
-            source = RestoreSource(root, ack.checkpoint, batch, snapshot.handle)
+            source = RestoreSource(root, ack.checkpoint, BatchId(batch), snapshot.handle)
             self.sources[snapshot.shard.shard] = source
 
 
@@ -123,4 +124,4 @@ def order(store: str, checkpoint: int, cut: int, shards: tuple[int, ...], **more
     values: dict[str, Any] = {"root": store, "base": None}
     values |= {"triggered_at": time.time(), "seconds_left": 60.0} | more
     ids = tuple(ShardId("op", shard) for shard in shards)
-    return SnapshotOrder(checkpoint, "query", "q", cut, ids, **values)
+    return SnapshotOrder(CheckpointId(checkpoint), "query", "q", BatchId(cut), ids, **values)

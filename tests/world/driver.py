@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.graceful_stop import GracefulStop, end_growth
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
@@ -46,7 +47,7 @@ class WatchedMachine(StrictStateMachine):
 
     driver: Driver | None = None
 
-    def handle(self, event: on.Event[on.Answer], now: float) -> Outcome[on.Answer]:
+    def handle(self, event: events.Event[events.Answer], now: float) -> Outcome[events.Answer]:
         if self.driver is None:
             return super().handle(event, now)
         told, outcomes = self.driver.told, self.driver.outcomes
@@ -120,7 +121,7 @@ class Driver:
         store = world.open(world.root)
         self.catalog = Catalog(store)
         offset = runtime.time() - runtime.monotonic()
-        self.clock = lambda: offset + runtime.monotonic()
+        self.clock: Callable[[], float] = lambda: offset + runtime.monotonic()
         chosen = look(self.catalog, self.restore).point if is_chosen(self.restore) else None
         chose = world.promises.chosen
         claim = self.catalog.claim("driver", self.clock())
@@ -133,7 +134,7 @@ class Driver:
         self.folder = self.machine.folder / self.process.name
         self.folder.mkdir()
         limits = limits_of(**world.config)
-        self.new_machine = lambda: WatchedMachine(
+        self.new_machine: Callable[[], WatchedMachine] = lambda: WatchedMachine(
             pipeline="pipeline",
             generation=started.generation,
             root=world.root,
@@ -166,6 +167,7 @@ class Driver:
             clock=self.clock,
             host_timeout=10.0,
             reports=self.supervisor,
+            recording=Recording(),
         )
         self.acts = UserActs(self.executor.protocol)
         self.hosts = self.executor.hosts
@@ -184,7 +186,7 @@ class Driver:
         for query in SHARDS:
             self.supervisor.start(definition_of(self, query))
         self.session.is_steady = True
-        self.executor.protocol.handle(on.ScheduleStarted(runtime.random()))
+        self.executor.protocol.handle(events.ScheduleStarted(runtime.random()))
 
     def keep_chosen(self) -> None:
         """Record what a user has named, before an output is changed for it."""

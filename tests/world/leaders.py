@@ -32,7 +32,7 @@ from chandy.storage.checkpoints.layout import generation_key, lease_key
 from chandy.storage.checkpoints.manifest import Handle, Manifest, QueryRecord
 from chandy.storage.checkpoints.offers import AskedOffer, Offer
 from chandy.storage.errors import ChandyError, FencedError, StorageError, StoreFailedError
-from chandy.storage.ids import CheckpointId
+from chandy.storage.ids import BatchId, CheckpointId
 from chandy.storage.store import Store
 
 from ..builders import make_manifest
@@ -133,28 +133,29 @@ class Program:
         """Do what the program does."""
         catalog = Catalog(self.world.store_of(self))
         java = Process.of(self.world.system.pid(self.java))
+        runs: Any = self
         takeover = PipelineTakeover(
-            "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), self, None
-        )  # type: ignore[arg-type]
+            "pipeline", catalog, self.world.config, "latest", runtime.time, java, Permit(), runs, None
+        )
         try:
-            with ExitStack() as made:
+            with ExitStack() as closing:
                 found = look(catalog, "latest")
                 if self.shadows_after is not None:
-                    self._lead(self._inherited(catalog, takeover, made, self.shadows_after))
+                    self._lead(self._inherited(catalog, takeover, closing, self.shadows_after))
                 elif self.stands_by:
                     cache = FileCache(self.world.folder / "cache")
                     standby = WaitingDriver(catalog, PATIENCE, cache, self._waits, runtime.time)
-                    self._lead(takeover.in_turn(standby, found, made))
+                    self._lead(takeover.in_turn(standby, found, closing))
                 else:
-                    self._lead(takeover.now(found, made))
+                    self._lead(takeover.now(found, closing))
             while self.follows and not self.told.is_set():
                 # What it has led with has ended.
                 self.generation, self.fenced, self.rests = 0, runtime.flag(), False
                 if self.returns_after is None:
                     self.told.wait()
                     break
-                with ExitStack() as made:
-                    taken = self._inherited(catalog, takeover, made, self.returns_after)
+                with ExitStack() as closing:
+                    taken = self._inherited(catalog, takeover, closing, self.returns_after)
                     self.follows = False
                     self._lead(taken)
         except (ChandyError, OSError) as error:
@@ -164,7 +165,7 @@ class Program:
             self.world.scheduler.kill(self.python)
 
     def _inherited(
-        self, catalog: Catalog, takeover: PipelineTakeover, made: ExitStack, after: float
+        self, catalog: Catalog, takeover: PipelineTakeover, closing: ExitStack, after: float
     ) -> TakenPipeline:
         """Ask for the pipeline until it is there, as a shadow does that has found no difference."""
         runtime.sleep(after)
@@ -183,7 +184,7 @@ class Program:
                         if (inherited := heir.claim(state, runtime.time())) is not None:
                             taken = takeover.inherit(inherited, look(catalog, "latest"), attempt)
                             self.is_heir = True
-                            made.push(attempt.pop_all())
+                            closing.push(attempt.pop_all())
                             return taken
             runtime.sleep(1.0)
 
@@ -191,8 +192,10 @@ class Program:
         """Return the shadow's checkpoint, which may be at another cut by mistake."""
         state, (query,) = (found := catalog.read(offer.checkpoint)), found.queries
         if self.random.random() < 0.2:
-            query = attrs.evolve(query, batch=query.batch + 1)
-        return attrs.evolve(state, id=1, queries=(query,), versions={"shadow": str(self.number)})
+            query = attrs.evolve(query, batch=BatchId(query.batch + 1))
+        return attrs.evolve(
+            state, id=CheckpointId(1), queries=(query,), versions={"shadow": str(self.number)}
+        )
 
     def _waits(self, needed: runtime.Flag) -> None:
         self.waits_since = min(self.waits_since, self.world.scheduler.now)
@@ -270,7 +273,8 @@ class CommittedBatches:
 
     def checkpoint(self) -> CheckpointId:
         """Take a checkpoint."""
-        query = QueryRecord("delays", sum(one.began for one in self.program.world.programs), Handle())
+        batch = BatchId(sum(one.began for one in self.program.world.programs))
+        query = QueryRecord("delays", batch, Handle())
         made = make_manifest(self.program.next_id, self.program.generation, queries=(query,), operators=())
         self.program.next_id += 1
         self.taken.catalog.commit(made)

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.instructions import Instruction
 from chandy.coordinator.restore.restore_point import LATEST, WORKING
@@ -105,10 +105,12 @@ class Promises:
 
     # --- what a driver decides and says ---------------------------------------------------------------------
 
-    def decided(self, driver: Driver, event: on.Event[Any], instructions: tuple[Instruction, ...]) -> None:
+    def decided(
+        self, driver: Driver, event: events.Event[Any], instructions: tuple[Instruction, ...]
+    ) -> None:
         """Look at a driver's state machine after an event. It is under the lock of the driver."""
         generation = driver.state.generation
-        if isinstance(event, on.CutChosen):
+        if isinstance(event, events.CutChosen):
             first = self.cut_by.setdefault(event.checkpoint, generation)
             self.check(first == generation, "two drivers take a checkpoint with the same id")
         for instruction in instructions:

@@ -297,8 +297,8 @@ class SparkQuery:
         # What it takes can be read before the batch has committed.
         self.session.sinks[self.name].take(range(self.ends[batch - 1], self.ends[batch]), BatchId(batch))
         runtime.sleep(0.01)
-        if self.is_stopped:
-            return False
+        if self.is_stopped:  # by another thread
+            return False  # type: ignore[unreachable]
         (self.directory / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
         self.committed = batch
         for log in ("offsets", "commits"):
@@ -307,7 +307,7 @@ class SparkQuery:
 
     def _task(self, batch: int, shards: tuple[int, ...]) -> None:
         random = self.session.scheduler.choices.stream("tasks")
-        task = BeginTask(self.id, batch, uid_of(self.name), shards)
+        task = BeginTask(self.id, BatchId(batch), uid_of(self.name), shards)
         start, end = self.ends[batch - 1], self.ends[batch]
         for attempt in range(ATTEMPTS):
             if random.random() < SPECULATIVE:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.launcher import Launcher
@@ -53,7 +55,7 @@ class WatchedRuns(Runs):
     """The driver's disk takes its time, and the world knows which epochs are closed."""
 
     def __init__(self, driver: Driver) -> None:
-        super().__init__()
+        super().__init__(Channels(), Recording())
         self._driver = driver
         self._closed: set[tuple[str, int]] = set()
 

@@ -14,7 +14,7 @@ import pytest
 from typing_extensions import override
 
 from chandy.coordinator.connectors.files.rewinds import Rewinds
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.sinks.two_phase import query_sink, staged, staging, takeover
 from chandy.coordinator.sinks.two_phase.contract import (
     Committer,
@@ -33,6 +33,7 @@ from chandy.storage.checkpoints import locate
 from chandy.storage.checkpoints.layout import manifest_key
 from chandy.storage.checkpoints.manifest import FileRef
 from chandy.storage.errors import FencedError
+from chandy.storage.ids import CheckpointId
 
 from .scheduler import Scheduler
 
@@ -126,7 +127,9 @@ class Target:
         position = attrs.evolve(self.position.taken_by(fence), epoch=epoch.epoch)
         world = self.world
         ids = [
-            id for id in world.promises.epoch_ends if manifest_key(id) in world.buckets[world.root].objects
+            id
+            for id in world.promises.epoch_ends
+            if manifest_key(CheckpointId(id)) in world.buckets[world.root].objects
         ]
         self.check(
             any(id >= epoch.epoch for id in ids), f"epoch {epoch.epoch} is published before its checkpoint"
@@ -294,7 +297,7 @@ def transactional_sink(driver: Driver) -> TransactionalSink:
         driver.watch.proof,
         max_unpublished=driver.state.limits.max_unpublished,
         first_epoch=driver.state.checkpoints.next_id,
-        on_published=lambda checkpoint: driver.executor.protocol.handle(on.Published(checkpoint, QUERY)),
+        on_published=lambda checkpoint: driver.executor.protocol.handle(events.Published(checkpoint, QUERY)),
         on_failure=lambda error: driver.supervisor.output_failed(error),
     )
 

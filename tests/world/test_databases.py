@@ -20,7 +20,7 @@ from chandy.state.host.cache import Value
 from chandy.state.host.database import Databases, ShardDatabase
 from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard_snapshot import snapshot_files
-from chandy.storage.ids import NO_BATCH
+from chandy.storage.ids import NO_BATCH, BatchId
 
 from .memory_databases import MemoryDatabases
 
@@ -52,7 +52,7 @@ class BothDatabases(RuleBasedStateMachine):
 
     @rule(entries=CHANGES, checkpoint=st.booleans())
     def write(self, entries: Mapping[bytes, Value], checkpoint: bool) -> None:
-        self.batch += 1
+        self.batch = BatchId(self.batch + 1)
         self.both(lambda database: database.write(entries, self.batch))
         if checkpoint:
             self.checkpoint()

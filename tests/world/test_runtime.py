@@ -285,10 +285,10 @@ def test_an_error_that_ends_a_thread_ends_the_run_and_what_a_call_raises_is_rais
     with simulated() as scheduler:
         driver = scheduler.process("driver")
         with pytest.raises(UnhandledError, match="driver: broken ended by KeyError"):
-            scheduler.spawn(driver, lambda: {}["key"], "broken")
+            scheduler.spawn(driver, lambda: dict[str, str]()["key"], "broken")
             scheduler.call(driver, lambda: runtime.sleep(100))
         with pytest.raises(KeyError):
-            scheduler.call(driver, lambda: {}["key"])
+            scheduler.call(driver, lambda: dict[str, str]()["key"])
 
 
 def test_each_process_has_its_own_of_what_a_process_has_once() -> None:

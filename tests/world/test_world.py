@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_the_events_of_a_failure_are_made_fewer() -> None:
     events = events_of(0, 40, 0.4)
     needed = {events[3], events[17], events[18]}
 
-    def fails(some: list[WorldEvent]) -> bool:
+    def fails(some: Sequence[WorldEvent]) -> bool:
         return needed <= set(some)
 
     assert smaller(events, fails) == [event for event in events if event in needed]

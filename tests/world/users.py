@@ -10,7 +10,7 @@ import attrs
 
 from chandy.coordinator.errors import PipelineFailedError, RescaledError
 from chandy.coordinator.graceful_stop import QueriesAtRest
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
 from chandy.coordinator.protocol.user_requests import RequestPhase
@@ -20,6 +20,7 @@ from chandy.coordinator.user_acts import Wanted
 from chandy.storage import runtime
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.errors import ChandyError, FencedError, ObjectMissingError
+from chandy.storage.ids import CheckpointId
 
 from .driver import Driver
 from .events import WorldEvent
@@ -100,7 +101,7 @@ class Users:
     def _drain(self, driver: Driver, machine: Machine, event: WorldEvent) -> None:
         protocol = driver.executor.protocol
         try:
-            protocol.await_outcome(protocol.handle(on.DrainRequested(machine.name, 60.0)))
+            protocol.await_outcome(protocol.handle(events.DrainRequested(machine.name, 60.0)))
         except DrainError:
             return
         kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
@@ -161,7 +162,7 @@ class Users:
         if self.world.promises.announced.get(checkpoint) != driver.generation:
             return
         try:
-            manifest = self.world.catalog().read(checkpoint)
+            manifest = self.world.catalog().read(CheckpointId(checkpoint))
         except ObjectMissingError:
             self.world.promises.check(
                 driver is not self.world.driver, f"{checkpoint} is gone, and nobody else leads"

@@ -222,7 +222,7 @@ class World:
         scheduler.spawn(scheduler.world, direct, "director")
         scheduler.run(lambda: bool(over), steps=10**9)
         self.promises.whole()
-        scheduler.run(self._has_settled, steps=10**9, seconds=BOUND)
+        scheduler.run(self._is_at_rest, steps=10**9, seconds=BOUND)
         for _ in range(5):
             if self._completes():
                 break
@@ -305,7 +305,7 @@ class World:
         self.promises.whole()
         self.promises.replays(leader)
 
-    def _has_settled(self) -> bool:
+    def _is_at_rest(self) -> bool:
         """Whether a driver leads, and every request has ended."""
         alive = [driver for driver in self.drivers if driver.process.is_alive]
         if not alive:
@@ -330,7 +330,7 @@ class World:
         if future.done() and self.last_error is None:
             return True
         scheduler.call(scheduler.world, lambda: runtime.sleep(20.0), steps=10**9)
-        scheduler.run(self._has_settled, steps=10**9, seconds=BOUND)
+        scheduler.run(self._is_at_rest, steps=10**9, seconds=BOUND)
         return False
 
 

@@ -316,7 +316,7 @@ class _Committer(Committer):
 
         The files themselves stay until the next epoch is published.
         """
-        self._replace(lambda log, known: self._without(log, self._settled(log, known), epoch))
+        self._replace(lambda log, known: self._without(log, self._delete_removed(log, known), epoch))
 
     @override
     def check_bring_back(self, epoch: int) -> None:
@@ -351,7 +351,7 @@ class _Committer(Committer):
             return
         raise self._sink.busy()
 
-    def _settled(self, log: FileLog, known: LogEntry) -> LogEntry:
+    def _delete_removed(self, log: FileLog, known: LogEntry) -> LogEntry:
         """Delete what was taken back before something else was published: it is not to come again."""
         rewinds = known.rewinds.get(self._fence.writer, Rewinds())
         return known if rewinds.is_last(self._own.epoch) else delete_removed(log, known, self._fence.writer)

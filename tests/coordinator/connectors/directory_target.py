@@ -67,7 +67,7 @@ class Directory(SinkTarget):
         keys = open_store(self.path).list()
         return [key for key in keys if not any(part.startswith(("_", ".")) for part in key.split("/"))]
 
-    def check_settled(self) -> None:
+    def check_nothing_left(self) -> None:
         # Files of epochs that nobody has published would be seen by readers of the directory.
         assert sorted(self.listed()) == sorted(self.files())
 

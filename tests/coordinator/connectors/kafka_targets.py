@@ -55,7 +55,7 @@ class KafkaTarget(SinkTarget):
             (int(one.key or b""), (one.value or b"").decode()) for one in read(self.kafka.servers, self.topic)
         ]
 
-    def check_settled(self) -> None:
+    def check_nothing_left(self) -> None:
         for topic in (self.topic, self.positions):
             end, stable = ends(self.kafka, topic)
             assert end == stable

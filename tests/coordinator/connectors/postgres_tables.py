@@ -55,7 +55,7 @@ class Table(SinkTarget):
     def rows(self) -> list[Row]:
         return self.server.execute(f"SELECT k, v FROM {self.sql}")
 
-    def check_settled(self) -> None:
+    def check_nothing_left(self) -> None:
         assert_nothing_is_open(self.server)
 
 

@@ -258,7 +258,7 @@ class Situation:
 
     def check_end(self) -> None:
         self.check_rows()
-        self.target.check_settled()
+        self.target.check_nothing_left()
 
 
 class StepsConformance:

@@ -224,7 +224,7 @@ def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy), longest=2)
     assert sorted(table.rows()) == rows_up_to(newest)
-    table.check_settled()
+    table.check_nothing_left()
 
 
 def test_a_store_that_is_not_there_is_not_available(tmp_path: Path) -> None:

@@ -712,7 +712,7 @@ def test_an_s3_that_is_killed_at_any_moment_has_every_row_once(s3proxy: Server, 
     pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_s3proxy(s3proxy))
     assert sorted(directory.rows()) == rows_up_to(newest)
-    directory.check_settled()
+    directory.check_nothing_left()
 
 
 # --- HDFS ---------------------------------------------------------------------------------------------------
@@ -733,7 +733,7 @@ def test_an_hdfs_that_is_killed_at_any_moment_has_every_row_once(hdfs: Server, t
     pipeline = SinkPipeline(directory.sink(), f"file://{tmp_path}/store/")
     newest = publish_while_killed(pipeline, lambda: servers.restart_hdfs(hdfs))
     assert sorted(directory.rows()) == rows_up_to(newest)
-    directory.check_settled()
+    directory.check_nothing_left()
 
 
 def test_what_was_published_on_hdfs_is_taken_back(hdfs: Server, tmp_path: Path) -> None:

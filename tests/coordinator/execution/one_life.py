@@ -16,7 +16,7 @@ from chandy.coordinator.errors import CheckpointError, StaleQueryError
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.recording import Recording
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.state.rpc.messages import Ack, BatchTimes, ClaimShards, HostHello, ShardSnapshot
 from chandy.state.rpc.orders import Heartbeat, Order, SnapshotOrder
 from chandy.storage.backends.local import LocalStore
@@ -211,7 +211,7 @@ class Setup:
         )
         operators = (OperatorRecord("op", "q", "{}", {}, (None, None)),)
         self.executor.protocol.handle(
-            on.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
+            events.QueryAdded("q", "id", batch=4, operators=operators, restored=operators, sources={})
         )
         self.host = FakeHost(self.executor)
         self.executor.hosts.claim(ClaimShards("host", "id", "op", (0, 1)))

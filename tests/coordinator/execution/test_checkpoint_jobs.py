@@ -13,8 +13,7 @@ from chandy.coordinator.execution import checkpoint_jobs
 from chandy.coordinator.execution import commit as commit_module
 from chandy.coordinator.execution import executor as executor_module
 from chandy.coordinator.execution.dispatch import JobLane
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery.pipeline_events import CheckpointFailed
 from chandy.state.rpc.messages import Decline
@@ -285,7 +284,10 @@ def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_
 
 
 def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
-    assert list(setup.executor.jobs.store_progress(do.StoreProgress(1, "q", 4, setup.store.uri, None))) == []
+    assert (
+        list(setup.executor.jobs.store_progress(instructions.StoreProgress(1, "q", 4, setup.store.uri, None)))
+        == []
+    )
     assert setup.queries.pre_committed == []
     assert setup.store.list("checkpoints/") == []
     setup.completed()
@@ -356,11 +358,13 @@ def test_a_coordinator_that_was_overtaken_takes_no_id_of_its_successor(
     successor = setup.catalog.take_over("another driver", 2000.0)
     before, target = setup.store.list(), LocalStore(tmp_path / "target")
     root = target.uri if is_savepoint else setup.store.uri
-    for _ in setup.executor.jobs.choose_cut(do.ChooseCut(successor.next_id, ("q",), root, is_savepoint)):
+    for _ in setup.executor.jobs.choose_cut(
+        instructions.ChooseCut(successor.next_id, ("q",), root, is_savepoint)
+    ):
         pass
     assert setup.store.list() == before
     assert target.list() == []
-    assert not any(isinstance(one.event, on.CutChosen) for one in setup.executor.protocol.events)
+    assert not any(isinstance(one.event, events.CutChosen) for one in setup.executor.protocol.events)
 
 
 def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setup) -> None:
@@ -387,7 +391,7 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
         if held == "claim":
             assert store.waiting.wait(DEADLINE)
             setup.now += 31
-            setup.executor.protocol.handle(on.Tick())
+            setup.executor.protocol.handle(events.Tick())
         elif held == "delete":
             setup.executor.hosts.decline(Decline("host", number, setup.host.ordered(number).query_id, "no"))
             assert store.waiting.wait(DEADLINE)
@@ -398,7 +402,7 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
         setup.completed()
     eventually(lambda: setup.catalog.list_ids() == [9])
     setup.now += 31
-    setup.executor.protocol.handle(on.Tick())
+    setup.executor.protocol.handle(events.Tick())
     reason = Reason.DECLINED if held == "delete" else Reason.EXPIRED
     assert {setup.error(future).reason for future in futures} == {reason}
     assert setup.completed().id == 10
@@ -413,7 +417,7 @@ def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
     setup.host.acknowledge(1)
     assert store.waiting.wait(DEADLINE)
     setup.now += 31
-    setup.executor.protocol.handle(on.Tick())
+    setup.executor.protocol.handle(events.Tick())
     assert setup.error(future).reason is Reason.EXPIRED
     setup.completed()
     store.let_go.set()
@@ -492,7 +496,7 @@ def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)
     assert store.waiting.wait(DEADLINE)
     setup.now += 31
-    setup.executor.protocol.handle(on.Tick())
+    setup.executor.protocol.handle(events.Tick())
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.executor._elsewhere[store.uri].lanes[JobLane.CLEANER].is_idle)
     store.let_go.set()

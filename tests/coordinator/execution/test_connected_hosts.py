@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chandy.coordinator.execution import connected_hosts
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.errors import HostDismissedError
 from chandy.state.rpc import messages
@@ -29,9 +29,9 @@ def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
 ) -> None:
     handle = setup.executor.protocol.handle
 
-    def order_at_once(event: on.Event[Any]) -> Any:
+    def order_at_once(event: events.Event[Any]) -> Any:
         answer = handle(event)
-        if isinstance(event, on.HostJoined):
+        if isinstance(event, events.HostJoined):
             setup.executor.hosts.send(event.hello.host, AbortOrder(7, None))
         return answer
 
@@ -71,7 +71,7 @@ def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends
     assert setup.executor.protocol.read(lambda p: list(p.members.hosts)) == ["host"]
     setup.host = again
     assert setup.completed().id == 1
-    assert not any(isinstance(logged.event, on.HostLeft) for logged in setup.executor.protocol.events)
+    assert not any(isinstance(logged.event, events.HostLeft) for logged in setup.executor.protocol.events)
     assert setup.lost == []
 
 
@@ -93,7 +93,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def let_time_pass(setup: Setup) -> None:
     setup.now += 0.5
-    setup.executor.protocol.handle(on.Tick())
+    setup.executor.protocol.handle(events.Tick())
 
 
 def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoint_ends(

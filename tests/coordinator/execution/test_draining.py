@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.user_requests import UserRequest
 from chandy.state.rpc.messages import AskBatch, CopyReport, CopyStep
@@ -47,7 +47,7 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
 
 
 def ask_to_drain(setup: Setup, seconds: float = 60.0) -> UserRequest:
-    return setup.executor.protocol.handle(on.DrainRequested("machine", seconds))
+    return setup.executor.protocol.handle(events.DrainRequested("machine", seconds))
 
 
 def test_a_drained_machine_has_no_shards(setup: Setup) -> None:
@@ -63,7 +63,7 @@ def test_whoever_waits_is_told_when_the_time_is_up_and_when_the_pipeline_ends(se
     with ThreadPoolExecutor(2) as pool:
         ends = [pool.submit(setup.executor.protocol.await_outcome, one) for one in (late, cut_short)]
         setup.now += 60.0
-        setup.executor.protocol.handle(on.Tick())
+        setup.executor.protocol.handle(events.Tick())
         with pytest.raises(DrainError, match=r"'machine' is not drained yet.* 2: shard 0 of 'op'"):
             ends[0].result(DEADLINE)
         assert not cut_short.is_over

@@ -11,7 +11,7 @@ import pytest
 from chandy.coordinator.checkpoint import Checkpoint
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution import executor as executor_module
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.instructions import Reject
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline, TaskFailure
@@ -82,7 +82,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert future.result(0).id == 1
 
 
-def test_closing_settles_every_future_and_waits_for_no_callback(setup: Setup) -> None:
+def test_closing_ends_every_future_and_waits_for_no_callback(setup: Setup) -> None:
     closed = threading.Event()
     waited: list[bool] = []
     futures = [setup.request() for _ in range(10)]
@@ -164,7 +164,7 @@ def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_f
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It lands when the dispatching thread has ended, so nobody hands the answer on.
-    monkeypatch.setattr(setup.executor, "_settle_all", lambda: None)
+    monkeypatch.setattr(setup.executor, "_await_all_manifests", lambda: None)
     setup.store.open.clear()
     future = setup.request()
     setup.host.acknowledge(1)
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
     setup.host.ordered(1)
     setup.now += 31
     # Any event makes it look at the time.
-    setup.executor.protocol.handle(on.BatchCommitted("q", 0))
+    setup.executor.protocol.handle(events.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     eventually(lambda: setup.host.heard_of(AbortOrder) == [AbortOrder(1, None)])
     assert setup.completed().id == 2
@@ -260,7 +260,7 @@ def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_commi
     future = setup.request()
     eventually(lambda: bool(asked))
     setup.now += 31
-    setup.executor.protocol.handle(on.BatchCommitted("q", 0))
+    setup.executor.protocol.handle(events.BatchCommitted("q", 0))
     assert setup.error(future).reason is Reason.EXPIRED
     go_on.set()
 

@@ -10,7 +10,7 @@ import pytest
 
 from chandy.coordinator.errors import StaleQueryError
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.event_log import replay
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline
@@ -23,7 +23,7 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
     make: Callable[..., Setup], tmp_path: Path
 ) -> None:
     setup = make(interval="10 s", retained=1)
-    setup.executor.protocol.handle(on.ScheduleStarted(0.25))
+    setup.executor.protocol.handle(events.ScheduleStarted(0.25))
     setup.completed()
     future = setup.request()
     setup.executor.hosts.decline(Decline("host", 2, setup.host.ordered(2).query_id, "no"))
@@ -32,11 +32,15 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
         setup.executor.hosts.ask(AskBatch("host", "nobody", 5))
     setup.completed()
     setup.close()
-    events = setup.executor.protocol.events
-    assert [type(logged.event) for logged in events][:3] == [on.QueryAdded, on.HostJoined, ClaimShards]
-    assert on.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in events]
+    happened = setup.executor.protocol.events
+    assert [type(logged.event) for logged in happened][:3] == [
+        events.QueryAdded,
+        events.HostJoined,
+        ClaimShards,
+    ]
+    assert events.BatchAsked(AskBatch("host", "nobody", 5)) in [logged.event for logged in happened]
     again = setup.machine()
-    replay(again, events)
+    replay(again, happened)
     assert again == setup.executor.protocol.read(lambda state: state)
     assert again.life.why_over is Reason.COORDINATOR_SHUTDOWN
     assert again.checkpoints.history.counts.completed == 2

@@ -18,11 +18,11 @@ Begin = Callable[[Mapping[str, Callable[[], None]]], Polls]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    with ExitStack() as made:
+    with ExitStack() as closing:
 
         def begin_watch(looks: Mapping[str, Callable[[], None]]) -> Polls:
             watch = Polls.begin({aim: Poll(take, 0.01) for aim, take in looks.items()})
-            made.callback(watch.close)
+            closing.callback(watch.close)
             return watch
 
         yield begin_watch

@@ -23,8 +23,9 @@ from chandy.coordinator.assigned_shard import assigned_shards
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.service import listen
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.decisions import StateGivenUp
 from chandy.state.format.arrow import BYTES
 from chandy.state.host.discovery import connect
@@ -105,6 +106,7 @@ class Cluster:
             clock=clock,
             host_timeout=6.0,
             reports=reports,
+            recording=Recording(),
         )
         token = f"secret {generation.generation}"
         self.service = listen("127.0.0.1", token, "p")
@@ -133,7 +135,7 @@ class Cluster:
         """Have the query go on from the latest checkpoint, as the supervisor does."""
         self.executor.protocol.handle(going_back("a test"))
         self.executor.protocol.handle(StateGivenUp())
-        self.executor.protocol.handle(on.Released((f"id {self.runs}",)))
+        self.executor.protocol.handle(events.Released((f"id {self.runs}",)))
         self.runs += 1
         manifest = self.catalog.latest()
         operators = (OperatorRecord("op", "q", "{}", {}, (None,) * len(SHARDS)),)
@@ -147,12 +149,12 @@ class Cluster:
             }
         self.queries.newest = self.queries.newest_committed = self.batch
         self.executor.protocol.handle(
-            on.QueryAdded(
+            events.QueryAdded(
                 "q", f"id {self.runs}", self.batch, operators=operators, restored=operators, sources=sources
             )
         )
         self.executor.protocol.handle(RUNS)
-        self.executor.protocol.handle(on.PipelineRestored(manifest.id if manifest else None))
+        self.executor.protocol.handle(events.PipelineRestored(manifest.id if manifest else None))
 
     def begin(self, machine: str, shards: tuple[int, ...] = SHARDS) -> RemoteBatchAccess:
         """Begin the running batch beside the host of a machine."""

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.hosts.decommissioning import Decommissioning
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.state.rpc.messages import CopyReport, CopyStep, Decline
 from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, StopHost, TakeOver
 
@@ -33,7 +33,7 @@ class Cluster:
             lambda state: [one for one in state.members.hosts.values() if one.host == "host"]
         )
         self.hello = attrs.evolve(hello, spark_executor="3")
-        self.executor.protocol.handle(on.HostJoined(self.hello))
+        self.executor.protocol.handle(events.HostJoined(self.hello))
         self.watch = Decommissioning(self.executor, lambda: frozenset(self.leaving))
 
     def own(self, order: Order) -> None:
@@ -95,7 +95,7 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
     eventually(lambda: not cluster.executor.protocol.read(lambda state: "host" in state.members.hosts))
     cluster.watch.look()
     FakeHost(cluster.executor).on_order = cluster.own
-    cluster.executor.protocol.handle(on.HostJoined(cluster.hello))
+    cluster.executor.protocol.handle(events.HostJoined(cluster.hello))
     cluster.watch.look()
     eventually(lambda: cluster.orders.count(StopHost()) == 2, "it is told again")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.hosts.executor_losses import ExecutorLosses
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 
 
 class Told:
@@ -21,4 +21,7 @@ def test_each_executor_that_is_gone_is_told_once() -> None:
     losses = ExecutorLosses(protocol, lambda: frozenset(executors.pop(0)))
     while executors:
         losses.look()
-    assert told.events == [on.ExecutorsGone(frozenset({"0", "1"})), on.ExecutorsGone(frozenset({"2", "3"}))]
+    assert told.events == [
+        events.ExecutorsGone(frozenset({"0", "1"})),
+        events.ExecutorsGone(frozenset({"2", "3"})),
+    ]

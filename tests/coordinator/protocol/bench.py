@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.decisions import CheckpointsFailed, HostLost
 from chandy.coordinator.protocol.pending import AckResult
 from chandy.coordinator.protocol.reasons import Reason
@@ -58,7 +57,7 @@ class Bench:
         **config: Any,
     ) -> None:
         self.now = 100.0
-        self.seen: list[do.Instruction] = []
+        self.seen: list[instructions.Instruction] = []
         limits = limits_of(**{"interval": "10 s", "initial_delay": 10.0, "retained": retained, **config})
         self.machine = StrictStateMachine(
             pipeline="p",
@@ -72,7 +71,7 @@ class Bench:
             required=dict.fromkeys(required, CheckpointId(1)),
         )
         for host in "ab":
-            self.answer(on.HostJoined(hello(host)))
+            self.answer(events.HostJoined(hello(host)))
         for name, reads in (("up", ()), ("down", ("up",))):
             self.add(name, reads, sources or {})
         if claimed:
@@ -84,7 +83,7 @@ class Bench:
         self, name: str, reads: tuple[str, ...], sources: dict[ShardId, RestoreSource], id: str = "id"
     ) -> None:
         operator = OperatorRecord(f"{name}-op", name, "{}", {}, (None,) * SHARDS[name])
-        added = on.QueryAdded(
+        added = events.QueryAdded(
             name,
             f"{name}-{id}",
             batch=4,
@@ -98,14 +97,14 @@ class Bench:
     def claim(self, host: str, query: str, shards: tuple[int, ...]) -> None:
         self.answer(ClaimShards(host, f"{query}-id", f"{query}-op", shards))
 
-    def __call__(self, event: on.Event[Any], at: float | None = None) -> list[do.Instruction]:
+    def __call__(self, event: events.Event[Any], at: float | None = None) -> list[instructions.Instruction]:
         """Let something happen, and a moment pass; return the instructions."""
         new = list(self.machine.handle(event, self.now if at is None else at).instructions)
         self.now += 0.01
         self.seen += new
         return new
 
-    def answer(self, event: on.Event[on.Answer]) -> on.Answer:
+    def answer(self, event: events.Event[events.Answer]) -> events.Answer:
         """Let something happen; return its answer."""
         outcome = self.machine.handle(event, self.now)
         self.seen += outcome.instructions
@@ -116,19 +115,21 @@ class Bench:
 
     def lost(self) -> list[str]:
         """Why the pipeline was to go back."""
-        noticed = [one.noticed for one in self.of(do.Decided)]
+        noticed = [one.noticed for one in self.of(instructions.Decided)]
         return [one.why for one in noticed if isinstance(one, HostLost)]
 
     def failed(self) -> list[ChandyError]:
         """By what the pipeline was to fail."""
-        noticed = [one.noticed for one in self.of(do.Decided)]
+        noticed = [one.noticed for one in self.of(instructions.Decided)]
         return [one.error for one in noticed if isinstance(one, CheckpointsFailed)]
 
     def orders(self, kind: type[T]) -> list[tuple[str, T]]:
-        return [(send.host, send.order) for send in self.of(do.Send) if isinstance(send.order, kind)]
+        return [
+            (send.host, send.order) for send in self.of(instructions.Send) if isinstance(send.order, kind)
+        ]
 
     def reasons(self) -> list[Reason]:
-        return [reject.error.reason for reject in self.of(do.Reject)]
+        return [reject.error.reason for reject in self.of(instructions.Reject)]
 
     # --- what happens
 
@@ -141,14 +142,14 @@ class Bench:
     ) -> Request:
         if kind is CheckpointKind.SAVEPOINT and target is None:
             target = "file:///savepoint"
-        request = self.answer(on.CheckpointRequested(kind, target, is_final))
+        request = self.answer(events.CheckpointRequested(kind, target, is_final))
         self.now += 0.01
         return request
 
     def plan(self, checkpoint: int, planned: int = 4) -> None:
         for query in ("down", "up"):
-            self.answer(on.CutChosen(checkpoint, query, planned))
-        self(on.PlanningDone(checkpoint))
+            self.answer(events.CutChosen(checkpoint, query, planned))
+        self(events.PlanningDone(checkpoint))
 
     def ack_of(self, host: str, order: SnapshotOrder, mark: str = "") -> Ack:
         snapshots = tuple(
@@ -162,14 +163,14 @@ class Bench:
         return [self.ack_of(host, order) for host, order in orders]
 
     def ack(self, ack: Ack) -> tuple[AckResult, ...]:
-        results = self.answer(on.Acked(ack))
+        results = self.answer(events.Acked(ack))
         self.now += 0.01
         return results
 
     def store_progress(self, checkpoint: int, cut: int = 4) -> None:
         for query in ("up", "down"):
             record = QueryRecord(query, cut, handle(f"progress-{checkpoint}"))
-            self(on.ProgressStored(checkpoint, record, 1))
+            self(events.ProgressStored(checkpoint, record, 1))
 
     def acknowledge(self, checkpoint: int) -> None:
         for ack in self.acks(checkpoint):
@@ -179,7 +180,7 @@ class Bench:
     def finalize(self, checkpoint: int) -> Manifest:
         manifest = self.machine.manifest(checkpoint, self.now)
         assert manifest is not None
-        self(on.Finalized(manifest))
+        self(events.Finalized(manifest))
         return manifest
 
     def complete(self, checkpoint: int) -> Manifest:
@@ -196,14 +197,14 @@ class Bench:
         manifest = self.machine.manifest(checkpoint, self.now)
         assert manifest is not None
         reason = Reason.FINALIZE_CHECKPOINT_FAILURE
-        self(on.NotFinalized(manifest, reason, "disk full", is_known))
+        self(events.NotFinalized(manifest, reason, "disk full", is_known))
 
     def fail(self, checkpoint: int, error: str = "no space") -> None:
         self(Decline("a", checkpoint, "up-id", error))
 
-    def settle_deletions(self) -> None:
-        for discard in self.of(do.Discard):
-            self(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
+    def end_deletions(self) -> None:
+        for discard in self.of(instructions.Discard):
+            self(events.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
             self.seen.remove(discard)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import PipelineFailedError
 from chandy.coordinator.protocol.acts import ENDS, Act, ActKind, Acts, Ending
-from chandy.coordinator.protocol.errors import NotCarriedOutError, RequestPhaseError
+from chandy.coordinator.protocol.errors import NotCarriedOutError, PhaseError
 from chandy.coordinator.protocol.life import Life
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.storage.errors import FencedError
@@ -135,7 +135,7 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_walk_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, Acts, *BUGS[name])
-    with pytest.raises((AssertionError, RequestPhaseError)):
+    with pytest.raises((AssertionError, PhaseError)):
         all_hold(until_found(30))
 
 

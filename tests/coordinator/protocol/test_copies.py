@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from chandy.coordinator.protocol.copies import NEXT, CopyPhase, ShardCopy
-from chandy.coordinator.protocol.errors import CopyPhaseError
+from chandy.coordinator.protocol.errors import PhaseError
 from chandy.state.shards import CopyId, ShardId
 
 
@@ -18,7 +18,7 @@ def test_only_a_phase_that_follows_is_entered(phase: CopyPhase, to: CopyPhase) -
         one.enter(to, 5.0)
         assert (one.phase, one.deadline) == (to, 5.0)
     else:
-        with pytest.raises(CopyPhaseError, match=f"from '{phase}' to '{to}'"):
+        with pytest.raises(PhaseError, match=f"from '{phase}' to '{to}'"):
             one.enter(to, 5.0)
         assert (one.phase, one.deadline) == (phase, 3.0)
 

@@ -25,7 +25,37 @@ from chandy.coordinator.errors import (
     QueryFailedError,
     RescaledError,
 )
-from chandy.coordinator.protocol import decisions as on
+from chandy.coordinator.protocol.decisions import (
+    BatchOver,
+    CheckpointsFailed,
+    Decision,
+    DelayOver,
+    DoNothing,
+    EndQuery,
+    FailForGood,
+    Failure,
+    FatalError,
+    FirstCommit,
+    HostLost,
+    NotStopped,
+    QueryOver,
+    RecoveryEvent,
+    RescaleRequested,
+    RestartedInPlace,
+    RestartFailed,
+    RestartInPlace,
+    RollBack,
+    RunEnded,
+    RunStarted,
+    RunStopped,
+    ShardsNotOpened,
+    StateGivenUp,
+    StopForPlan,
+    StopRequested,
+    StopWithdrawn,
+    WaitToRestart,
+    WentBack,
+)
 from chandy.coordinator.protocol.event_log import as_asked
 from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.life import NEXT, LifePhase
@@ -51,9 +81,9 @@ class LoggedFailover(Failover):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.log: list[tuple[float, on.RecoveryEvent, on.Decision]] = []
+        self.log: list[tuple[float, RecoveryEvent, Decision]] = []
 
-    def decide(self, event: on.RecoveryEvent, now: float) -> on.Decision:
+    def decide(self, event: RecoveryEvent, now: float) -> Decision:
         decision = super().decide(event, now)
         self.log.append((now, event, decision))
         return decision
@@ -62,20 +92,20 @@ class LoggedFailover(Failover):
 def machine(strategy: RestartStrategy = TWO, *queries: str) -> LoggedFailover:
     made = LoggedFailover(strategy.tracker(), lambda: 0.5)
     for number, query in enumerate(queries or ("q",)):
-        made.decide(on.RunStarted(query, number, f"id of {query}"), 0.0)
+        made.decide(RunStarted(query, number, f"id of {query}"), 0.0)
     return made
 
 
-def failed(*codes: FailureCode, query: str = "q", run: int = 0, at: float = 1.0) -> on.RunEnded:
-    return on.RunEnded(query, run, on.Failure(BOOM, frozenset(codes)), at)
+def failed(*codes: FailureCode, query: str = "q", run: int = 0, at: float = 1.0) -> RunEnded:
+    return RunEnded(query, run, Failure(BOOM, frozenset(codes)), at)
 
 
-OVERWRITTEN = on.RunEnded("q", 0, on.Failure(BOOM, output_is_shared=True), 1.0)
+OVERWRITTEN = RunEnded("q", 0, Failure(BOOM, output_is_shared=True), 1.0)
 
 
 def decisions(
-    made: LoggedFailover, *events: on.RecoveryEvent, start: float = 1.0, step: float = 1.0
-) -> list[on.Decision]:
+    made: LoggedFailover, *events: RecoveryEvent, start: float = 1.0, step: float = 1.0
+) -> list[Decision]:
     return [made.decide(event, start + number * step) for number, event in enumerate(events)]
 
 
@@ -92,9 +122,9 @@ def replays(made: LoggedFailover) -> bool:
 
 
 def test_a_query_that_fails_alone_restarts_in_place_after_the_delay() -> None:
-    assert decisions(machine(), failed(), on.DelayOver()) == [
-        on.WaitToRestart(6.0, BOOM),
-        on.RestartInPlace(("q",), BOOM, 1.0),
+    assert decisions(machine(), failed(), DelayOver()) == [
+        WaitToRestart(6.0, BOOM),
+        RestartInPlace(("q",), BOOM, 1.0),
     ]
 
 
@@ -102,103 +132,103 @@ def test_a_query_that_fails_alone_restarts_in_place_after_the_delay() -> None:
     ("events", "resume"),
     [
         ([failed(FailureCode.HOST_LOST)], True),
-        ([on.HostLost("killed")], True),
+        ([HostLost("killed")], True),
         ([failed(FailureCode.STATE_UNUSABLE)], False),
-        ([on.CheckpointsFailed(BOOM)], False),
+        ([CheckpointsFailed(BOOM)], False),
         # One loss that is not a host's alone spoils it, whichever comes first.
-        ([on.HostLost("killed"), failed(FailureCode.STATE_UNUSABLE)], False),
-        ([failed(FailureCode.STATE_UNUSABLE), on.HostLost("killed")], False),
+        ([HostLost("killed"), failed(FailureCode.STATE_UNUSABLE)], False),
+        ([failed(FailureCode.STATE_UNUSABLE), HostLost("killed")], False),
         ([failed(FailureCode.HOST_LOST, FailureCode.STATE_UNUSABLE)], False),
         # What another program has written must go, and a resumed query would leave it there.
         ([OVERWRITTEN], False),
-        ([on.HostLost("killed"), OVERWRITTEN], False),
+        ([HostLost("killed"), OVERWRITTEN], False),
         # A query has failed alone, and then a host is lost while it waits.
-        ([failed(), on.HostLost("killed")], True),
+        ([failed(), HostLost("killed")], True),
     ],
 )
 def test_lost_state_sends_the_pipeline_back_and_resumes_it_if_only_hosts_were_lost(
-    events: list[on.RecoveryEvent], resume: bool
+    events: list[RecoveryEvent], resume: bool
 ) -> None:
     made = machine()
     decisions(made, *events)
-    decision = made.decide(on.DelayOver(), 9.0)
-    assert isinstance(decision, on.RollBack)
+    decision = made.decide(DelayOver(), 9.0)
+    assert isinstance(decision, RollBack)
     assert decision.resume is resume
 
 
 def test_several_queries_that_fail_in_one_delay_are_one_failure() -> None:
     made = machine(FixedDelay("5 s", attempts=1), "q", "r")
-    found = decisions(made, failed(), failed(query="r", run=1), failed(), on.DelayOver())
-    assert found[0] == found[1] == found[2] == on.WaitToRestart(6.0, BOOM)
-    assert found[3] == on.RestartInPlace(("q", "r"), BOOM, 1.0)
+    found = decisions(made, failed(), failed(query="r", run=1), failed(), DelayOver())
+    assert found[0] == found[1] == found[2] == WaitToRestart(6.0, BOOM)
+    assert found[3] == RestartInPlace(("q", "r"), BOOM, 1.0)
 
 
 def test_a_query_that_has_restarted_is_not_restarted_again_for_another_that_has_not() -> None:
     made = machine(TWO, "q", "r")
-    decisions(made, failed(), failed(query="r", run=1), on.DelayOver())
-    decisions(made, on.RunStarted("q", 2), on.RestartedInPlace("q"), start=7.0)
-    decisions(made, on.RestartFailed(PipelineFailedError("the JVM is gone"), final=False), start=9.0)
-    assert made.decide(on.DelayOver(), 20.0) == on.RestartInPlace(("r",), BOOM, 1.0)
+    decisions(made, failed(), failed(query="r", run=1), DelayOver())
+    decisions(made, RunStarted("q", 2), RestartedInPlace("q"), start=7.0)
+    decisions(made, RestartFailed(PipelineFailedError("the JVM is gone"), final=False), start=9.0)
+    assert made.decide(DelayOver(), 20.0) == RestartInPlace(("r",), BOOM, 1.0)
 
 
 def test_an_end_of_a_run_that_is_over_changes_nothing() -> None:
     made = machine()
-    made.decide(on.RunStarted("q", 1), 0.0)
-    assert decisions(made, failed(FailureCode.STATE_UNUSABLE), on.DelayOver()) == [on.DoNothing()] * 2
-    made.decide(on.RunStopped("q", 1), 0.0)
-    assert decisions(made, failed(run=1), on.DelayOver()) == [on.DoNothing()] * 2
+    made.decide(RunStarted("q", 1), 0.0)
+    assert decisions(made, failed(FailureCode.STATE_UNUSABLE), DelayOver()) == [DoNothing()] * 2
+    made.decide(RunStopped("q", 1), 0.0)
+    assert decisions(made, failed(run=1), DelayOver()) == [DoNothing()] * 2
     assert made.loss is None
 
 
 def test_a_run_that_is_stopped_on_the_way_back_does_not_end_its_query() -> None:
     """Spark reports its end like that of a run that has done its work."""
     made = machine()
-    made.decide(on.RunStopped("q", 0), 1.0)
-    assert made.decide(on.RunEnded("q", 0, None, 1.0), 2.0) == on.DoNothing()
+    made.decide(RunStopped("q", 0), 1.0)
+    assert made.decide(RunEnded("q", 0, None, 1.0), 2.0) == DoNothing()
     # The stop of a run that is over says nothing about the one in its place.
-    made.decide(on.RunStarted("q", 1), 3.0)
-    made.decide(on.RunStopped("q", 0), 4.0)
-    assert made.decide(on.RunEnded("q", 1, None, 5.0), 5.0) == on.EndQuery("q", 1)
+    made.decide(RunStarted("q", 1), 3.0)
+    made.decide(RunStopped("q", 0), 4.0)
+    assert made.decide(RunEnded("q", 1, None, 5.0), 5.0) == EndQuery("q", 1)
 
 
 def test_a_run_that_has_done_its_work_ends_its_query() -> None:
     made = machine()
-    assert made.decide(on.RunEnded("q", 0, None, 1.0), 1.0) == on.EndQuery("q", 0)
-    assert made.decide(failed(), 2.0) == on.DoNothing()
+    assert made.decide(RunEnded("q", 0, None, 1.0), 1.0) == EndQuery("q", 0)
+    assert made.decide(failed(), 2.0) == DoNothing()
 
 
-@pytest.mark.parametrize("over", [on.RunStopped("q", 0), on.RunEnded("q", 0, None, 2.0)])
-def test_a_query_that_is_over_before_the_delay_is_does_not_restart(over: on.RecoveryEvent) -> None:
-    assert decisions(machine(), failed(), over, on.DelayOver())[-1] == on.DoNothing()
+@pytest.mark.parametrize("over", [RunStopped("q", 0), RunEnded("q", 0, None, 2.0)])
+def test_a_query_that_is_over_before_the_delay_is_does_not_restart(over: RecoveryEvent) -> None:
+    assert decisions(machine(), failed(), over, DelayOver())[-1] == DoNothing()
 
 
 def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> None:
     made = machine()
     made.decide(failed(), 0.0)
-    made.decide(on.RunStopped("q", 0), 0.5)
+    made.decide(RunStopped("q", 0), 0.5)
     assert made.life.setback is None and not made.queries.waiting
-    made.decide(on.RunStarted("q", 1), 10.0)
-    other = on.RunEnded("q", 1, on.Failure(QueryFailedError("q", "another")), 90_000.0)
+    made.decide(RunStarted("q", 1), 10.0)
+    other = RunEnded("q", 1, Failure(QueryFailedError("q", "another")), 90_000.0)
     decision = made.decide(other, 90_000.0)
-    assert isinstance(decision, on.WaitToRestart)
+    assert isinstance(decision, WaitToRestart)
     assert "another" in str(decision.cause)
 
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_changelogs(needed: bool) -> None:
     made = machine()
-    made.decide(on.RunStarted("q", 1, "id of q", needs_changelogs=needed), 0.0)
-    found = decisions(made, on.ShardsNotOpened("id of q", "no host", 1.0), on.DelayOver())
-    assert isinstance(found[1], on.RollBack) == needed
-    assert decisions(machine(), on.ShardsNotOpened("another", "no host", 1.0)) == [on.DoNothing()]
+    made.decide(RunStarted("q", 1, "id of q", needs_changelogs=needed), 0.0)
+    found = decisions(made, ShardsNotOpened("id of q", "no host", 1.0), DelayOver())
+    assert isinstance(found[1], RollBack) == needed
+    assert decisions(machine(), ShardsNotOpened("another", "no host", 1.0)) == [DoNothing()]
 
 
 def test_damage_ends_the_pipeline_at_once_unless_its_query_has_gone_back_since() -> None:
     damage = DamagedCheckpointError("file:///s", "a.pack", "x", "y", checkpoint=3, intact=2)
     made = machine()
-    made.decide(on.RunStarted("q", 1, "id of q"), 0.0)
-    assert made.decide(on.ShardsNotOpened("before", "damaged", 1.0, damage), 1.0) == on.DoNothing()
-    assert made.decide(on.ShardsNotOpened("id of q", "damaged", 1.0, damage), 1.0) == on.FailForGood(damage)
+    made.decide(RunStarted("q", 1, "id of q"), 0.0)
+    assert made.decide(ShardsNotOpened("before", "damaged", 1.0, damage), 1.0) == DoNothing()
+    assert made.decide(ShardsNotOpened("id of q", "damaged", 1.0, damage), 1.0) == FailForGood(damage)
 
 
 # --- another plan -------------------------------------------------------------------------------------------
@@ -209,16 +239,16 @@ RESCALED = RescaledError("q", "totals", 4)
 def asked(made: LoggedFailover, seconds: float = 60.0, at: float = 5.0) -> UserRequest:
     """Query q is to go on with another plan."""
     request = UserRequest("rescale", at + seconds)
-    assert made.decide(on.RescaleRequested("q", RESCALED, request), at) == on.DoNothing()
+    assert made.decide(RescaleRequested("q", RESCALED, request), at) == DoNothing()
     return request
 
 
-def ended(run: int = 0, *codes: FailureCode, text: str = "") -> on.RunEnded:
+def ended(run: int = 0, *codes: FailureCode, text: str = "") -> RunEnded:
     """The end of a run that was told to stop."""
-    return on.RunEnded("q", run, on.Failure(BOOM, frozenset(codes)) if text or codes else None, 6.0)
+    return RunEnded("q", run, Failure(BOOM, frozenset(codes)) if text or codes else None, 6.0)
 
 
-IN_PLACE = on.RestartInPlace(("q",), RESCALED, 5.0)
+IN_PLACE = RestartInPlace(("q",), RESCALED, 5.0)
 
 
 def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failure() -> None:
@@ -226,15 +256,15 @@ def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failur
     for run in range(3):
         request = asked(made)
         assert request.phase is RequestPhase.ADMITTED
-        assert made.decide(on.BatchOver("q", request), 5.0) == on.StopForPlan("q", run)
-        assert made.decide(on.BatchOver("q", request), 5.0) == on.DoNothing()
+        assert made.decide(BatchOver("q", request), 5.0) == StopForPlan("q", run)
+        assert made.decide(BatchOver("q", request), 5.0) == DoNothing()
         # Stopped in its batch, it may end with an error: the batch runs again.
         assert made.decide(ended(run, text="cancelled" if run else ""), 6.0) == IN_PLACE
         assert request.phase is RequestPhase.UNDER_WAY
-        decisions(made, on.RunStarted("q", run + 1), on.RestartedInPlace("q"))
+        decisions(made, RunStarted("q", run + 1), RestartedInPlace("q"))
         assert request.phase is RequestPhase.DONE
         assert made.life.setback is None and not made.queries.waiting
-    assert isinstance(made.decide(failed(run=3), 9.0), on.WaitToRestart)
+    assert isinstance(made.decide(failed(run=3), 9.0), WaitToRestart)
 
 
 @pytest.mark.parametrize("is_told", [False, True])
@@ -244,65 +274,65 @@ def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failur
     ids=["state unusable", "host lost", "output shared"],
 )
 def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
-    end: on.RunEnded, is_told: bool
+    end: RunEnded, is_told: bool
 ) -> None:
     made = machine()
     request = asked(made)
     if is_told:
-        made.decide(on.BatchOver("q", request), 5.0)
-    assert isinstance(made.decide(end, 6.0), on.WaitToRestart)
+        made.decide(BatchOver("q", request), 5.0)
+    assert isinstance(made.decide(end, 6.0), WaitToRestart)
     assert made.loss is not None
-    assert isinstance(made.decide(on.DelayOver(), 20.0), on.RollBack)
+    assert isinstance(made.decide(DelayOver(), 20.0), RollBack)
     assert request.phase is RequestPhase.UNDER_WAY
-    made.decide(on.WentBack(), 21.0)
+    made.decide(WentBack(), 21.0)
     assert request.phase is RequestPhase.DONE
 
 
 def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed() -> None:
     made = machine()
     request = asked(made)
-    made.decide(on.BatchOver("q", request), 5.0)
-    made.decide(on.NotStopped("q", 0), 5.0)
-    assert isinstance(made.decide(failed(), 6.0), on.WaitToRestart)
+    made.decide(BatchOver("q", request), 5.0)
+    made.decide(NotStopped("q", 0), 5.0)
+    assert isinstance(made.decide(failed(), 6.0), WaitToRestart)
 
 
 def test_a_query_that_cannot_go_on_with_another_plan_is_restarted_as_after_a_failure() -> None:
     made = machine(FixedDelay("5 s", attempts=1))
     request = asked(made)
-    decisions(made, on.BatchOver("q", request), ended())
-    assert made.decide(on.RestartFailed(BOOM, final=False), 6.0) == on.WaitToRestart(11.0, RESCALED)
+    decisions(made, BatchOver("q", request), ended())
+    assert made.decide(RestartFailed(BOOM, final=False), 6.0) == WaitToRestart(11.0, RESCALED)
     with pytest.raises(NotRescaledError, match="could not be started"):
         request.check()
-    assert made.decide(on.DelayOver(), 11.0) == IN_PLACE
+    assert made.decide(DelayOver(), 11.0) == IN_PLACE
 
 
 def test_another_plan_waits_for_nothing_that_another_query_waits_for() -> None:
     made = machine(FixedDelay("5 s", attempts=9))
-    made.decide(on.RunStarted("r", 1), 0.0)
+    made.decide(RunStarted("r", 1), 0.0)
     made.decide(failed(query="r", run=1), 1.0)
     request = asked(made)
-    assert made.decide(on.BatchOver("q", request), 5.0) == on.StopForPlan("q", 0)
+    assert made.decide(BatchOver("q", request), 5.0) == StopForPlan("q", 0)
     assert made.decide(ended(), 5.0) == IN_PLACE
-    decisions(made, on.RunStarted("q", 2), on.RestartedInPlace("q"))
+    decisions(made, RunStarted("q", 2), RestartedInPlace("q"))
     assert request.phase is RequestPhase.DONE
-    assert made.decide(on.DelayOver(), 6.0) == on.RestartInPlace(("r",), BOOM, 1.0)
+    assert made.decide(DelayOver(), 6.0) == RestartInPlace(("r",), BOOM, 1.0)
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-@pytest.mark.parametrize("event", [on.HostLost("killed"), failed()], ids=["a host is lost", "it fails"])
+@pytest.mark.parametrize("event", [HostLost("killed"), failed()], ids=["a host is lost", "it fails"])
 def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
-    event: on.RecoveryEvent, in_time: bool
+    event: RecoveryEvent, in_time: bool
 ) -> None:
     made = machine()
     request = asked(made)
     made.decide(event, 5.5)
-    assert made.decide(on.BatchOver("q", request), 6.0) == on.DoNothing()
+    assert made.decide(BatchOver("q", request), 6.0) == DoNothing()
     assert request.phase is RequestPhase.ADMITTED
     if in_time:
-        made.decide(on.DelayOver(), 20.0)
+        made.decide(DelayOver(), 20.0)
         assert request.phase is RequestPhase.UNDER_WAY
         return
-    made.decide(on.BatchOver("q", request), 65.0)
+    made.decide(BatchOver("q", request), 65.0)
     with pytest.raises(NotRescaledError, match="waits to be restarted after a failure"):
         request.check()
     assert asked(made, at=66.0).phase is RequestPhase.ADMITTED
@@ -312,35 +342,35 @@ def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
 @pytest.mark.parametrize(
     ("event", "phase"),
     [
-        (on.StopRequested(), RequestPhase.CANCELLED),
-        (on.FatalError(FENCED), RequestPhase.CANCELLED),
-        (on.FatalError(BOOM), RequestPhase.FAILED),
-        (on.QueryOver("q"), RequestPhase.FAILED),
+        (StopRequested(), RequestPhase.CANCELLED),
+        (FatalError(FENCED), RequestPhase.CANCELLED),
+        (FatalError(BOOM), RequestPhase.FAILED),
+        (QueryOver("q"), RequestPhase.FAILED),
     ],
     ids=["stop", "fenced", "failed", "the query is stopped"],
 )
 def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
-    event: on.RecoveryEvent, phase: RequestPhase, is_told: bool
+    event: RecoveryEvent, phase: RequestPhase, is_told: bool
 ) -> None:
     made = machine()
     request = asked(made)
     if is_told:
-        made.decide(on.BatchOver("q", request), 5.0)
+        made.decide(BatchOver("q", request), 5.0)
     made.decide(event, 6.0)
     assert request.phase is phase
-    assert made.decide(on.BatchOver("q", request), 6.0) == on.DoNothing()
-    if not isinstance(event, on.QueryOver):
+    assert made.decide(BatchOver("q", request), 6.0) == DoNothing()
+    if not isinstance(event, QueryOver):
         assert asked(made).phase is RequestPhase.REFUSED
 
 
 def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_withdrawn() -> None:
     made = machine()
     request = asked(made)
-    decisions(made, on.BatchOver("q", request), on.StopRequested())
-    assert made.decide(ended(), 5.0) == on.DoNothing()
-    assert isinstance(made.decide(on.StopWithdrawn(), 6.0), on.WaitToRestart)
-    assert made.decide(on.DelayOver(), 20.0) == IN_PLACE
-    decisions(made, on.RunStarted("q", 1), on.RestartedInPlace("q"))
+    decisions(made, BatchOver("q", request), StopRequested())
+    assert made.decide(ended(), 5.0) == DoNothing()
+    assert isinstance(made.decide(StopWithdrawn(), 6.0), WaitToRestart)
+    assert made.decide(DelayOver(), 20.0) == IN_PLACE
+    decisions(made, RunStarted("q", 1), RestartedInPlace("q"))
     assert asked(made).phase is RequestPhase.ADMITTED
 
 
@@ -349,46 +379,46 @@ def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_wi
 
 def test_a_query_without_its_working_directory_goes_back_and_resumes_nothing() -> None:
     made = machine(FixedDelay("5 s", attempts=9))
-    made.decide(on.RunStarted("a", 1), 0.0)
-    made.decide(on.RunEnded("a", 1, on.Failure(BOOM), 1.0), 1.0)
-    assert isinstance(made.decide(on.DelayOver(), 6.0), on.RestartInPlace)
-    made.decide(on.RestartFailed(BOOM, final=False, directory_is_lost=True), 7.0)
-    decision = made.decide(on.DelayOver(), 12.0)
-    assert isinstance(decision, on.RollBack)
+    made.decide(RunStarted("a", 1), 0.0)
+    made.decide(RunEnded("a", 1, Failure(BOOM), 1.0), 1.0)
+    assert isinstance(made.decide(DelayOver(), 6.0), RestartInPlace)
+    made.decide(RestartFailed(BOOM, final=False, directory_is_lost=True), 7.0)
+    decision = made.decide(DelayOver(), 12.0)
+    assert isinstance(decision, RollBack)
     assert not decision.resume
 
 
 def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
     made = machine()
-    decisions(made, on.HostLost("first"), on.DelayOver(), on.StateGivenUp())
-    made.decide(on.HostLost("a host that was to open shards"), 4.5)
-    made.decide(on.WentBack(), 5.0)
-    made.decide(on.HostLost("the same host"), 6.0)
-    assert isinstance(made.decide(on.DelayOver(), 20.0), on.RollBack)
+    decisions(made, HostLost("first"), DelayOver(), StateGivenUp())
+    made.decide(HostLost("a host that was to open shards"), 4.5)
+    made.decide(WentBack(), 5.0)
+    made.decide(HostLost("the same host"), 6.0)
+    assert isinstance(made.decide(DelayOver(), 20.0), RollBack)
 
 
 def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> None:
     made = machine()
-    decisions(made, on.HostLost("killed"), on.DelayOver(), on.StateGivenUp())
-    made.decide(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
-    decision = made.decide(on.DelayOver(), 20.0)
-    assert isinstance(decision, on.RollBack)
+    decisions(made, HostLost("killed"), DelayOver(), StateGivenUp())
+    made.decide(RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
+    decision = made.decide(DelayOver(), 20.0)
+    assert isinstance(decision, RollBack)
     assert (decision.resume, decision.noticed_at) == (False, 1.0)
 
 
 def test_no_loss_on_a_way_back_that_failed_half_way_lets_anything_resume() -> None:
     made = machine(FixedDelay("5 s", attempts=9))
-    decisions(made, on.CheckpointsFailed(BOOM), on.DelayOver(), on.StateGivenUp())
+    decisions(made, CheckpointsFailed(BOOM), DelayOver(), StateGivenUp())
     # Some queries are at the checkpoint by now, and others where they were.
-    made.decide(on.RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
-    made.decide(on.HostLost("killed"), 6.0)
-    again = made.decide(on.DelayOver(), 20.0)
-    assert isinstance(again, on.RollBack)
+    made.decide(RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
+    made.decide(HostLost("killed"), 6.0)
+    again = made.decide(DelayOver(), 20.0)
+    assert isinstance(again, RollBack)
     assert not again.resume
-    decisions(made, on.StateGivenUp(), on.WentBack(), start=21.0)
-    made.decide(on.HostLost("another one"), 30.0)
-    later = made.decide(on.DelayOver(), 40.0)
-    assert isinstance(later, on.RollBack)
+    decisions(made, StateGivenUp(), WentBack(), start=21.0)
+    made.decide(HostLost("another one"), 30.0)
+    later = made.decide(DelayOver(), 40.0)
+    assert isinstance(later, RollBack)
     assert later.resume
 
 
@@ -403,41 +433,41 @@ def hits(
     times: int,
     made: LoggedFailover | None = None,
     commits: int | None = None,
-) -> list[on.Decision]:
+) -> list[Decision]:
     """What is done about a query that fails like this, and fails again after each restart."""
     made = made or machine(FixedDelay("5 s", attempts=100))
-    found: list[on.Decision] = []
+    found: list[Decision] = []
     for number in range(times):
         at = made.log[-1][0] + 10.0
-        made.decide(attrs.evolve(failed(run=number, at=at), failure=on.Failure(BOOM, point=point)), at)
-        found.append(made.log[-1][2] if made.life.error else made.decide(on.DelayOver(), at + 5.0))
-        made.decide(on.RunStarted("q", number + 1), at + 6.0)
-        done = on.WentBack() if isinstance(found[-1], on.RollBack) else on.RestartedInPlace("q")
+        made.decide(attrs.evolve(failed(run=number, at=at), failure=Failure(BOOM, point=point)), at)
+        found.append(made.log[-1][2] if made.life.error else made.decide(DelayOver(), at + 5.0))
+        made.decide(RunStarted("q", number + 1), at + 6.0)
+        done = WentBack() if isinstance(found[-1], RollBack) else RestartedInPlace("q")
         made.decide(done, at + 6.0)
         if commits is not None:
-            made.decide(on.FirstCommit("q", number + 1, commits), at + 7.0)
+            made.decide(FirstCommit("q", number + 1, commits), at + 7.0)
     return found
 
 
 def test_a_wall_is_met_once_more_in_place_and_once_more_from_the_checkpoint() -> None:
-    assert [type(one) for one in hits(WALL, 3)] == [on.RestartInPlace, on.RollBack, on.FailForGood]
+    assert [type(one) for one in hits(WALL, 3)] == [RestartInPlace, RollBack, FailForGood]
 
 
 def test_what_the_users_code_raises_three_times_is_final_without_going_back() -> None:
     found = hits(RAISED, 3)
-    assert [type(one) for one in found] == [on.RestartInPlace, on.RestartInPlace, on.FailForGood]
-    assert found[-1] == on.FailForGood(BOOM, "it has failed 3 times in a row in the same way")
+    assert [type(one) for one in found] == [RestartInPlace, RestartInPlace, FailForGood]
+    assert found[-1] == FailForGood(BOOM, "it has failed 3 times in a row in the same way")
 
 
 def test_trouble_that_may_pass_is_left_to_the_restart_strategy() -> None:
-    assert {type(one) for one in hits(None, 20)} == {on.RestartInPlace}
+    assert {type(one) for one in hits(None, 20)} == {RestartInPlace}
 
 
 @pytest.mark.parametrize("point", [WALL, RAISED])
 def test_a_commit_of_the_batch_makes_the_next_failure_the_first(point: FailurePoint) -> None:
-    assert {type(one) for one in hits(point, 9, commits=7)} == {on.RestartInPlace}
+    assert {type(one) for one in hits(point, 9, commits=7)} == {RestartInPlace}
     # One of an earlier batch, behind the checkpoint, does not.
-    assert isinstance(hits(point, 3, commits=6)[-1], on.FailForGood)
+    assert isinstance(hits(point, 3, commits=6)[-1], FailForGood)
 
 
 @pytest.mark.parametrize(
@@ -446,25 +476,25 @@ def test_a_commit_of_the_batch_makes_the_next_failure_the_first(point: FailurePo
 def test_another_failure_in_between_is_not_the_same(other: FailurePoint | None) -> None:
     made = machine(FixedDelay("5 s", attempts=100))
     hits(WALL, 1, made)
-    made.decide(on.RunStarted("q", 0), 50.0)
+    made.decide(RunStarted("q", 0), 50.0)
     hits(other, 1, made)
-    made.decide(on.RunStarted("q", 0), 100.0)
+    made.decide(RunStarted("q", 0), 100.0)
     # Trouble that passes tells nothing about what was there before it.
-    assert isinstance(hits(WALL, 1, made)[-1], on.RollBack if other is None else on.RestartInPlace)
+    assert isinstance(hits(WALL, 1, made)[-1], RollBack if other is None else RestartInPlace)
 
 
 def test_each_query_has_its_own_walls() -> None:
     made = machine(FixedDelay("5 s", attempts=100), "q", "r")
     for query, run in (("q", 0), ("r", 1)):
-        made.decide(attrs.evolve(failed(query=query, run=run), failure=on.Failure(BOOM, point=WALL)), 1.0)
-    assert made.decide(on.DelayOver(), 20.0) == on.RestartInPlace(("q", "r"), BOOM, 1.0)
+        made.decide(attrs.evolve(failed(query=query, run=run), failure=Failure(BOOM, point=WALL)), 1.0)
+    assert made.decide(DelayOver(), 20.0) == RestartInPlace(("q", "r"), BOOM, 1.0)
 
 
 def test_a_wall_does_not_fail_a_pipeline_that_stops() -> None:
     made = machine(FixedDelay("5 s", attempts=100))
     hits(WALL, 2, made)
-    made.decide(on.StopRequested(), 100.0)
-    assert hits(WALL, 1, made) == [on.DoNothing()] or made.life.error is None
+    made.decide(StopRequested(), 100.0)
+    assert hits(WALL, 1, made) == [DoNothing()] or made.life.error is None
 
 
 # --- first commits ------------------------------------------------------------------------------------------
@@ -472,16 +502,16 @@ def test_a_wall_does_not_fail_a_pipeline_that_stops() -> None:
 
 def test_a_first_commit_of_a_run_that_is_over_does_not_bring_the_pipeline_back() -> None:
     made = machine()
-    decisions(made, failed(), on.DelayOver(), on.RunStarted("q", 1), on.FirstCommit("q", 0), step=10.0)
+    decisions(made, failed(), DelayOver(), RunStarted("q", 1), FirstCommit("q", 0), step=10.0)
     assert made.tracker.running_since is None
-    made.decide(on.FirstCommit("q", 1), 50.0)
+    made.decide(FirstCommit("q", 1), 50.0)
     assert made.tracker.running_since == 50.0
 
 
 def test_a_first_commit_during_a_delay_leaves_the_failures_of_the_delay_one() -> None:
     made = machine(FixedDelay("5 s", attempts=1), "q", "r", "s")
-    found = decisions(made, failed(), on.FirstCommit("r", 1), failed(query="s", run=2))
-    assert found == [on.WaitToRestart(6.0, BOOM), on.DoNothing(), on.WaitToRestart(6.0, BOOM)]
+    found = decisions(made, failed(), FirstCommit("r", 1), failed(query="s", run=2))
+    assert found == [WaitToRestart(6.0, BOOM), DoNothing(), WaitToRestart(6.0, BOOM)]
 
 
 # --- a stop that is withdrawn -------------------------------------------------------------------------------
@@ -489,114 +519,112 @@ def test_a_first_commit_during_a_delay_leaves_the_failures_of_the_delay_one() ->
 
 def test_a_stop_that_is_withdrawn_lets_a_waiting_restart_go_on() -> None:
     made = machine(FixedDelay("5 s", attempts=1))
-    found = decisions(made, failed(), on.StopRequested(), on.StopWithdrawn())
-    assert found[-1] == on.WaitToRestart(6.0, BOOM)
-    assert made.decide(on.DelayOver(), 6.0) == on.RestartInPlace(("q",), BOOM, 1.0)
+    found = decisions(made, failed(), StopRequested(), StopWithdrawn())
+    assert found[-1] == WaitToRestart(6.0, BOOM)
+    assert made.decide(DelayOver(), 6.0) == RestartInPlace(("q",), BOOM, 1.0)
 
 
 def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> None:
     made = machine()
-    decisions(made, on.HostLost("killed"), on.DelayOver(), on.StateGivenUp(), on.StopRequested())
+    decisions(made, HostLost("killed"), DelayOver(), StateGivenUp(), StopRequested())
     lost = PipelineFailedError("no JVM")
-    assert made.decide(on.RestartFailed(lost, final=False), 5.0) == on.DoNothing()
+    assert made.decide(RestartFailed(lost, final=False), 5.0) == DoNothing()
     assert made.life.phase is LifePhase.STOPPING
-    assert isinstance(made.decide(on.StopWithdrawn(), 20.0), on.WaitToRestart)
-    assert isinstance(made.decide(on.DelayOver(), 21.0), on.RollBack)
+    assert isinstance(made.decide(StopWithdrawn(), 20.0), WaitToRestart)
+    assert isinstance(made.decide(DelayOver(), 21.0), RollBack)
 
 
 def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -> None:
     made = machine()
-    decisions(made, on.StopRequested(), on.HostLost("killed"), on.RestartedInPlace("q"))
-    assert made.decide(on.StopWithdrawn(), 5.0) == on.WaitToRestart(10.0, made.life.setback.cause)  # type: ignore[union-attr]
-    assert isinstance(made.decide(on.DelayOver(), 10.0), on.RollBack)
+    decisions(made, StopRequested(), HostLost("killed"), RestartedInPlace("q"))
+    assert made.decide(StopWithdrawn(), 5.0) == WaitToRestart(10.0, made.life.setback.cause)  # type: ignore[union-attr]
+    assert isinstance(made.decide(DelayOver(), 10.0), RollBack)
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_a_stop_is_told_that_the_pipeline_must_go_back(when: str) -> None:
     made = machine()
-    lost, stop = on.HostLost("killed"), on.StopRequested()
+    lost, stop = HostLost("killed"), StopRequested()
     match when:
         case "before":
             found = decisions(made, lost, stop)
         case "between":
             # Two attempts to go back.
-            failed_once = on.RestartFailed(PipelineFailedError("no JVM"), final=False)
-            found = decisions(made, lost, on.DelayOver(), on.StateGivenUp(), failed_once, stop)
+            failed_once = RestartFailed(PipelineFailedError("no JVM"), final=False)
+            found = decisions(made, lost, DelayOver(), StateGivenUp(), failed_once, stop)
         case "after":
             found = decisions(made, stop, lost)
-    assert found[-1] == on.DoNothing()
+    assert found[-1] == DoNothing()
     assert made.must_go_back
     assert not made.life.takes_checkpoints
 
 
 def test_a_stop_takes_its_savepoint_although_a_query_has_failed_on_its_own() -> None:
     made = machine()
-    assert decisions(made, failed(), on.StopRequested())[-1] == on.DoNothing()
+    assert decisions(made, failed(), StopRequested())[-1] == DoNothing()
     assert not made.must_go_back
 
 
 def test_a_query_that_failed_during_a_stop_and_runs_again_is_mended() -> None:
     made = machine(NoRestart())
-    decisions(made, on.StopRequested(), failed(), on.RunStarted("q", 1), on.RestartedInPlace("q"))
-    assert made.decide(on.StopWithdrawn(), 9.0) == on.DoNothing()
+    decisions(made, StopRequested(), failed(), RunStarted("q", 1), RestartedInPlace("q"))
+    assert made.decide(StopWithdrawn(), 9.0) == DoNothing()
 
 
 # --- the end ------------------------------------------------------------------------------------------------
 
 
 def test_a_restart_strategy_that_gives_up_fails_the_pipeline_with_the_last_failure() -> None:
-    assert decisions(machine(NoRestart()), failed()) == [on.FailForGood(BOOM)]
+    assert decisions(machine(NoRestart()), failed()) == [FailForGood(BOOM)]
     made = machine()
     last = PipelineFailedError("the JVM is gone")
-    again = [on.DelayOver(), on.RestartFailed(last, final=False)]
+    again = [DelayOver(), RestartFailed(last, final=False)]
     found = decisions(made, failed(), *again, *again, step=10.0)
-    assert found[-1] == on.FailForGood(last)
+    assert found[-1] == FailForGood(last)
     assert made.life.error is last
 
 
 @pytest.mark.parametrize(
     ("event", "error"),
     [
-        (on.FatalError(FENCED), FENCED),
-        (on.RunEnded("q", 0, on.Failure(BOOM, frozenset({FailureCode.UNREADABLE}), DAMAGED), 1.0), DAMAGED),
+        (FatalError(FENCED), FENCED),
+        (RunEnded("q", 0, Failure(BOOM, frozenset({FailureCode.UNREADABLE}), DAMAGED), 1.0), DAMAGED),
     ],
 )
-def test_what_no_restart_can_mend_fails_the_pipeline_at_once(
-    event: on.RecoveryEvent, error: Exception
-) -> None:
+def test_what_no_restart_can_mend_fails_the_pipeline_at_once(event: RecoveryEvent, error: Exception) -> None:
     made = machine()
-    assert made.decide(event, 1.0) == on.FailForGood(error)
-    assert decisions(made, failed(), on.HostLost("x"), on.DelayOver()) == [on.DoNothing()] * 3
+    assert made.decide(event, 1.0) == FailForGood(error)
+    assert decisions(made, failed(), HostLost("x"), DelayOver()) == [DoNothing()] * 3
 
 
 def test_a_store_that_refuses_ends_a_way_back_for_good() -> None:
     made = machine()
-    decisions(made, on.HostLost("killed"), on.DelayOver())
-    assert made.decide(on.RestartFailed(DAMAGED, final=True), 3.0) == on.FailForGood(DAMAGED)
+    decisions(made, HostLost("killed"), DelayOver())
+    assert made.decide(RestartFailed(DAMAGED, final=True), 3.0) == FailForGood(DAMAGED)
 
 
 def test_nothing_restarts_while_the_pipeline_stops() -> None:
     made = machine()
-    found = decisions(made, failed(), on.StopRequested(), on.DelayOver(), on.HostLost("x"), on.DelayOver())
-    assert found[2:] == [on.DoNothing()] * 3
-    made.decide(on.StopWithdrawn(), 9.0)
+    found = decisions(made, failed(), StopRequested(), DelayOver(), HostLost("x"), DelayOver())
+    assert found[2:] == [DoNothing()] * 3
+    made.decide(StopWithdrawn(), 9.0)
     # What was lost meanwhile is still lost.
-    assert isinstance(decisions(made, failed(), on.DelayOver(), start=10.0)[1], on.RollBack)
+    assert isinstance(decisions(made, failed(), DelayOver(), start=10.0)[1], RollBack)
 
 
 def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> None:
     strategy = ExponentialBackoff(initial="1 s", attempts=1, reset_after="10 s")
     made = machine(strategy)
-    again = [on.RunStarted("q", 1), on.RestartedInPlace("q"), on.FirstCommit("q", 1)]
-    decisions(made, failed(), on.DelayOver(), *again)
-    assert isinstance(made.decide(failed(run=1), 30.0), on.WaitToRestart)
-    made.decide(on.RestartFailed(BOOM, final=False), 31.0)
+    again = [RunStarted("q", 1), RestartedInPlace("q"), FirstCommit("q", 1)]
+    decisions(made, failed(), DelayOver(), *again)
+    assert isinstance(made.decide(failed(run=1), 30.0), WaitToRestart)
+    made.decide(RestartFailed(BOOM, final=False), 31.0)
     assert isinstance(made.life.error, QueryFailedError)
 
 
 def test_the_log_replays_a_run() -> None:
     made = machine()
-    decisions(made, failed(), on.HostLost("x"), on.DelayOver(), on.StateGivenUp(), on.WentBack(), failed())
+    decisions(made, failed(), HostLost("x"), DelayOver(), StateGivenUp(), WentBack(), failed())
     assert len(made.log) == 7
     assert replays(made)
 
@@ -637,26 +665,26 @@ class Failures(RuleBasedStateMachine):
     def begin(self, query: str) -> None:
         self.number += 1
         self.runs[query] = self.number
-        self.tell(on.RunStarted(query, self.number))
+        self.tell(RunStarted(query, self.number))
 
-    def tell(self, event: on.RecoveryEvent) -> on.Decision:
+    def tell(self, event: RecoveryEvent) -> Decision:
         self.now += 1.0
         before = self.machine.life
         decision = self.machine.decide(event, self.now)
-        if isinstance(event, on.QueryOver | on.FirstCommit):
+        if isinstance(event, QueryOver | FirstCommit):
             self.unwell.discard(event.query)
-        if isinstance(event, on.RunEnded) and isinstance(decision, on.WaitToRestart):
+        if isinstance(event, RunEnded) and isinstance(decision, WaitToRestart):
             self.unwell.add(event.query)
         after = self.machine.life
         assert after.phase is before.phase or after.phase in NEXT[before.phase]
         assert after == before or not before.is_over, "an end does not stay"
         if self.final is not None:
-            assert isinstance(decision, on.DoNothing), (
+            assert isinstance(decision, DoNothing), (
                 "something is done about a pipeline that has failed for good"
             )
         if self.stopping:
-            assert not isinstance(decision, on.WaitToRestart | on.RestartInPlace | on.RollBack)
-        if isinstance(decision, on.FailForGood):
+            assert not isinstance(decision, WaitToRestart | RestartInPlace | RollBack)
+        if isinstance(decision, FailForGood):
             self.final = decision.error
         return decision
 
@@ -668,8 +696,8 @@ class Failures(RuleBasedStateMachine):
         if not stale and self.final is None:
             self.lost = self.lost or shared or bool(codes)
             self.spoilt = self.spoilt or shared or FailureCode.STATE_UNUSABLE in codes
-        failure = on.Failure(BOOM, codes, output_is_shared=shared)
-        self.tell(on.RunEnded(query, number, failure, self.now))
+        failure = Failure(BOOM, codes, output_is_shared=shared)
+        self.tell(RunEnded(query, number, failure, self.now))
 
     @rule(query=st.sampled_from(QUERIES), point=st.sampled_from(POINTS))
     def a_run_meets_a_wall(self, query: str, point: FailurePoint) -> None:
@@ -679,10 +707,10 @@ class Failures(RuleBasedStateMachine):
         times = times + 1 if before == point else 1
         self.walls[query] = point, times
         self.walled = self.walled or (times > 1 and not point.in_user_code)
-        decision = self.tell(on.RunEnded(query, self.runs[query], on.Failure(BOOM, point=point), self.now))
+        decision = self.tell(RunEnded(query, self.runs[query], Failure(BOOM, point=point), self.now))
         if not self.stopping:
-            assert times < SAME or isinstance(decision, on.FailForGood), "it goes into the same wall for ever"
-        if isinstance(decision, on.FailForGood) and decision.because:
+            assert times < SAME or isinstance(decision, FailForGood), "it goes into the same wall for ever"
+        if isinstance(decision, FailForGood) and decision.because:
             assert times >= SAME, "it gives up although it may pass"
 
     @rule(
@@ -700,23 +728,23 @@ class Failures(RuleBasedStateMachine):
     @rule()
     def a_host_is_lost(self) -> None:
         self.lost = True
-        self.tell(on.HostLost("killed"))
+        self.tell(HostLost("killed"))
 
     @rule()
     def too_many_checkpoints_fail(self) -> None:
         self.lost = self.spoilt = True
-        self.tell(on.CheckpointsFailed(BOOM))
+        self.tell(CheckpointsFailed(BOOM))
 
     @rule(query=st.sampled_from(QUERIES))
     def a_query_is_stopped(self, query: str) -> None:
-        self.tell(on.RunStopped(query, self.runs.pop(query, 0)))
-        self.tell(on.QueryOver(query))
+        self.tell(RunStopped(query, self.runs.pop(query, 0)))
+        self.tell(QueryOver(query))
 
     @rule(query=st.sampled_from(QUERIES), seconds=st.sampled_from([0.0, 100.0]))
     def another_plan_is_asked_for(self, query: str, seconds: float) -> None:
         request = UserRequest("rescale", self.now + seconds)
         self.requests.append((query, request))
-        self.tell(on.RescaleRequested(query, RESCALED, request))
+        self.tell(RescaleRequested(query, RESCALED, request))
 
     @rule(
         query=st.sampled_from(QUERIES),
@@ -729,14 +757,14 @@ class Failures(RuleBasedStateMachine):
             return
         request = asked[-1 - which % len(asked)]
         waits = request.phase is RequestPhase.ADMITTED
-        decision = self.tell(on.BatchOver(query, request))
-        if isinstance(decision, on.DoNothing):
+        decision = self.tell(BatchOver(query, request))
+        if isinstance(decision, DoNothing):
             return
-        assert decision == on.StopForPlan(query, self.runs[query])
+        assert decision == StopForPlan(query, self.runs[query])
         assert waits, "a query is stopped for nothing"
         assert not (self.lost or self.stopping), "it is stopped, and nobody starts it"
         if ends == "not told":
-            self.tell(on.NotStopped(query, self.runs[query]))
+            self.tell(NotStopped(query, self.runs[query]))
         else:
             self.told[query] = self.runs[query], ends != "well"
 
@@ -748,21 +776,21 @@ class Failures(RuleBasedStateMachine):
         if with_error and codes:
             self.a_run_fails(query, codes, shared=False, stale=False)
             return
-        failure = on.Failure(BOOM) if with_error else None
-        decision = self.tell(on.RunEnded(query, number, failure, self.now))
-        if isinstance(decision, on.DoNothing):
+        failure = Failure(BOOM) if with_error else None
+        decision = self.tell(RunEnded(query, number, failure, self.now))
+        if isinstance(decision, DoNothing):
             assert self.stopping or self.machine.must_go_back, "nobody restarts it"
             assert query in self.machine.queries.waiting
             return
-        assert isinstance(decision, on.RestartInPlace)
+        assert isinstance(decision, RestartInPlace)
         assert decision.queries == (query,)
         assert not self.lost, "a query restarts in place although state is lost"
         self.take_plans()
         if fails:
-            self.tell(on.RestartFailed(BOOM, final=False))
+            self.tell(RestartFailed(BOOM, final=False))
         else:
             self.begin(query)
-            self.tell(on.RestartedInPlace(query))
+            self.tell(RestartedInPlace(query))
 
     def take_plans(self) -> None:
         """What the shell does before it starts queries."""
@@ -788,7 +816,7 @@ class Failures(RuleBasedStateMachine):
     )
     def the_first_batch_commits(self, query: str, stale: bool, batch: int) -> None:
         if query in self.runs:
-            self.tell(on.FirstCommit(query, self.runs[query] - stale, batch))
+            self.tell(FirstCommit(query, self.runs[query] - stale, batch))
             if not stale and query in self.walls and batch >= self.walls[query][0].batch:
                 del self.walls[query]
 
@@ -796,43 +824,43 @@ class Failures(RuleBasedStateMachine):
     def a_stop_begins_or_is_withdrawn(self) -> None:
         self.stopping = not self.stopping
         waits = self.final is None and (self.machine.must_go_back or self.machine.queries.waiting)
-        decision = self.tell(on.StopRequested() if self.stopping else on.StopWithdrawn())
+        decision = self.tell(StopRequested() if self.stopping else StopWithdrawn())
         if not self.stopping and waits:
-            assert isinstance(decision, on.WaitToRestart | on.FailForGood), "a failure is forgotten by a stop"
+            assert isinstance(decision, WaitToRestart | FailForGood), "a failure is forgotten by a stop"
 
     @rule(fails=st.sampled_from(["no", "before", "after"]), final=st.booleans(), loses=st.booleans())
     def the_delay_is_over(self, fails: str, final: bool, loses: bool = False) -> None:
-        decision = self.tell(on.DelayOver())
+        decision = self.tell(DelayOver())
         self.take_plans()
         match decision:
-            case on.RestartInPlace(queries):
+            case RestartInPlace(queries):
                 assert not self.lost, "a query restarts in place although state is lost"
                 assert set(queries) <= set(self.runs), "a query restarts that was stopped"
                 assert not self.walled, "it meets the same wall in place"
                 for query in queries:
                     if fails == "no":
                         self.begin(query)
-                        self.tell(on.RestartedInPlace(query))
-            case on.RollBack() as back:
+                        self.tell(RestartedInPlace(query))
+            case RollBack() as back:
                 assert not (back.resume and self.spoilt), "changelogs are trusted that cannot be"
                 assert not (back.resume and self.half_way), "queries are resumed at different cuts"
                 if fails != "before":
                     self.lost = self.spoilt = False
                     self.half_way = True
-                    self.tell(on.StateGivenUp())
+                    self.tell(StateGivenUp())
                 if fails == "no":
                     for query in self.runs:
                         self.begin(query)
-                    self.tell(on.WentBack())
+                    self.tell(WentBack())
                     self.walled = self.half_way = False
             case _:
                 return
         if fails != "no":
             error = PipelineFailedError("it could not start")
-            loses = loses and not final and isinstance(decision, on.RestartInPlace)
+            loses = loses and not final and isinstance(decision, RestartInPlace)
             if loses:
                 self.lost = self.spoilt = True
-            self.tell(on.RestartFailed(error, final, directory_is_lost=loses))
+            self.tell(RestartFailed(error, final, directory_is_lost=loses))
 
     @rule(fails=st.lists(st.sampled_from(["before", "after"]), max_size=2))
     def hosts_are_lost_one_after_the_other(self, fails: list[str]) -> None:
@@ -890,8 +918,8 @@ def trust_every_changelog(patch: pytest.MonkeyPatch) -> None:
 def restart_what_was_stopped(patch: pytest.MonkeyPatch) -> None:
     right = Failover.decide
 
-    def decide(machine: Failover, event: on.RecoveryEvent, now: float) -> on.Decision:
-        return on.DoNothing() if isinstance(event, on.RunStopped) else right(machine, event, now)
+    def decide(machine: Failover, event: RecoveryEvent, now: float) -> Decision:
+        return DoNothing() if isinstance(event, RunStopped) else right(machine, event, now)
 
     patch.setattr(Failover, "decide", decide)
 
@@ -899,8 +927,8 @@ def restart_what_was_stopped(patch: pytest.MonkeyPatch) -> None:
 def restart_while_stopping(patch: pytest.MonkeyPatch) -> None:
     right = Failover.decide
 
-    def decide(machine: Failover, event: on.RecoveryEvent, now: float) -> on.Decision:
-        return on.DoNothing() if isinstance(event, on.StopRequested) else right(machine, event, now)
+    def decide(machine: Failover, event: RecoveryEvent, now: float) -> Decision:
+        return DoNothing() if isinstance(event, StopRequested) else right(machine, event, now)
 
     patch.setattr(Failover, "decide", decide)
 
@@ -908,7 +936,7 @@ def restart_while_stopping(patch: pytest.MonkeyPatch) -> None:
 def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
     right = Failover._stop_withdrawn
 
-    def withdrawn(machine: Failover, now: float) -> on.Decision:
+    def withdrawn(machine: Failover, now: float) -> Decision:
         machine.queries = QueryLives()
         return right(machine, now)
 
@@ -916,7 +944,7 @@ def forget_failures_when_stopping(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_after_the_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Failover, "_fail", lambda machine, error, because="": on.FailForGood(error))
+    patch.setattr(Failover, "_fail", lambda machine, error, because="": FailForGood(error))
 
 
 def take_every_failure_for_the_first(patch: pytest.MonkeyPatch) -> None:
@@ -936,13 +964,13 @@ def stay_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_who_got_another_plan(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Failover, "_stopped_for_plan", lambda machine, asked, event: on.DoNothing())
+    patch.setattr(Failover, "_stopped_for_plan", lambda machine, asked, event: DoNothing())
 
 
 def say_too_early_that_it_is_done(patch: pytest.MonkeyPatch) -> None:
     right = Failover._batch_over
 
-    def decide(machine: Failover, query: str, request: UserRequest, now: float) -> on.Decision:
+    def decide(machine: Failover, query: str, request: UserRequest, now: float) -> Decision:
         decision = right(machine, query, request, now)
         machine.rescalings.starting((query,))
         machine.rescalings.started((query,))
@@ -996,7 +1024,7 @@ def test_the_machine_of_failures_finds(
 
 
 def test_a_lost_host_is_told_as_lost_state() -> None:
-    decision = machine(NoRestart()).decide(on.HostLost("state host a is gone"), 1.0)
-    assert isinstance(decision, on.FailForGood)
+    decision = machine(NoRestart()).decide(HostLost("state host a is gone"), 1.0)
+    assert isinstance(decision, FailForGood)
     assert isinstance(decision.error, PipelineStateLostError)
     assert "state host a is gone" in str(decision.error)

@@ -17,8 +17,7 @@ import attrs
 import pytest
 from typing_extensions import override
 
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.pending import CheckpointPhase, PendingCheckpoint
 from chandy.coordinator.protocol.retained import RetainedCheckpoints
 from chandy.state.rpc.messages import Ack, ShardSnapshot
@@ -155,7 +154,7 @@ class World:
         for query in ("up", "down"):
             self.store.write(pack(pending.id, query), b"pack")
             record = QueryRecord(query, 4, handle(pack(pending.id, query)))
-            self.bench(on.ProgressStored(pending.id, record, 1))
+            self.bench(events.ProgressStored(pending.id, record, 1))
 
     def finalize(self, checkpoint: int) -> Job:
         """Write a manifest, as ``CheckpointJobs.finalize``."""
@@ -166,24 +165,24 @@ class World:
             return
         self.catalog.commit(manifest)
         yield
-        self.bench(on.Finalized(manifest))
+        self.bench(events.Finalized(manifest))
         self.count.add(checkpoint)
         self.take_orders()
 
     def take_orders(self) -> None:
-        for order in self.bench.of(do.Discard):
+        for order in self.bench.of(instructions.Discard):
             self.bench.seen.remove(order)
             self.count -= {manifest.id for manifest in order.dropped}
             self.jobs.append(self.discard(order))
 
-    def discard(self, order: do.Discard) -> Job:
+    def discard(self, order: instructions.Discard) -> Job:
         """As ``CheckpointJobs.discard``."""
         ids, remaining = tuple(manifest.id for manifest in order.dropped), order.dropped
         needed = partial(self.bench.machine.checkpoints.retained.there_besides, ids)
         with suppress(ChandyError):
             deleted = yield from collect.discard(self.store, order.dropped, needed, self.proof)
             remaining = deleted.remaining
-        self.bench(on.Discarded(ids, remaining))
+        self.bench(events.Discarded(ids, remaining))
 
     def pin(self, store: MemoryStore, checkpoint: int) -> None:
         self.held[checkpoint] = Pins(store, "reader").hold(checkpoint, 0.0)
@@ -290,7 +289,7 @@ def decide_what_stays_when_others_are_dropped(patch: pytest.MonkeyPatch) -> None
     decided: dict[tuple[int, ...], tuple[Manifest, ...]] = {}
     right = RetainedCheckpoints.drop
 
-    def drop(retained: RetainedCheckpoints, bases: Collection[int]) -> do.Discard | None:
+    def drop(retained: RetainedCheckpoints, bases: Collection[int]) -> instructions.Discard | None:
         order = right(retained, bases)
         decided[tuple(one.id for one in order.dropped) if order else ()] = retained._kept()
         return order

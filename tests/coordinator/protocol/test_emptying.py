@@ -8,10 +8,9 @@ import attrs
 import pytest
 
 from chandy.coordinator.assigned_shard import assigned_shards
-from chandy.coordinator.protocol import emptying
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import emptying, events
 from chandy.coordinator.protocol.copies import CopyPhase
-from chandy.coordinator.protocol.errors import DrainError, RequestPhaseError
+from chandy.coordinator.protocol.errors import DrainError, PhaseError
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.user_requests import NEXT, RequestPhase, UserRequest
 from chandy.state.rpc.messages import Ack, AskBatch, CopyReport, CopyStep, Decline, HostHello
@@ -31,21 +30,21 @@ def bench(**config: Any) -> Bench:
     """Host a on machine one has a shard, host b on machine two two. A batch of query up runs."""
     made = Bench(**config)
     for hello in (keeping("a", "one"), keeping("b", "two")):
-        made(on.HostJoined(hello))
+        made(events.HostJoined(hello))
     made.machine.placement.moves.is_uneven = False
     made.completed()
-    made.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    made.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
     return made
 
 
 def drain(made: Bench, machine: str = "one", seconds: float = 600.0) -> UserRequest:
-    return made.answer(on.DrainRequested(machine, seconds))
+    return made.answer(events.DrainRequested(machine, seconds))
 
 
 def due(made: Bench) -> int | None:
     """Let what is due be done; return the id of the checkpoint that has begun, None if none has."""
     before = made.machine.checkpoints.next_id
-    made(on.Tick())
+    made(events.Tick())
     return before if made.machine.checkpoints.next_id > before else None
 
 
@@ -60,8 +59,8 @@ def in_their_terms(made: Bench, ack: Ack) -> Ack:
 def moved(made: Bench, checkpoint: int) -> None:
     """Complete a checkpoint, and have the shards that move with it get to their targets."""
     made.plan(checkpoint, 5)
-    made(on.BatchCommitted("up", 5))
-    made.answer(on.BatchAsked(AskBatch("b", "down-id", 6)))
+    made(events.BatchCommitted("up", 5))
+    made.answer(events.BatchAsked(AskBatch("b", "down-id", 6)))
     for ack in made.acks(checkpoint):
         made.ack(in_their_terms(made, ack))
     made.store_progress(checkpoint, 5)
@@ -75,10 +74,10 @@ def moved(made: Bench, checkpoint: int) -> None:
 def test_a_request_goes_through_its_phases_and_ends_once() -> None:
     request = UserRequest("do something", 5.0)
     for early in (RequestPhase.DONE, RequestPhase.UNDER_WAY, RequestPhase.CANCELLED):
-        with pytest.raises(RequestPhaseError, match="to do something cannot go from 'asked'"):
+        with pytest.raises(PhaseError, match="to do something cannot go from 'asked'"):
             request.enter(early)
     request.enter(RequestPhase.ADMITTED)
-    with pytest.raises(RequestPhaseError):
+    with pytest.raises(PhaseError):
         request.enter(RequestPhase.FAILED)  # without a reason
     request.enter(RequestPhase.FAILED, DrainError("it", "this", "that"))
     assert request.is_over
@@ -109,13 +108,13 @@ def test_a_drain_takes_a_checkpoint_of_its_own_and_is_done_when_the_shards_have_
 def test_a_shard_that_waits_for_the_next_host_of_its_machine_is_on_it_and_stays_to_be_moved() -> None:
     made = bench()
     request = drain(made)
-    made(on.HostLeft(keeping("a", "one")))
+    made(events.HostLeft(keeping("a", "one")))
     assert request.phase is RequestPhase.UNDER_WAY
     (left,) = made.machine.placement.shards_on("one")
     assert (left.host, left.phase) == (None, CopyPhase.LOST)
     (seen,) = [one for one in assigned_shards(made.machine) if one.machine == "one"]
     assert (seen.executor, seen.progress) == (None, "waits for a host on its machine")
-    made(on.HostJoined(keeping("a2", "one")))
+    made(events.HostJoined(keeping("a2", "one")))
     ((_, order),) = made.orders(Reopen)
     assert [one.host for one in made.machine.placement.shards_on("one")] == ["a2"]
     made(CopyReport("a2", order.copy_id, CopyStep.TAKEN, order.term))
@@ -124,19 +123,19 @@ def test_a_shard_that_waits_for_the_next_host_of_its_machine_is_on_it_and_stays_
     moved(made, checkpoint)
     assert request.phase is RequestPhase.DONE
     # Its executor ends, and then it is like any other.
-    made(on.HostLeft(keeping("a2", "one")))
+    made(events.HostLeft(keeping("a2", "one")))
     assert made.machine.placement.moves.draining == {"one"}
-    made(on.ExecutorsGone(frozenset({"beside one"})))
+    made(events.ExecutorsGone(frozenset({"beside one"})))
     assert made.machine.placement.moves.draining == set()
 
 
 def test_an_executor_that_leaves_while_its_host_opens_shards_of_a_lost_one_is_emptied() -> None:
     made = bench()
-    made(on.HostJoined(attrs.evolve(keeping("a2", "one"), executor="other", spark_executor="8")))
+    made(events.HostJoined(attrs.evolve(keeping("a2", "one"), executor="other", spark_executor="8")))
     made.machine.placement.moves.is_uneven = False
-    made(on.HostLeft(keeping("a", "one")))
+    made(events.HostLeft(keeping("a", "one")))
     ((host, order),) = made.orders(Reopen)
-    made(on.ExecutorsLeaving(frozenset({"8"})))
+    made(events.ExecutorsLeaving(frozenset({"8"})))
     assert due(made) is None, "what is being opened cannot be moved yet"
     made(CopyReport(host, order.copy_id, CopyStep.TAKEN, order.term))
     assert due(made) is not None
@@ -164,7 +163,7 @@ def test_a_drain_that_does_not_get_there_ends_with_the_reason(ends: str) -> None
     made(going_back("a query has failed"))
     if ends == "its time is up":
         made.now += 20.0
-        made(on.Tick())
+        made(events.Tick())
         assert request.phase is RequestPhase.FAILED
         with pytest.raises(DrainError, match=r"'one' is not drained yet.* 1: shard 0 of 'up-op'"):
             request.check()

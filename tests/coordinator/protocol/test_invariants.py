@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.errors import PipelineFailedError
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.copies import CopyPhase, ShardCopy
 from chandy.coordinator.protocol.decisions import CheckpointsFailed, WaitToRestart
 from chandy.coordinator.protocol.errors import InvariantBrokenError
@@ -87,9 +87,9 @@ def test_a_checked_machine_fails_the_pipeline_and_names_the_event(bench: Bench) 
     machine = CheckedStateMachine(
         pipeline="p", generation=1, root="", limits=bench.machine.limits, next_id=1, failover=failover()
     )
-    assert machine.handle(on.HostJoined(hello("a")), 1.0).instructions == ()
+    assert machine.handle(events.HostJoined(hello("a")), 1.0).instructions == ()
     machine.members.dismissed.add("a")
-    (failed,) = machine.handle(on.Tick(), 2.0).instructions
+    (failed,) = machine.handle(events.Tick(), 2.0).instructions
     assert isinstance(failed, Decided)
     assert isinstance(failed.decision, WaitToRestart)
     assert isinstance(failed.noticed, CheckpointsFailed)

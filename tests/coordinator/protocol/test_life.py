@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import QueryFailedError
 from chandy.coordinator.protocol import life as lives
-from chandy.coordinator.protocol.errors import LifePhaseError
+from chandy.coordinator.protocol.errors import PhaseError
 from chandy.coordinator.protocol.life import (
     QUERY_NEXT,
     Life,
@@ -74,7 +74,7 @@ def test_whatever_happens_to_a_query_a_step_is_in_the_table(steps: list[str]) ->
     for step in steps:
         try:
             before, life = life, QUERY_STEPS[step](life)
-        except LifePhaseError:
+        except PhaseError:
             # A query that has ended cannot fail.
             assert (life.phase, step) == (QueryPhase.ENDED, "it fails")
             continue
@@ -94,7 +94,7 @@ def test_every_phase_can_be_reached() -> None:
 
 
 def test_a_step_that_is_not_in_the_table_is_refused() -> None:
-    with pytest.raises(LifePhaseError, match="cannot go from 'stopped' to 'runs'"):
+    with pytest.raises(PhaseError, match="cannot go from 'stopped' to 'runs'"):
         Life().stopped().enter(LifePhase.RUNNING)
 
 

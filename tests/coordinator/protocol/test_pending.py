@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chandy.coordinator.errors import CheckpointStateError
+from chandy.coordinator.errors import PhaseError
 from chandy.coordinator.protocol.pending import PHASES, AckResult, CheckpointPhase, PendingCheckpoint
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
@@ -135,20 +135,20 @@ def test_a_shard_that_holds_nothing_counts_as_acknowledged_and_has_no_state_in_t
 def test_finalizing_before_all_have_acknowledged_is_refused_with_what_is_missing() -> None:
     one = pending()
     one.acknowledge_shard("q", SHARDS[0], handle("pack"))
-    with pytest.raises(CheckpointStateError) as raised:
+    with pytest.raises(PhaseError) as raised:
         one.enter(CheckpointPhase.FINALIZING, 2.0)
     assert raised.value.missing == ("the progress of query 'q'", "shard 1 of operator 'op'")
     assert one.phase is CheckpointPhase.COLLECTING
 
 
 def test_there_is_no_manifest_of_a_checkpoint_that_is_not_being_finalized() -> None:
-    with pytest.raises(CheckpointStateError):
+    with pytest.raises(PhaseError):
         manifest(pending())
 
 
 def test_no_savepoint_is_subsumed_by_a_checkpoint_that_completes_before_it() -> None:
     savepoint = pending(kind=CheckpointKind.SAVEPOINT)
-    with pytest.raises(CheckpointStateError):
+    with pytest.raises(PhaseError):
         savepoint.enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
     assert savepoint.phase is CheckpointPhase.COLLECTING
     pending().enter(CheckpointPhase.ABORTED, 2.0, Reason.SUBSUMED)
@@ -173,7 +173,7 @@ def test_only_the_ways_from_planning_over_collecting_and_finalizing_to_one_end_a
             one.enter(end, 2.0, Reason.DECLINED)
             assert one.phase is end
         else:
-            with pytest.raises(CheckpointStateError):
+            with pytest.raises(PhaseError):
                 one.enter(end, 2.0)
             assert one.phase is start
 

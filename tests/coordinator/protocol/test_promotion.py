@@ -8,8 +8,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.assigned_shard import assigned_shards
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS, CopyPhase
 from chandy.coordinator.protocol.errors import NotTheOwnerError
 from chandy.coordinator.protocol.pending import AckResult
@@ -28,7 +27,7 @@ def standing_by(machines: Sequence[str] = ("one", "two")) -> Bench:
     """Host a has a shard on machine one, whose standby is on b; b, on machine two, has the two others."""
     bench = Bench(standbys=1)
     for host, machine in zip("abc", machines, strict=False):
-        bench(on.HostJoined(hello_on(host, machine)))
+        bench(events.HostJoined(hello_on(host, machine)))
     # The hosts of ``Bench`` have been here before, with other machines: what was planned then is not.
     bench.machine.placement.moves.is_uneven = False
     bench.completed()
@@ -46,7 +45,7 @@ def number(bench: Bench) -> int:
 
 
 def lost(bench: Bench) -> Bench:
-    bench(on.HostLeft(hello_on("a", "one")))
+    bench(events.HostLeft(hello_on("a", "one")))
     return bench
 
 
@@ -89,46 +88,48 @@ def test_every_shard_gets_a_standby_on_another_machine_with_a_checkpoint() -> No
 
 def test_it_is_said_once_that_all_shards_have_standbys_and_again_after_a_loss() -> None:
     bench = standing_by()
-    assert bench.of(do.StandbysInSync) == [do.StandbysInSync(3)]
+    assert bench.of(instructions.StandbysInSync) == [instructions.StandbysInSync(3)]
     taken(lost(bench))
-    bench(on.HostJoined(hello_on("c", "three")))
+    bench(events.HostJoined(hello_on("c", "three")))
     # Nothing moves to it.
     bench.machine.placement.moves.is_uneven = False
-    assert len(bench.of(do.StandbysInSync)) == 1
+    assert len(bench.of(instructions.StandbysInSync)) == 1
     completed(bench)
     # They are made a few at a time.
     for at in (3, 4, 5):
-        assert len(bench.of(do.StandbysInSync)) == 1
+        assert len(bench.of(instructions.StandbysInSync)) == 1
         host, order = bench.orders(OpenAhead)[at]
         bench(CopyReport(host, order.copy_id, CopyStep.OPENED))
-    assert len(bench.of(do.StandbysInSync)) == 2
+    assert len(bench.of(instructions.StandbysInSync)) == 2
 
 
 def test_without_another_machine_or_without_standbys_there_are_none() -> None:
     assert not standing_by(("one", "one")).orders(OpenAhead)
     bench = Bench()
-    bench(on.HostJoined(hello_on("a", "one")))
+    bench(events.HostJoined(hello_on("a", "one")))
     bench.completed()
     assert not bench.machine.placement.standbys.under_way
 
 
 def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> None:
     bench = standing_by()
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     lost(bench)
     # Batch 5 runs, so batch 4 has committed.
     assert bench.orders(Promote) == [("b", Promote(number(bench), 4, 2))]
-    assert bench.of(do.ReplaceHost) == [do.ReplaceHost("state host a on one is gone", (SHARD,), ())]
+    assert bench.of(instructions.ReplaceHost) == [
+        instructions.ReplaceHost("state host a on one is gone", (SHARD,), ())
+    ]
     assert bench.machine.placement.promoted == 0
     # The tasks of the running batch go on elsewhere, and the next one waits.
-    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 5))) == BatchAnswer()
-    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) is None
+    assert bench.answer(events.BatchAsked(AskBatch("b", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("b", "up-id", 6))) is None
     with pytest.raises(ShardMovingError):
         bench.claim("b", "up", (0,))
     taken(bench)
     assert bench.orders(ConfirmOwner)[-1] == ("b", ConfirmOwner("up-id", SHARD, "b", 2))
     assert (bench.machine.placement.promoted, bench.machine.placement.reopened) == (1, 0)
-    assert bench.answer(on.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("b", "up-id", 6))) == BatchAnswer()
     claim = ClaimShards("b", "up-id", "up-op", (0,), {0: 2})
     assert bench.answer(claim).kept == (0,)
     assert not bench.lost()
@@ -136,7 +137,7 @@ def test_a_standby_takes_the_place_of_a_lost_shard_and_nothing_goes_back() -> No
 
 def test_another_standby_is_made_with_the_next_checkpoint() -> None:
     bench = taken(lost(standing_by()))
-    bench(on.HostJoined(hello_on("c", "three")))
+    bench(events.HostJoined(hello_on("c", "three")))
     before = len(bench.orders(OpenAhead))
     completed(bench)
     made = {(host, order.shard, order.owner_term) for host, order in bench.orders(OpenAhead)[before:]}
@@ -149,14 +150,16 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
         with pytest.raises(NotTheOwnerError):
             bench(drop(bench))
         with pytest.raises(HostDismissedError):
-            bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+            bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
         with pytest.raises(HostDismissedError):
             bench.claim("a", "up", (0,))
         assert StopHost(is_replaced=True) in [
-            send.order for send in bench(on.HostJoined(hello_on("a", "one"))) if isinstance(send, do.Send)
+            send.order
+            for send in bench(events.HostJoined(hello_on("a", "one")))
+            if isinstance(send, instructions.Send)
         ]
         assert "a" not in bench.machine.members.hosts
-        bench(on.HostLeft(hello_on("a", "one")))
+        bench(events.HostLeft(hello_on("a", "one")))
         taken(bench)
     assert not bench.lost()
 
@@ -168,7 +171,7 @@ def test_a_batch_of_a_host_that_is_replaced_changes_nothing() -> None:
     bench.plan(pending, planned=5)
     waiting = bench.machine.waiting_for_commits()
     with pytest.raises(HostDismissedError):
-        bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+        bench.answer(events.BatchAsked(AskBatch("a", "up-id", 6)))
     assert bench.machine.waiting_for_commits() == waiting
     assert waiting["up"] == 5
     assert not bench.machine._out
@@ -197,7 +200,7 @@ def test_an_owner_of_another_term_drops_nothing() -> None:
 def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
     bench = Bench(standbys=1)
     for host, machine in (("a", "one"), ("b", "two")):
-        bench(on.HostJoined(hello_on(host, machine)))
+        bench(events.HostJoined(hello_on(host, machine)))
     bench.completed()
     assert bench.orders(OpenAhead)
     lost(bench)
@@ -207,7 +210,7 @@ def test_a_standby_that_is_restored_only_now_takes_no_place() -> None:
 def test_a_checkpoint_without_the_shard_leaves_the_standby_to_the_next_one() -> None:
     bench = Bench(standbys=1)
     for host, machine in (("a", "one"), ("b", "two")):
-        bench(on.HostJoined(hello_on(host, machine)))
+        bench(events.HostJoined(hello_on(host, machine)))
     # Hosts have opened the shards of an operator whose first batch is still to come: it is not in the manifest.
     for query in bench.machine.queries.values():
         query.restored = ()
@@ -221,7 +224,7 @@ def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> Non
     bench = standing_by(("one", "two", "three"))
     shard = next(one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0))
     assert shard.standby == "three"
-    bench(on.HostLeft(hello_on("c", "three")))
+    bench(events.HostLeft(hello_on("c", "three")))
     assert not bench.lost()
     ended = [host for host, order in bench.orders(EndStandby) if order.shard == SHARD]
     assert ended == ["a", "c"]
@@ -231,7 +234,7 @@ def test_the_loss_of_a_standby_costs_nothing_and_that_of_both_goes_back() -> Non
 
 def test_a_standby_that_is_lost_while_it_takes_a_place_goes_back() -> None:
     bench = lost(standing_by())
-    bench(on.HostLeft(hello_on("b", "two")))
+    bench(events.HostLeft(hello_on("b", "two")))
     assert bench.lost()
 
 
@@ -243,7 +246,7 @@ def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> No
 
     bench = lost(standing_by())
     bench.now += HAND_OVER_SECONDS
-    bench(on.Tick())
+    bench(events.Tick())
     assert bench.lost()
     taken(bench)
     assert bench.machine.queries["up"].assignment.owner_term(SHARD) == 1
@@ -283,7 +286,7 @@ def test_an_acknowledgement_of_the_lost_host_does_not_count() -> None:
 
 def test_a_host_that_takes_the_place_of_another_in_its_executor_lets_standbys_take_over() -> None:
     bench = standing_by()
-    bench(on.HostJoined(attrs.evolve(hello_on("a2", "one"), executor="a")))
+    bench(events.HostJoined(attrs.evolve(hello_on("a2", "one"), executor="a")))
     assert bench.orders(Promote)
     # The end of the stream of the one before is noticed later.
     lost(bench)
@@ -293,20 +296,20 @@ def test_a_host_that_takes_the_place_of_another_in_its_executor_lets_standbys_ta
 
 def test_a_drained_machine_has_no_standbys() -> None:
     bench = standing_by(("one", "two", "three"))
-    bench(on.DrainRequested("three"))
+    bench(events.DrainRequested("three"))
     assert "three" not in {one.standby for one in assigned_shards(bench.machine)}
 
 
 def test_the_host_of_an_executor_that_is_decommissioned_has_no_standbys_and_is_empty() -> None:
     bench = standing_by(("one", "two", "three"))
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
-        bench(on.HostJoined(attrs.evolve(bench.machine.members.hosts[host], spark_executor=executor)))
+        bench(events.HostJoined(attrs.evolve(bench.machine.members.hosts[host], spark_executor=executor)))
     assert "c" in {one.target for one in bench.machine.placement.standbys.under_way.values()}
-    bench(on.ExecutorsLeaving(frozenset({"2"})))
+    bench(events.ExecutorsLeaving(frozenset({"2"})))
     assert "c" not in {one.target for one in bench.machine.placement.standbys.under_way.values()}
     assert bench.machine.placement.empty_hosts({"2"}) == ["c"]
     assert bench.machine.placement.empty_hosts({"0", "1"}) == [], (
         "hosts that do not leave are nobody's concern"
     )
-    bench(on.ExecutorsLeaving(frozenset({"0"})))
+    bench(events.ExecutorsLeaving(frozenset({"0"})))
     assert bench.machine.placement.empty_hosts({"0", "2"}) == ["c"], "host a still has a shard"

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.requests import Request
 from chandy.storage.checkpoints.manifest import CheckpointKind, EpochRecord, OutputRecord, QueryRecord
@@ -28,15 +27,15 @@ class Outputs(Bench):
             output = OutputRecord("sink", (EpochRecord(checkpoint, 1),))
             outputs = (output,) if query in self.transactional else ()
             record = QueryRecord(query, cut, handle(f"progress-{checkpoint}"), outputs)
-            self(on.ProgressStored(checkpoint, record, 1))
+            self(events.ProgressStored(checkpoint, record, 1))
 
     def published(self, checkpoint: int, *queries: str) -> None:
         for query in queries or ("up", "down"):
-            self(on.Published(checkpoint, query))
+            self(events.Published(checkpoint, query))
 
     @property
     def answered(self) -> list[Request]:
-        return [resolve.request for resolve in self.of(do.Resolve)]
+        return [resolve.request for resolve in self.of(instructions.Resolve)]
 
     def counts(self) -> tuple[int, int]:
         found = self.machine.checkpoints.history.counts
@@ -48,9 +47,9 @@ def test_publishing_begins_once_the_manifest_is_durable_and_not_before() -> None
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    assert bench.of(do.Publish) == []
+    assert bench.of(instructions.Publish) == []
     bench.finalize(1)
-    assert bench.of(do.Publish) == [do.Publish(1, ("down", "up"))]
+    assert bench.of(instructions.Publish) == [instructions.Publish(1, ("down", "up"))]
     assert bench.counts() == (1, 0)
     assert bench.machine.checkpoints.retained.base == 1
 
@@ -64,18 +63,18 @@ def test_a_request_is_answered_once_all_queries_have_published() -> None:
     bench.published(1, "down")
     assert bench.answered == []
     bench.published(1, "up")
-    assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
+    assert bench.of(instructions.Resolve) == [instructions.Resolve(request, manifest, ROOT)]
     # Whatever comes late changes nothing.
     bench.published(1)
     bench.published(99)
-    assert len(bench.of(do.Resolve)) == 1
+    assert len(bench.of(instructions.Resolve)) == 1
 
 
 def test_nothing_waits_for_the_output_of_a_query_that_is_gone() -> None:
     bench = Outputs(max_unpublished=1)
     first = bench.request()
     bench.complete(1)
-    bench(on.QueryRemoved("down"))
+    bench(events.QueryRemoved("down"))
     bench.published(1, "up")
     assert bench.answered == [first]
     assert not bench.machine.checkpoints.publications.are_full
@@ -89,7 +88,7 @@ def test_the_last_query_that_is_gone_ends_a_publication() -> None:
     bench.complete(1)
     bench.published(1, "up")
     waiting = bench.request()
-    bench(on.QueryRemoved("down"))
+    bench(events.QueryRemoved("down"))
     assert bench.answered == [first]
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
@@ -98,7 +97,7 @@ def test_only_queries_with_transactional_sinks_publish() -> None:
     bench = Outputs(transactional=("up",))
     request = bench.request()
     bench.complete(1)
-    assert bench.of(do.Publish) == [do.Publish(1, ("up",))]
+    assert bench.of(instructions.Publish) == [instructions.Publish(1, ("up",))]
     bench.published(1, "up")
     assert bench.answered == [request]
 
@@ -107,7 +106,7 @@ def test_without_transactional_sinks_a_request_is_answered_at_once() -> None:
     bench = Outputs(transactional=())
     request = bench.request()
     bench.complete(1)
-    assert (bench.of(do.Publish), bench.answered) == ([], [request])
+    assert (bench.of(instructions.Publish), bench.answered) == ([], [request])
 
 
 def test_a_checkpoint_whose_manifest_was_not_written_publishes_nothing() -> None:
@@ -116,7 +115,7 @@ def test_a_checkpoint_whose_manifest_was_not_written_publishes_nothing() -> None
     bench.plan(1)
     bench.acknowledge(1)
     bench.not_finalized(1)
-    assert bench.of(do.Publish) == []
+    assert bench.of(instructions.Publish) == []
 
 
 # The checkpoint is complete: that its target is away is no failure.
@@ -125,9 +124,9 @@ def test_at_its_deadline_a_request_is_answered_all_the_same() -> None:
     request = bench.request()
     bench.complete(1)
     assert bench.machine.next_deadline() == 130.0
-    bench(on.Tick(), 129.9)
+    bench(events.Tick(), 129.9)
     assert bench.answered == []
-    bench(on.Tick(), 130.0)
+    bench(events.Tick(), 130.0)
     assert bench.answered == [request]
     assert (bench.reasons(), bench.counts()) == ([], (1, 0))
     # There is nothing more to wait for, and no second answer.
@@ -141,7 +140,7 @@ def test_checkpoints_complete_while_a_target_is_away_up_to_as_many_as_may_wait()
     for checkpoint in (1, 2):
         bench.request()
         bench.complete(checkpoint)
-    assert [one.checkpoint for one in bench.of(do.Publish)] == [1, 2]
+    assert [one.checkpoint for one in bench.of(instructions.Publish)] == [1, 2]
     assert bench.machine.checkpoints.publications.are_full
     third = bench.request()
     assert list(bench.machine.checkpoints.pending) == []
@@ -163,16 +162,16 @@ def test_checkpoints_that_are_pending_when_no_more_may_wait_still_complete() -> 
     bench.finalize(1)
     bench.acknowledge(2)
     bench.finalize(2)
-    assert [one.checkpoint for one in bench.of(do.Publish)] == [1, 2]
+    assert [one.checkpoint for one in bench.of(instructions.Publish)] == [1, 2]
 
 
 def test_a_periodic_request_waits_for_the_target_for_as_long_as_it_takes() -> None:
     bench = Outputs(max_unpublished=1, timeout="30 s", max_concurrent=1)
-    bench(on.ScheduleStarted(0.5))
+    bench(events.ScheduleStarted(0.5))
     bench.completed()
     for _ in range(20):
         bench.now += 20
-        bench(on.Tick())
+        bench(events.Tick())
     assert bench.reasons() == []
     assert len(bench.machine.admission.queue) == 1
     bench.published(1)
@@ -185,24 +184,24 @@ def test_a_request_that_somebody_waits_for_expires_says_why_and_is_no_failed_che
     first = bench.request()
     bench.complete(1)
     second = bench.request()
-    bench(on.Tick(), bench.now + 31)
+    bench(events.Tick(), bench.now + 31)
     assert bench.answered == [first]
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS]
     assert not Reason.TOO_MANY_REQUESTS.counted
-    (reject,) = bench.of(do.Reject)
+    (reject,) = bench.of(instructions.Reject)
     assert reject.request is second
     assert "1 checkpoints have output that its targets have not taken" in reject.error.detail
 
 
 def test_a_request_has_its_full_time_again_once_the_target_is_back() -> None:
     bench = Outputs(max_unpublished=1, timeout="30 s")
-    bench(on.ScheduleStarted(0.5))
+    bench(events.ScheduleStarted(0.5))
     bench.completed()
     bench.now += 500
-    bench(on.Tick())
+    bench(events.Tick())
     bench(going_back("a host is gone"))
     bench.published(1)
-    bench(on.Tick(), bench.now + 29)
+    bench(events.Tick(), bench.now + 29)
     assert bench.reasons() == []
     assert len(bench.machine.admission.queue) == 1
 
@@ -211,7 +210,7 @@ def test_a_savepoint_publishes_nothing_and_is_answered_at_once() -> None:
     bench = Outputs()
     request = bench.request(CheckpointKind.SAVEPOINT)
     bench.complete(1)
-    assert (bench.of(do.Publish), bench.answered) == ([], [request])
+    assert (bench.of(instructions.Publish), bench.answered) == ([], [request])
     assert not bench.machine.checkpoints.publications.are_full
 
 
@@ -221,7 +220,7 @@ def test_going_back_ends_nothing_that_is_being_published() -> None:
     bench.complete(1)
     bench(going_back("a host is gone"))
     bench(RUNS)
-    bench(on.PipelineRestored(1))
+    bench(events.PipelineRestored(1))
     assert bench.answered == []
     bench.published(1)
     assert bench.answered == [request]
@@ -247,7 +246,7 @@ def test_a_checkpoint_that_completes_after_the_coordinator_has_closed_is_answere
     bench(STOPPED)
     bench.finalize(1)
     assert bench.answered == [request]
-    assert bench.of(do.Publish) == [do.Publish(1, ("down", "up"))]
+    assert bench.of(instructions.Publish) == [instructions.Publish(1, ("down", "up"))]
 
 
 @pytest.mark.parametrize("overdue", [False, True])
@@ -258,7 +257,7 @@ def test_a_request_that_has_its_answer_gets_no_second_one(overdue: bool) -> None
     bench.plan(1)
     bench.acknowledge(1)
     if overdue:
-        bench(on.Tick(), 131.0)
+        bench(events.Tick(), 131.0)
     bench.finalize(1)
     bench.published(1)
     assert (len(bench.reasons()), len(bench.answered)) == ((1, 0) if overdue else (0, 1))

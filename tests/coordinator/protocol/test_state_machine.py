@@ -14,8 +14,7 @@ from chandy.coordinator.errors import (
     StaleQueryError,
     StateLostError,
 )
-from chandy.coordinator.protocol import events as on
-from chandy.coordinator.protocol import instructions as do
+from chandy.coordinator.protocol import events, instructions
 from chandy.coordinator.protocol.decisions import HostLost, WaitToRestart
 from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.protocol.pending import AckResult, CheckpointPhase
@@ -39,7 +38,7 @@ def test_a_trigger_makes_one_pending_checkpoint_one_deadline_and_one_order_a_hos
     bench = Bench(timeout="30 s")
     bench.request()
     assert list(bench.machine.checkpoints.pending) == [1]
-    assert bench.of(do.ChooseCut) == [do.ChooseCut(1, ("down", "up"), ROOT, False)]
+    assert bench.of(instructions.ChooseCut) == [instructions.ChooseCut(1, ("down", "up"), ROOT, False)]
     assert bench.machine.next_deadline() == 130.0
     bench.plan(1)
     orders = bench.orders(SnapshotOrder)
@@ -60,8 +59,8 @@ def test_a_request_before_every_query_has_started_is_refused_and_leaves_nothing(
         bench.machine.queries.clear()
     request = bench.request()
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
-    assert bench.of(do.Reject)[0].request is request
-    assert bench.of(do.Reject)[0].error.id is None
+    assert bench.of(instructions.Reject)[0].request is request
+    assert bench.of(instructions.Reject)[0].error.id is None
     assert len(bench.seen) == 1
     assert (bench.machine.checkpoints.pending, bench.machine.checkpoints.next_id) == ({}, 1)
 
@@ -71,11 +70,11 @@ def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_sta
     required: tuple[str, ...], refused: bool
 ) -> None:
     bench = Bench(required=required)
-    bench(on.QueryRemoved("down"))
+    bench(events.QueryRemoved("down"))
     bench.request()
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING] * refused
     if refused:
-        assert "down" in bench.of(do.Reject)[0].error.detail
+        assert "down" in bench.of(instructions.Reject)[0].error.detail
         bench.add("down", ("up",), {})
         bench.request()
         assert list(bench.machine.checkpoints.pending) == [1]
@@ -85,7 +84,7 @@ def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_a
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
-    bench(on.QueryStopped("up", 4))
+    bench(events.QueryStopped("up", 4))
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert [host for host, _ in bench.orders(AbortOrder)] == ["a", "b"]
 
@@ -93,7 +92,7 @@ def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_a
 def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
     bench = Bench()
     bench.request()
-    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "read-only"))
+    bench(events.InstructionFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.machine.admission.failures.count == 1
     assert bench.machine.checkpoints.pending == {}
@@ -103,7 +102,7 @@ def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -
 def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     bench = Bench(tolerable_failures=0)
     bench.request(CheckpointKind.SAVEPOINT)
-    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "not empty"))
+    bench(events.InstructionFailed(1, Reason.IO_EXCEPTION, "not empty"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
     assert bench.machine.admission.failures.count == 0
     assert bench.failed() == []
@@ -111,9 +110,9 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
 
 def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
     bench = Bench()
-    bench(on.ScheduleStarted(0.0))
+    bench(events.ScheduleStarted(0.0))
     bench.machine.admission.schedule.stop()
-    bench(on.Tick(), bench.now + 1000)
+    bench(events.Tick(), bench.now + 1000)
     assert bench.seen == []
     assert bench.completed().id == 1
 
@@ -123,10 +122,10 @@ def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kin
     bench = Bench()
     bench(STOPPED)
     bench.request(kind)
-    bench(on.ScheduleStarted(0.0))
-    bench(on.Tick(), bench.now + 1000)
+    bench(events.ScheduleStarted(0.0))
+    bench(events.Tick(), bench.now + 1000)
     assert bench.reasons() == [Reason.COORDINATOR_SHUTDOWN]
-    assert [type(instruction) for instruction in bench.seen] == [do.Reject]
+    assert [type(instruction) for instruction in bench.seen] == [instructions.Reject]
 
 
 def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpoints() -> None:
@@ -137,30 +136,30 @@ def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpo
     bench.request(CheckpointKind.SAVEPOINT)
     bench.complete(10)
     bench.completed()
-    assert [choose.checkpoint for choose in bench.of(do.ChooseCut)] == [8, 9, 10, 11]
+    assert [choose.checkpoint for choose in bench.of(instructions.ChooseCut)] == [8, 9, 10, 11]
     times = [o.triggered_at for _, o in bench.orders(SnapshotOrder)]
     assert times == sorted(times)
 
 
 def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once() -> None:
     bench = Bench()
-    bench(on.ScheduleStarted(0.0))
+    bench(events.ScheduleStarted(0.0))
     for _ in range(4):
         bench.now += 10
-        bench(on.Tick())
+        bench(events.Tick())
     assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
     assert len(bench.machine.admission.queue) == 1
 
 
 def test_while_the_pipeline_is_behind_periodic_checkpoints_come_at_the_other_interval() -> None:
     bench = Bench(interval_during_backlog="60 s")
-    bench(on.ScheduleStarted(0.0))
-    bench(on.BacklogChanged(True))
+    bench(events.ScheduleStarted(0.0))
+    bench(events.BacklogChanged(True))
     bench.now += 59
-    bench(on.Tick())
+    bench(events.Tick())
     assert bench.seen == []
-    bench(on.BacklogChanged(False))
-    bench(on.Tick())
+    bench(events.BacklogChanged(False))
+    bench(events.Tick())
     assert [p.kind for p in bench.machine.checkpoints.pending.values()] == [CheckpointKind.PERIODIC]
 
 
@@ -171,28 +170,28 @@ def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not()
     bench = Bench()
     bench.request()
     bench.plan(1, planned=5)
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))).orders == ()
-    outcome = bench.machine.handle(on.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))).orders == ()
+    outcome = bench.machine.handle(events.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
     assert [(o.checkpoint, o.cut, o.shards) for o in outcome.answer.orders] == [
         (1, 5, (ShardId("up-op", 0),))
     ]
-    assert do.StoreProgress(1, "up", 5, ROOT, None) in outcome.instructions
+    assert instructions.StoreProgress(1, "up", 5, ROOT, None) in outcome.instructions
 
 
 def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks() -> None:
     bench = Bench(max_concurrent=2)
     bench.request()
     bench.plan(1)
-    first = bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    first = bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
     bench.request()
     bench.plan(2, planned=5)
-    second = bench.answer(on.BatchAsked(AskBatch("b", "up-id", 5)))
+    second = bench.answer(events.BatchAsked(AskBatch("b", "up-id", 5)))
     assert (
         [(o.checkpoint, o.cut) for o in first.orders]
         == [(o.checkpoint, o.cut) for o in second.orders]
         == [(1, 4)]
     )
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == first
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == first
 
 
 def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -> None:
@@ -201,10 +200,10 @@ def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -
     bench.plan(1, planned=5)
     assert bench.orders(SnapshotOrder) == []
     assert bench.machine.waiting_for_commits() == {"up": 5, "down": 5}
-    bench(on.BatchCommitted("up", 5))
+    bench(events.BatchCommitted("up", 5))
     assert {order.query for _, order in bench.orders(SnapshotOrder)} == {"up"}
     assert bench.machine.waiting_for_commits() == {"down": 5}
-    bench(on.BatchCommitted("up", 5))
+    bench(events.BatchCommitted("up", 5))
     assert len(bench.orders(SnapshotOrder)) == 2
 
 
@@ -213,19 +212,19 @@ def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     bench.request()
     bench.plan(1, planned=5)
     deadline = bench.machine.checkpoints.pending[1].deadline
-    bench(on.BatchCommitted("down", 5), deadline - 7.0)
+    bench(events.BatchCommitted("down", 5), deadline - 7.0)
     # The watch may notice a moment later that the time is over.
-    bench(on.BatchAsked(AskBatch("a", "up-id", 6)), deadline + 1.0)
+    bench(events.BatchAsked(AskBatch("a", "up-id", 6)), deadline + 1.0)
     assert {(o.query, o.seconds_left) for _, o in bench.orders(SnapshotOrder)} == {("down", 7.0), ("up", 0.0)}
 
 
 def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
     bench = Bench()
-    bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
     bench.request()
-    bench(on.CutChosen(1, "down", 4))
-    bench(on.CutChosen(1, "up", 5, 4))
-    bench(on.PlanningDone(1))
+    bench(events.CutChosen(1, "down", 4))
+    bench(events.CutChosen(1, "up", 5, 4))
+    bench(events.PlanningDone(1))
     assert {(o.query, o.cut) for _, o in bench.orders(SnapshotOrder)} == {("up", 4), ("down", 4)}
 
 
@@ -233,7 +232,7 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
     bench = Bench()
     bench.add("up", (), {}, id="again")
     with pytest.raises(StaleQueryError):
-        bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5)))
+        bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
     with pytest.raises(StaleQueryError):
         bench.claim("a", "up", (0,))
 
@@ -267,7 +266,7 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
         OperatorRecord("up-op", "up", "{}", {"count": count}, shards),
         OperatorRecord("new", "up", "{}", {}, (None,)),
     )
-    bench(on.QueryAdded("up", "up-id", batch=4, operators=now, restored=(was,), sources={}))
+    bench(events.QueryAdded("up", "up-id", batch=4, operators=now, restored=(was,), sources={}))
 
     def states(manifest: Manifest) -> dict[str, dict[str, StateRecord]]:
         return {operator.uid: operator.states for operator in manifest.operators if operator.query == "up"}
@@ -279,7 +278,7 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
     bench.request()
     bench.plan(2, planned=5)
     for query in ("up", "down"):
-        bench(on.BatchCommitted(query, 5))
+        bench(events.BatchCommitted(query, 5))
     bench.store_progress(2, cut=5)
     assert states(bench.finalize(2)) == {"up-op": {"count": count}, "new": {}}
 
@@ -290,11 +289,11 @@ def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_build
     bench = Bench(claimed=False, sources={shard: source})
     bench.request()
     bench.plan(1)
-    assert bench.of(do.CopyShards) == [do.CopyShards(1, "up", ((shard, source),), ROOT)]
-    assert all(store.base is None for store in bench.of(do.StoreProgress))
+    assert bench.of(instructions.CopyShards) == [instructions.CopyShards(1, "up", ((shard, source),), ROOT)]
+    assert all(store.base is None for store in bench.of(instructions.StoreProgress))
     bench.store_progress(1)
-    assert bench.of(do.Finalize) == []
-    bench(on.ShardsCopied(1, "up", {shard: handle("ours")}, 9))
+    assert bench.of(instructions.Finalize) == []
+    bench(events.ShardsCopied(1, "up", {shard: handle("ours")}, 9))
     manifest = bench.finalize(1)
     assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("ours"), None)
     assert manifest.new_bytes == 2 + 9
@@ -314,7 +313,9 @@ def test_a_checkpoint_builds_on_the_one_before_it() -> None:
     bench.completed()
     bench.completed()
     assert {o.base for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2} == {1}
-    assert {s.base for s in bench.of(do.StoreProgress) if s.checkpoint == 2} == {handle("progress-1")}
+    assert {s.base for s in bench.of(instructions.StoreProgress) if s.checkpoint == 2} == {
+        handle("progress-1")
+    }
 
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -332,7 +333,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
         bench.finalize(1)
     elif end == "expired":
         bench.now += 3600
-        bench(on.Tick())
+        bench(events.Tick())
     else:
         bench.fail(1)
     assert list(bench.machine.checkpoints.pending) == [2]
@@ -357,7 +358,7 @@ def test_requests_during_a_trigger_wait_in_order_and_run_even_though_it_failed()
     bench = Bench(max_concurrent=3)
     requests = [bench.request() for _ in range(3)]
     assert list(bench.machine.checkpoints.pending) == [1]
-    bench(on.InstructionFailed(1, Reason.IO_EXCEPTION, "down"))
+    bench(events.InstructionFailed(1, Reason.IO_EXCEPTION, "down"))
     bench.plan(2)
     bench.plan(3)
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == requests[1:]
@@ -378,7 +379,7 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
         bench.completed()
     bench.request()
     assert bench.machine.checkpoints.pending == {}
-    bench.settle_deletions()
+    bench.end_deletions()
     assert list(bench.machine.checkpoints.pending) == [4]
 
 
@@ -386,7 +387,7 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     bench = Bench()
     bench.request()
     bench.request()
-    bench(on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
+    bench(events.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
     assert list(bench.machine.checkpoints.pending) == [2]
     assert bench.complete(2).id == 2
 
@@ -400,7 +401,7 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     assert bench.machine.checkpoints.pending == {}
     bench(RUNS)
-    bench(on.PipelineRestored(None))
+    bench(events.PipelineRestored(None))
     assert [p.request for p in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
@@ -414,13 +415,13 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
     bench.store_progress(1)
     acks = bench.acks(1)
     for ack in acks:
-        assert bench.of(do.Finalize) == []
+        assert bench.of(instructions.Finalize) == []
         assert set(bench.ack(ack)) == {AckResult.ACCEPTED}
     for ack in acks:
         bench.ack(ack)
-    assert bench.of(do.Finalize) == [do.Finalize(1, ROOT)]
+    assert bench.of(instructions.Finalize) == [instructions.Finalize(1, ROOT)]
     manifest = bench.finalize(1)
-    assert bench.of(do.Resolve) == [do.Resolve(request, manifest, ROOT)]
+    assert bench.of(instructions.Resolve) == [instructions.Resolve(request, manifest, ROOT)]
     assert bench.machine.checkpoints.pending == {}
     assert bench.machine.next_deadline() is None
 
@@ -430,7 +431,7 @@ def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
     bench.completed()
     for ack in bench.acks(1):
         assert set(bench.ack(ack)) == {AckResult.UNKNOWN}
-    assert bench.of(do.DiscardAborted) == []
+    assert bench.of(instructions.DiscardAborted) == []
 
 
 # What its host wrote lies in the checkpoint's own folder and goes with it.
@@ -459,7 +460,7 @@ def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is
     bench.fail(1)
     bench.seen.clear()
     assert set(bench.ack(Ack("a", checkpoint, "up-id", ack.snapshots))) == {AckResult.UNKNOWN}
-    assert bench.seen == ([do.DiscardAborted(1, ROOT, False)] if discards else [])
+    assert bench.seen == ([instructions.DiscardAborted(1, ROOT, False)] if discards else [])
 
 
 def test_progress_that_is_stored_too_late_is_discarded() -> None:
@@ -469,7 +470,7 @@ def test_progress_that_is_stored_too_late_is_discarded() -> None:
     bench.fail(1)
     bench.seen.clear()
     bench.store_progress(1)
-    assert set(bench.seen) == {do.DiscardAborted(1, ROOT, False)}
+    assert set(bench.seen) == {instructions.DiscardAborted(1, ROOT, False)}
     bench.completed()
     bench.seen.clear()
     bench.store_progress(2)
@@ -482,7 +483,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
     bench.plan(1)
     bench.ack(bench.acks(1)[0])
     bench.fail(1, "no space left")
-    (reject,) = bench.of(do.Reject)
+    (reject,) = bench.of(instructions.Reject)
     assert reject.request is request
     assert isinstance(reject.error, CheckpointError)
     assert (reject.error.id, reject.error.reason, reject.error.detail) == (
@@ -490,7 +491,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
         Reason.DECLINED,
         "state host a on machine: no space left",
     )
-    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
+    assert bench.of(instructions.DiscardAborted) == [instructions.DiscardAborted(1, ROOT, False)]
     assert bench.machine.checkpoints.pending == {}
 
 
@@ -533,13 +534,13 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
     bench.ack(bench.acks(1)[0])
     bench.request()
     assert bench.machine.next_deadline() == 130.0
-    bench(on.Tick(), 129.9)
+    bench(events.Tick(), 129.9)
     assert bench.reasons() == []
-    bench(on.Tick(), 130.0)
-    (reject,) = bench.of(do.Reject)
+    bench(events.Tick(), 130.0)
+    (reject,) = bench.of(instructions.Reject)
     assert reject.error.reason is Reason.EXPIRED
     assert "shard 0 of operator 'up-op'" in reject.error.detail
-    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, ROOT, False)]
+    assert bench.of(instructions.DiscardAborted) == [instructions.DiscardAborted(1, ROOT, False)]
     assert bench.orders(CompleteOrder) == []
     assert list(bench.machine.checkpoints.pending) == [2]
 
@@ -553,7 +554,7 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
     bench.plan(1)
     bench.acknowledge(1)
     assert bench.machine.manifest(1, bench.now) is not None
-    assert bench.of(do.Resolve) == bench.orders(CompleteOrder) == []
+    assert bench.of(instructions.Resolve) == bench.orders(CompleteOrder) == []
     assert (bench.machine.checkpoints.retained.manifests, bench.machine.checkpoints.retained.base) == (
         (),
         None,
@@ -568,7 +569,7 @@ def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(th
     bench.acknowledge(1)
     before = bench.machine.manifest(1, bench.now)
     # Spark cannot start the query again.
-    bench(on.QueryRemoved("down"))
+    bench(events.QueryRemoved("down"))
     if then == "added again":
         bench.add("down", ("up",), {}, id="other")
     manifest = bench.finalize(1)
@@ -586,8 +587,8 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
     bench.acknowledge(2)
     bench.not_finalized(2)
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
-    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(2, ROOT, False)]
-    assert bench.of(do.Discard) == []
+    assert bench.of(instructions.DiscardAborted) == [instructions.DiscardAborted(2, ROOT, False)]
+    assert bench.of(instructions.Discard) == []
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1]
     assert bench.machine.checkpoints.retained.base == 1
     assert bench.machine.admission.failures.count == 1
@@ -600,11 +601,11 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
         bench.plan(number)
     bench.acknowledge(2)
     bench.finalize(2)
-    assert [(r.error.id, r.error.reason) for r in bench.of(do.Reject)] == [(1, Reason.SUBSUMED)]
-    assert do.DiscardAborted(1, ROOT, False) in bench.of(do.DiscardAborted)
+    assert [(r.error.id, r.error.reason) for r in bench.of(instructions.Reject)] == [(1, Reason.SUBSUMED)]
+    assert instructions.DiscardAborted(1, ROOT, False) in bench.of(instructions.DiscardAborted)
     assert list(bench.machine.checkpoints.pending) == [3]
     bench.acknowledge(1)
-    assert bench.of(do.Finalize) == [do.Finalize(2, ROOT)]
+    assert bench.of(instructions.Finalize) == [instructions.Finalize(2, ROOT)]
     assert bench.machine.admission.failures.count == 0
 
 
@@ -632,7 +633,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
     bench.request()
     bench.plan(1)
     bench.acknowledge(1)
-    bench(on.HostLeft(hello("a")))
+    bench(events.HostLeft(hello("a")))
     assert bench.lost() == ["state host a on machine is gone"]
     assert bench.finalize(1) in bench.machine.checkpoints.retained.manifests
     assert bench.orders(CompleteOrder) == [("b", CompleteOrder(1))]
@@ -671,12 +672,14 @@ def finalizing(
 @pytest.mark.parametrize(
     "late",
     [
-        on.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"),
+        events.InstructionFailed(
+            1, Reason.TRIGGER_CHECKPOINT_FAILURE, "the progress of a query cannot be read"
+        ),
         Decline("a", 1, "up-id", "no answer to my word"),
-        on.QueryStopped("up", 3),
-        on.QueryRemoved("up"),
-        on.Tick(),
-        on.HostLeft(hello("a")),
+        events.QueryStopped("up", 3),
+        events.QueryRemoved("up"),
+        events.Tick(),
+        events.HostLeft(hello("a")),
         going_back("a host is gone"),
         STOPPED,
     ],
@@ -684,19 +687,19 @@ def finalizing(
 )
 @pytest.mark.parametrize("overdue", [False, True])
 def test_nothing_is_deleted_of_a_checkpoint_whose_manifest_is_being_written(
-    late: on.Event[None], overdue: bool
+    late: events.Event[None], overdue: bool
 ) -> None:
     bench = Bench(timeout="30 s")
     finalizing(bench)
     if overdue:
-        bench(on.Tick(), bench.now + 31)
+        bench(events.Tick(), bench.now + 31)
     bench.now += 40
     bench(late)
-    assert bench.of(do.DiscardAborted) == []
+    assert bench.of(instructions.DiscardAborted) == []
     manifest = bench.finalize(1)
     assert [manifest.id for manifest in bench.machine.checkpoints.retained.manifests] == [1]
-    if not overdue and not isinstance(late, on.Tick):
-        assert [resolve.manifest for resolve in bench.of(do.Resolve)] == [manifest]
+    if not overdue and not isinstance(late, events.Tick):
+        assert [resolve.manifest for resolve in bench.of(instructions.Resolve)] == [manifest]
         assert bench.reasons() == []
 
 
@@ -706,8 +709,8 @@ def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
     bench.plan(1)
     bench.acknowledge(1)
     assert bench.machine.next_deadline() == 130.0
-    bench(on.Tick(), 130.0)
-    (reject,) = bench.of(do.Reject)
+    bench(events.Tick(), 130.0)
+    (reject,) = bench.of(instructions.Reject)
     assert (reject.request, reject.error.reason) == (request, Reason.EXPIRED)
     assert ROOT in reject.error.detail
     assert "may still appear" in reject.error.detail
@@ -719,11 +722,11 @@ def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
 def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_is_answered_twice() -> None:
     bench = Bench(timeout="30 s")
     finalizing(bench)
-    bench(on.Tick(), 131.0)
+    bench(events.Tick(), 131.0)
     bench.now = 140.0
     bench.finalize(1)
-    assert bench.of(do.Resolve) == []
-    assert len(bench.of(do.Reject)) == 1
+    assert bench.of(instructions.Resolve) == []
+    assert len(bench.of(instructions.Reject)) == 1
     assert bench.machine.checkpoints.retained.base == 1
     assert bench.machine.admission.failures.count == 0
     assert bench.completed().id == 2
@@ -732,8 +735,8 @@ def test_an_overdue_checkpoint_whose_manifest_appears_is_the_latest_and_nobody_i
 def test_a_checkpoint_that_expires_while_its_cut_is_chosen_says_what_the_driver_waits_for() -> None:
     bench = Bench(timeout="10 s")
     bench.request()
-    bench(on.Tick(), bench.now + 11)
-    (rejected,) = bench.of(do.Reject)
+    bench(events.Tick(), bench.now + 11)
+    (rejected,) = bench.of(instructions.Reject)
     assert f"its cut was not chosen: the driver waits for {bench.machine.root}" in str(rejected.error)
     assert "acknowledged" not in str(rejected.error)
 
@@ -741,14 +744,16 @@ def test_a_checkpoint_that_expires_while_its_cut_is_chosen_says_what_the_driver_
 def test_an_overdue_savepoint_whose_manifest_is_not_written_is_discarded_then_and_not_before() -> None:
     bench = Bench(savepoint_timeout="30 s")
     finalizing(bench, CheckpointKind.SAVEPOINT)
-    bench(on.Tick(), 131.0)
+    bench(events.Tick(), 131.0)
     assert bench.reasons() == [Reason.EXPIRED]
-    assert bench.of(do.DiscardAborted) == []
+    assert bench.of(instructions.DiscardAborted) == []
     # Meanwhile the pipeline's own checkpoints go on.
     bench.now = 132.0
     assert bench.completed().id == 2
     bench.not_finalized(1)
-    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, "file:///savepoint", True)]
+    assert bench.of(instructions.DiscardAborted) == [
+        instructions.DiscardAborted(1, "file:///savepoint", True)
+    ]
     assert bench.reasons() == [Reason.EXPIRED]
 
 
@@ -760,9 +765,9 @@ def test_nothing_that_a_manifest_names_is_deleted_if_nobody_knows_whether_it_is_
     bench.not_finalized(2, is_known=False)
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
     bench.ack(bench.acks(2)[0])
-    assert bench.of(do.DiscardAborted) == []
+    assert bench.of(instructions.DiscardAborted) == []
     bench.completed()
-    assert bench.of(do.Discard)
+    assert bench.of(instructions.Discard)
     assert manifest in bench.machine.checkpoints.retained.there_besides((1,))
 
 
@@ -782,15 +787,15 @@ def test_a_request_that_cannot_begin_fails_after_its_timeout(kind: CheckpointKin
         case "an overdue checkpoint":
             finalizing(bench)
             bench.now += 30
-            bench(on.Tick())
+            bench(events.Tick())
     before = len(bench.reasons())
     request = bench.request(kind)
     deadline = bench.machine.next_deadline()
     assert deadline is not None
     assert deadline <= bench.now + 60
-    bench(on.Tick(), deadline)
+    bench(events.Tick(), deadline)
     assert bench.reasons()[before:] == [Reason.JOB_FAILOVER if why == "going back" else Reason.EXPIRED]
-    assert bench.of(do.Reject)[-1].request is request
+    assert bench.of(instructions.Reject)[-1].request is request
     assert list(bench.machine.admission.queue) == []
 
 
@@ -800,10 +805,10 @@ def test_a_request_waits_as_long_as_those_before_it_make_headway() -> None:
         bench.request()
     for number in (1, 2, 3, 4):
         bench.now += 25
-        bench(on.Tick())
+        bench(events.Tick())
         bench.complete(number)
     assert bench.reasons() == []
-    assert len(bench.of(do.Resolve)) == 4
+    assert len(bench.of(instructions.Resolve)) == 4
 
 
 def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> None:
@@ -811,9 +816,11 @@ def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> No
     bench(going_back("a host is gone"))
     waiting = bench.request(CheckpointKind.SAVEPOINT)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
-    assert [(r.request, r.error.reason) for r in bench.of(do.Reject)] == [(asked, Reason.JOB_FAILOVER)]
+    assert [(r.request, r.error.reason) for r in bench.of(instructions.Reject)] == [
+        (asked, Reason.JOB_FAILOVER)
+    ]
     bench(RUNS)
-    bench(on.PipelineRestored(None))
+    bench(events.PipelineRestored(None))
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
@@ -824,7 +831,7 @@ def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back()
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert list(bench.machine.admission.queue) == [asked]
     bench(going_back("a host is gone"))
-    assert [r.request.number for r in bench.of(do.Reject)] == [1, 2]
+    assert [r.request.number for r in bench.of(instructions.Reject)] == [1, 2]
     assert bench.reasons() == [Reason.JOB_FAILOVER] * 2
 
 
@@ -838,14 +845,16 @@ def test_checkpoints_go_on_without_statistics() -> None:
     bench.machine.checkpoints.history = BrokenHistory()
     for _ in range(3):
         bench.completed()
-        bench.settle_deletions()
+        bench.end_deletions()
     bench.request()
     bench.fail(4)
     bench(RUNS)
-    bench(on.PipelineRestored(3))
-    assert len(bench.of(do.Resolve)) == 3
+    bench(events.PipelineRestored(3))
+    assert len(bench.of(instructions.Resolve)) == 3
     assert bench.reasons() == [Reason.DECLINED]
-    assert {str(one.error) for one in bench.of(do.ReportStatisticsFailure)} == {"no mean of nothing"}
+    assert {str(one.error) for one in bench.of(instructions.ReportStatisticsFailure)} == {
+        "no mean of nothing"
+    }
 
 
 # --- savepoints ---------------------------------------------------------------------------------------------
@@ -859,7 +868,7 @@ def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
             bench.plan(number)
     assert list(bench.machine.checkpoints.pending) == [1, 2, 3]
     assert bench.reasons() == [Reason.TOO_MANY_REQUESTS] * 2
-    assert "3 savepoints" in bench.of(do.Reject)[0].error.detail
+    assert "3 savepoints" in bench.of(instructions.Reject)[0].error.detail
     # They do not keep checkpoints from being taken.
     assert bench.completed().id == 4
     bench.acknowledge(1)
@@ -888,7 +897,7 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
         None,
     )
     assert bench.orders(CompleteOrder) == []
-    assert [resolve.root for resolve in bench.of(do.Resolve)] == ["file:///savepoint"]
+    assert [resolve.root for resolve in bench.of(instructions.Resolve)] == ["file:///savepoint"]
 
 
 def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
@@ -899,7 +908,7 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
     assert {(o.root, o.base, o.is_savepoint) for o in orders} == {("file:///savepoint", None, True)}
     first = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 1]
     assert {o.is_savepoint for o in first} == {False}
-    assert {(s.root, s.base) for s in bench.of(do.StoreProgress) if s.checkpoint == 2} == {
+    assert {(s.root, s.base) for s in bench.of(instructions.StoreProgress) if s.checkpoint == 2} == {
         ("file:///savepoint", None)
     }
 
@@ -907,13 +916,15 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
 def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
     bench = Bench()
     for query in ("down", "up"):
-        bench(on.QueryStopped(query, 4))
+        bench(events.QueryStopped(query, 4))
     bench.request(CheckpointKind.SAVEPOINT)
     bench.plan(1)
     bench.fail(1, "the root cause")
-    (reject,) = bench.of(do.Reject)
+    (reject,) = bench.of(instructions.Reject)
     assert "the root cause" in str(reject.error)
-    assert bench.of(do.DiscardAborted) == [do.DiscardAborted(1, "file:///savepoint", True)]
+    assert bench.of(instructions.DiscardAborted) == [
+        instructions.DiscardAborted(1, "file:///savepoint", True)
+    ]
 
 
 # Each has its own future and its own place.
@@ -923,7 +934,7 @@ def test_two_savepoints_are_two() -> None:
     second = bench.request(CheckpointKind.SAVEPOINT, target="file:///two")
     bench.complete(1)
     bench.complete(2)
-    assert [(r.request, r.root) for r in bench.of(do.Resolve)] == [
+    assert [(r.request, r.root) for r in bench.of(instructions.Resolve)] == [
         (first, "file:///one"),
         (second, "file:///two"),
     ]
@@ -936,10 +947,10 @@ def test_exactly_the_newest_remain_and_exactly_the_dropped_are_discarded() -> No
     bench = Bench(retained=2)
     for _ in range(5):
         bench.completed()
-        for discard in bench.of(do.Discard)[-1:]:
-            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
+        for discard in bench.of(instructions.Discard)[-1:]:
+            bench(events.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [4, 5]
-    dropped = [[m.id for m in discard.dropped] for discard in bench.of(do.Discard)]
+    dropped = [[m.id for m in discard.dropped] for discard in bench.of(instructions.Discard)]
     assert dropped == [[1], [2], [3]]
 
 
@@ -950,7 +961,7 @@ def test_a_savepoint_between_neither_pushes_a_checkpoint_out_nor_is_ever_dropped
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1]
     bench.completed()
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [3]
-    assert [[m.id for m in d.dropped] for d in bench.of(do.Discard)] == [[1]]
+    assert [[m.id for m in d.dropped] for d in bench.of(instructions.Discard)] == [[1]]
 
 
 def restored_bench(**config: Any) -> Bench:
@@ -972,16 +983,16 @@ def test_a_checkpoint_with_bytes_that_nobody_has_read_since_the_restore_takes_no
 ):
     bench = restored_bench(retained=2)
     bench.claim("a", "up", (0,))
-    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    bench(events.ShardsRead("up-id", (ShardId("up-op", 0),)))
     for _ in range(3):
         assert bench.completed().unverified
-        bench.settle_deletions()
+        bench.end_deletions()
     assert verification(bench) == [(2, True), (3, True), (5, False), (6, False)]
-    bench(on.ShardsRead("up-id", (ShardId("up-op", 1),)))
+    bench(events.ShardsRead("up-id", (ShardId("up-op", 1),)))
     assert not bench.completed().unverified
     # An unverified one makes room for the verified in its turn, and not before.
     assert verification(bench) == [(3, True), (5, False), (6, False), (7, True)]
-    bench.settle_deletions()
+    bench.end_deletions()
     bench.completed()
     assert verification(bench) == [(7, True), (8, True)]
 
@@ -992,24 +1003,24 @@ def test_what_a_shard_has_changed_since_does_not_make_up_for_what_was_not_read()
     manifest = bench.completed()
     assert {o.uid: o.shards for o in manifest.operators}["up-op"] == (handle("4"), handle("4"))
     assert manifest.unverified, "a snapshot may share files with what it was restored from"
-    assert bench.of(do.ReadBack) == [], "this one does not"
+    assert bench.of(instructions.ReadBack) == [], "this one does not"
     assert not bench.completed().unverified
 
 
 def test_the_driver_reads_what_no_host_has_read_once_a_checkpoint_has_done_without_it() -> None:
     bench = restored_bench()
-    bench(on.ShardsRead("up-id", (ShardId("up-op", 0),)))
+    bench(events.ShardsRead("up-id", (ShardId("up-op", 0),)))
     bench.completed()
     unread = RestoreSource(ROOT, 3, 4, handle("three-1"))
-    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (unread,))]
+    assert bench.of(instructions.ReadBack) == [instructions.ReadBack("up-id", (unread,))]
     bench.completed()
-    assert len(bench.of(do.ReadBack)) == 1, "it is being read"
-    bench(on.SourcesReadBack("up-id", whole=False))
+    assert len(bench.of(instructions.ReadBack)) == 1, "it is being read"
+    bench(events.SourcesReadBack("up-id", whole=False))
     assert bench.completed().unverified
-    assert len(bench.of(do.ReadBack)) == 2, "it was not read in vain"
-    bench(on.SourcesReadBack("up-id", whole=True))
+    assert len(bench.of(instructions.ReadBack)) == 2, "it was not read in vain"
+    bench(events.SourcesReadBack("up-id", whole=True))
     assert not bench.completed().unverified
-    assert len(bench.of(do.ReadBack)) == 2
+    assert len(bench.of(instructions.ReadBack)) == 2
 
 
 def test_files_of_a_querys_own_that_a_restore_has_not_read_are_read_back_as_well() -> None:
@@ -1017,24 +1028,24 @@ def test_files_of_a_querys_own_that_a_restore_has_not_read_are_read_back_as_well
     # Of one file the next checkpoint has the same bytes.
     files = handle("progress-1").files + handle("progress-0").files
     source = RestoreSource(ROOT, 3, 4, Handle(files))
-    bench(on.QueryAdded("up", "up-id", batch=4, operators=(), sources={}, progress=source))
+    bench(events.QueryAdded("up", "up-id", batch=4, operators=(), sources={}, progress=source))
     assert bench.completed().unverified
     left = RestoreSource(ROOT, 3, 4, handle("progress-1"))
-    assert bench.of(do.ReadBack) == [do.ReadBack("up-id", (left,))]
-    bench(on.SourcesReadBack("up-id", whole=True))
+    assert bench.of(instructions.ReadBack) == [instructions.ReadBack("up-id", (left,))]
+    bench(events.SourcesReadBack("up-id", whole=True))
     assert not bench.completed().unverified
 
 
 def test_who_goes_back_has_read_nothing_of_what_is_restored() -> None:
     bench = restored_bench()
     everything = tuple(ShardId("up-op", number) for number in range(2))
-    bench(on.ShardsRead("up-id", everything))
+    bench(events.ShardsRead("up-id", everything))
     assert not bench.completed().unverified
     bench.add("up", (), {shard: RestoreSource(ROOT, 4, 4, handle("four")) for shard in everything}, "again")
-    bench(on.SourcesReadBack("up-id", whole=True))
-    bench(on.ShardsRead("up-id", everything))
+    bench(events.SourcesReadBack("up-id", whole=True))
+    bench(events.ShardsRead("up-id", everything))
     assert bench.completed().unverified, "that was said of the run that is over"
-    bench(on.ShardsRead("up-again", everything))
+    bench(events.ShardsRead("up-again", everything))
     assert not bench.completed().unverified
 
 
@@ -1055,7 +1066,7 @@ def test_a_shard_that_its_host_could_not_open_is_what_it_was_restored_from() -> 
     }
     bench(ShardNotOpened("a", "up-id", ShardId("up-op", 0), "boom"))
     # Batches have begun since; whoever needs the shard now hears why it cannot be opened, from the store.
-    bench.answer(on.BatchAsked(AskBatch("a", "up-id", 6)))
+    bench.answer(events.BatchAsked(AskBatch("a", "up-id", 6)))
     claim = ClaimShards("a", "up-id", "up-op", (0,))
     assert bench.answer(claim).granted == {0: RestoreSource(ROOT, 3, 4, handle("three-0"))}
 
@@ -1079,7 +1090,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     bench = Bench(retained=1)
     first = bench.completed()
     bench.completed()
-    assert bench.of(do.Discard)
+    assert bench.of(instructions.Discard)
     bench.request()
     bench.plan(3)
     for ack in bench.acks(3):
@@ -1089,9 +1100,9 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     manifest = bench.machine.manifest(3, bench.now)
     assert manifest is not None
     assert bench.machine.checkpoints.doomed(manifest) == {"1"} <= first.keys()
-    bench(on.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
+    bench(events.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
-    bench.settle_deletions()
+    bench.end_deletions()
     bench.request()
     bench.plan(4)
     bench.acknowledge(4)
@@ -1106,9 +1117,9 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
         bench.completed()
         if number > 2:
             # The deletion before the newest is done: there is never a moment without one.
-            discard = bench.of(do.Discard)[-2]
-            bench(on.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
-    assert len(bench.of(do.Discard)) == 49
+            discard = bench.of(instructions.Discard)[-2]
+            bench(events.Discarded(tuple(manifest.id for manifest in discard.dropped), ()))
+    assert len(bench.of(instructions.Discard)) == 49
     assert bench.machine.checkpoints.retained.deletions == 1
     # The bytes of checkpoint 1 were deleted long ago: now they are there again.
     bench.request()
@@ -1134,7 +1145,7 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
         bench.request()
         bench.plan(number)
         bench.now += 31
-        bench(on.Tick())
+        bench(events.Tick())
     (error,) = bench.failed()
     assert isinstance(error, CheckpointError)
     assert error.reason is Reason.EXPIRED
@@ -1153,12 +1164,12 @@ def test_a_completed_checkpoint_makes_the_count_begin_anew() -> None:
 
 def test_after_a_timeout_within_tolerance_the_next_periodic_checkpoint_comes() -> None:
     bench = Bench(timeout="5 s", tolerable_failures=1)
-    bench(on.ScheduleStarted(0.0))
+    bench(events.ScheduleStarted(0.0))
     for time in (110.0, 115.0):
-        bench(on.Tick(), time)
+        bench(events.Tick(), time)
     assert bench.reasons() == [Reason.EXPIRED]
     assert bench.failed() == []
-    bench(on.Tick(), 120.0)
+    bench(events.Tick(), 120.0)
     assert list(bench.machine.checkpoints.pending) == [2]
 
 
@@ -1195,7 +1206,7 @@ def test_the_assignment_names_the_machine_of_each_shard_that_has_been_claimed() 
 def test_the_state_of_one_operator_is_not_where_that_of_another_of_its_query_is() -> None:
     bench = Bench(claimed=False)
     operators = tuple(OperatorRecord(uid, "two", "{}", {}, (None,)) for uid in ("first", "second"))
-    bench(on.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
+    bench(events.QueryAdded("two", "two-id", batch=4, operators=operators, sources={}))
     bench(ClaimShards("a", "two-id", "first", (0,)))
     assert bench.machine.placement.locations("two", "first") == ShardLocations("two-id", (hello("a"),), {})
     assert bench.machine.placement.locations("two", "second") == ShardLocations("two-id", (), {0: None})
@@ -1206,7 +1217,7 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
     resume_point = ResumePoint("before", 4, 6)
     operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
     bench(
-        on.QueryAdded(
+        events.QueryAdded(
             "up",
             "up-id",
             batch=6,
@@ -1219,29 +1230,31 @@ def test_a_checkpoint_waits_until_hosts_have_the_shards_that_changelogs_belong_t
     bench.request()
     assert bench.machine.placement.locations("up", "up-op").resume_point == resume_point
     for host, shard in (("a", 0), ("b", 1)):
-        assert bench(on.Tick()) == bench.seen == []
+        assert bench(events.Tick()) == bench.seen == []
         answer = bench.answer(ClaimShards(host, "up-id", "up-op", (shard,)))
         assert answer.resume_point == resume_point
-    assert [type(one) for one in bench.seen] == [do.ChooseCut]
+    assert [type(one) for one in bench.seen] == [instructions.ChooseCut]
 
 
 def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_to() -> None:
     bench = Bench(claimed=False, timeout="30 s")
     operators = (OperatorRecord("up-op", "up", "{}", {}, (None, None)),)
     resume_point = ResumePoint("before", 4, 6)
-    bench(on.QueryAdded("up", "up-id", batch=6, operators=operators, sources={}, resume_point=resume_point))
+    bench(
+        events.QueryAdded("up", "up-id", batch=6, operators=operators, sources={}, resume_point=resume_point)
+    )
     request = bench.request()
     assert bench.machine.next_deadline() == request.created_at + 30
-    assert bench(on.Tick(), request.created_at + 29.9) == []
-    (rejected,) = bench(on.Tick(), request.created_at + 30)
-    assert isinstance(rejected, do.Reject)
+    assert bench(events.Tick(), request.created_at + 29.9) == []
+    (rejected,) = bench(events.Tick(), request.created_at + 30)
+    assert isinstance(rejected, instructions.Reject)
     assert (rejected.request, rejected.error.reason) == (request, Reason.EXPIRED)
     assert "changelogs" in rejected.error.detail
 
 
 def test_state_whose_host_is_gone_is_nowhere() -> None:
     bench = Bench()
-    bench(on.HostLeft(hello("b")))
+    bench(events.HostLeft(hello("b")))
     with pytest.raises(StateLostError):
         bench.machine.placement.locations("up", "up-op")
 
@@ -1252,8 +1265,8 @@ def test_state_whose_host_is_gone_is_nowhere() -> None:
 def test_state_is_lost_with_a_host_that_owned_some_and_with_no_other() -> None:
     bench = Bench(claimed=False)
     bench.claim("a", "up", (0, 1))
-    assert bench(on.HostLeft(hello("b"))) == []
-    bench(on.HostLeft(hello("a")))
+    assert bench(events.HostLeft(hello("b"))) == []
+    bench(events.HostLeft(hello("a")))
     assert bench.lost() == ["state host a on machine is gone"]
     with pytest.raises(StateLostError):
         bench.claim("b", "up", (0,))
@@ -1265,10 +1278,12 @@ def test_a_loss_is_decided_in_the_step_that_notices_it() -> None:
     bench.request()
     bench.plan(1)
     at = bench.now
-    bench(on.HostLeft(hello("a")))
+    bench(events.HostLeft(hello("a")))
     lost = "state host a on machine is gone"
-    (decided,) = bench.of(do.Decided)
-    assert decided == do.Decided(HostLost(lost), WaitToRestart(at + 1.0, PipelineStateLostError(lost)))
+    (decided,) = bench.of(instructions.Decided)
+    assert decided == instructions.Decided(
+        HostLost(lost), WaitToRestart(at + 1.0, PipelineStateLostError(lost))
+    )
     assert bench.machine.life.phase is LifePhase.RECOVERING
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     assert not bench.machine.checkpoints.pending
@@ -1276,37 +1291,37 @@ def test_a_loss_is_decided_in_the_step_that_notices_it() -> None:
 
 def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost() -> None:
     bench = Bench()
-    stop, *_ = bench(on.HostJoined(hello("a2", "a")))
+    stop, *_ = bench(events.HostJoined(hello("a2", "a")))
     # It may live: what an earlier host has said may come in after the later one.
-    assert stop == do.Send("a", StopHost(is_replaced=True))
+    assert stop == instructions.Send("a", StopHost(is_replaced=True))
     (why,) = bench.lost()
     assert "took the place" in why
-    assert bench(on.HostLeft(hello("a"))) == []
+    assert bench(events.HostLeft(hello("a"))) == []
     assert set(bench.machine.members.hosts) == {"a2", "b"}
 
 
 def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> None:
     bench = Bench(claimed=False)
-    bench(on.HostJoined(hello("a2", "a")))
+    bench(events.HostJoined(hello("a2", "a")))
     # What the host before has left open ends later, and does not end the one that is there.
-    bench(on.HostLeft(hello("a")))
+    bench(events.HostLeft(hello("a")))
     bench.claim("a2", "up", (0, 1))
-    bench(on.HostJoined(hello("a3", "a")))
+    bench(events.HostJoined(hello("a3", "a")))
     assert bench.lost()
-    bench(on.HostLeft(hello("a3", "a")))
-    assert bench(on.HostJoined(hello("a4", "a"))) == []
+    bench(events.HostLeft(hello("a3", "a")))
+    assert bench(events.HostJoined(hello("a4", "a"))) == []
     assert set(bench.machine.members.hosts) == {"a4", "b"}
 
 
 def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
     bench = Bench()
-    assert bench(on.HostJoined(hello("a"))) == []
+    assert bench(events.HostJoined(hello("a"))) == []
     assert set(bench.machine.members.hosts) == {"a", "b"}
 
 
 def test_all_hosts_hear_that_runs_are_over() -> None:
     bench = Bench()
-    bench(on.Released(("one", "two")))
+    bench(events.Released(("one", "two")))
     expected: list[tuple[str, Order]] = [(h, ReleaseOrder(q)) for q in ("one", "two") for h in "ab"]
     assert bench.orders(ReleaseOrder) == expected
 
@@ -1316,13 +1331,13 @@ def test_all_hosts_hear_that_runs_are_over() -> None:
 
 def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_ignored() -> None:
     bench = Bench(max_concurrent=2)
-    bench(on.ScheduleStarted(0.0))
+    bench(events.ScheduleStarted(0.0))
     requests = [bench.request() for _ in range(3)]
     bench.plan(1)
     bench(STOPPED)
-    assert {reject.request for reject in bench.of(do.Reject)} == set(requests)
+    assert {reject.request for reject in bench.of(instructions.Reject)} == set(requests)
     assert set(bench.reasons()) == {Reason.COORDINATOR_SHUTDOWN}
-    assert [d.checkpoint for d in bench.of(do.DiscardAborted)] == [1, 2]
+    assert [d.checkpoint for d in bench.of(instructions.DiscardAborted)] == [1, 2]
     assert bench.machine.next_deadline() is None
     acks = bench.acks(1)
     bench.seen.clear()
@@ -1331,7 +1346,7 @@ def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_i
     bench.store_progress(1)
     bench.fail(1)
     # Word of what was stored too late still has it deleted; nothing else happens.
-    assert set(map(type, bench.seen)) <= {do.DiscardAborted}
+    assert set(map(type, bench.seen)) <= {instructions.DiscardAborted}
 
 
 @pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
@@ -1339,13 +1354,13 @@ def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | Non
     bench = Bench()
     bench(going_back("a host is gone"))
     bench(RUNS)
-    bench(on.PipelineRestored(checkpoint))
+    bench(events.PipelineRestored(checkpoint))
     statistics = bench.machine.checkpoints.history.snapshot()
     assert (statistics.restored, statistics.counts.restored) == (checkpoint, count)
 
 
 def test_what_is_no_event_is_refused() -> None:
-    class Stranger(on.Event[None]):
+    class Stranger(events.Event[None]):
         pass
 
     with pytest.raises(TypeError, match="Stranger is no event"):

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from chandy.coordinator.assigned_shard import assigned_shards
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.copies import HAND_OVER_SECONDS
 from chandy.coordinator.protocol.errors import DrainError
 from chandy.coordinator.protocol.pending import AckResult
@@ -25,9 +25,9 @@ SHARD = ShardId("up-op", 0)
 def drained() -> Bench:
     """Host a is on machine one, which is drained, b on machine two. A checkpoint has completed since."""
     bench = Bench()
-    bench(on.HostJoined(hello_on("a", "one")))
-    bench(on.HostJoined(hello_on("b", "two")))
-    bench(on.DrainRequested("one"))
+    bench(events.HostJoined(hello_on("a", "one")))
+    bench(events.HostJoined(hello_on("b", "two")))
+    bench(events.DrainRequested("one"))
     bench.completed()
     return bench
 
@@ -50,11 +50,11 @@ def test_a_shard_moves_with_a_checkpoint_and_the_owner_keeps_what_follows() -> N
 def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
     bench = opened()
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) is None
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) is None
     # Of another query nothing waits.
-    assert bench.answer(on.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("b", "down-id", 5))) == BatchAnswer()
     bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     confirmed = ConfirmOwner("up-id", SHARD, "b", 2)
     assert bench.orders(ConfirmOwner) == [("a", confirmed), ("b", confirmed)]
     (shard,) = [one for one in assigned_shards(bench.machine) if (one.operator, one.shard) == ("up-op", 0)]
@@ -63,19 +63,19 @@ def test_the_next_batch_waits_until_the_target_has_the_shard() -> None:
 
 def test_a_shard_does_not_move_while_a_batch_runs() -> None:
     bench = drained()
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     bench(CopyReport("b", 1, CopyStep.OPENED))
     assert bench.orders(TakeOver) == []
     assert bench.machine.waiting_for_commits() == {"up": 5}
-    bench(on.BatchCommitted("up", 5))
+    bench(events.BatchCommitted("up", 5))
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 5, 2))]
 
 
 def test_a_target_that_is_too_slow_gets_nothing() -> None:
     bench = opened()
     bench.now += HAND_OVER_SECONDS
-    bench(on.Tick())
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    bench(events.Tick())
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
     bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert [(one.shard, one.host) for one in bench.machine.placement.shards_on("one")] == [(SHARD, "a")]
     answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,), {0: 1}))
@@ -145,22 +145,22 @@ def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() ->
 
 def test_the_loss_of_the_target_ends_a_move_and_that_of_the_owner_goes_back() -> None:
     bench = opened()
-    bench(on.HostJoined(hello_on("c", "three")))
-    bench(on.HostLeft(hello_on("b", "two")))
+    bench(events.HostJoined(hello_on("c", "three")))
+    bench(events.HostLeft(hello_on("b", "two")))
     assert not bench.machine.placement.moves.under_way
-    assert bench.answer(on.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
+    assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == BatchAnswer()
 
 
 def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
     bench = Bench(claimed=False)
-    bench(on.HostJoined(hello_on("a", "one")))
-    bench(on.HostJoined(hello_on("b", "two")))
-    bench(on.DrainRequested("one"))
+    bench(events.HostJoined(hello_on("a", "one")))
+    bench(events.HostJoined(hello_on("b", "two")))
+    bench(events.DrainRequested("one"))
     answer = bench.answer(ClaimShards("a", "up-id", "up-op", (0,)))
     assert (answer.granted, answer.elsewhere) == ({}, {0: "address-b"})
     # A machine that has left and comes back under its name is like any other.
-    bench(on.HostLeft(hello_on("a", "one")))
-    bench(on.HostJoined(hello_on("a2", "one")))
+    bench(events.HostLeft(hello_on("a", "one")))
+    bench(events.HostJoined(hello_on("a2", "one")))
     answer = bench.answer(ClaimShards("a2", "up-id", "up-op", (0,)))
     assert list(answer.granted) == [0]
 
@@ -168,8 +168,8 @@ def test_shards_that_a_drained_machine_claims_go_elsewhere() -> None:
 def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> None:
     bench = Bench(claimed=False)
     for host, machine in {"a": "one", "b": "two", "c": "three"}.items():
-        bench(on.HostJoined(hello_on(host, machine)))
-    bench(on.DrainRequested("one"))
+        bench(events.HostJoined(hello_on(host, machine)))
+    bench(events.DrainRequested("one"))
     claim = ClaimShards("a", "up-id", "up-op", (0, 1))
     answer = bench.answer(claim)
     assert (answer.granted, set(answer.elsewhere.values())) == ({}, {"address-b", "address-c"})
@@ -180,18 +180,18 @@ def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> No
 def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine() -> None:
     bench = Bench()
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
-        bench(on.HostJoined(attrs.evolve(hello_on(host, "one"), spark_executor=executor)))
+        bench(events.HostJoined(attrs.evolve(hello_on(host, "one"), spark_executor=executor)))
     assert bench.machine.placement.shards_leaving() == []
-    bench(on.ExecutorsLeaving(frozenset({"0", "7"})))
+    bench(events.ExecutorsLeaving(frozenset({"0", "7"})))
     left = bench.machine.placement.shards_leaving()
     assert {one.shard for one in left} == {SHARD}
     moves = bench.machine.placement.moves.under_way.values()
     assert {move.owner for move in moves} == {"a"}
     assert "a" not in {move.target for move in moves}
     # Executors leave one after the other. The last of them keeps what it has: nobody else is there.
-    bench(on.ExecutorsLeaving(frozenset({"1"})))
+    bench(events.ExecutorsLeaving(frozenset({"1"})))
     assert {move.target for move in bench.machine.placement.moves.under_way.values()} <= {"c"}
-    bench(on.ExecutorsLeaving(frozenset({"2"})))
+    bench(events.ExecutorsLeaving(frozenset({"2"})))
     assert bench.machine.placement.shards_leaving() == []
 
 
@@ -200,11 +200,11 @@ def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(wa
     bench = Bench()
     late = attrs.evolve(hello_on("late", "two"), spark_executor="9")
     if was_there:
-        bench(on.HostJoined(late))
-    bench(on.ExecutorsLeaving(frozenset({"9"})))
+        bench(events.HostJoined(late))
+    bench(events.ExecutorsLeaving(frozenset({"9"})))
     if was_there:
-        bench(on.HostLeft(late))
-    bench(on.HostJoined(late))
+        bench(events.HostLeft(late))
+    bench(events.HostJoined(late))
     assert "late" not in bench.machine.placement.moves.may_have_shards(bench.machine.members.hosts)
     bench.completed()
     assert not bench.machine.placement.moves.under_way
@@ -215,10 +215,10 @@ def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> No
     bench = Bench()
     leaving = attrs.evolve(hello_on("leaving", "three"), spark_executor="9")
     for one in (hello_on("a", "one"), hello_on("without shards", "two"), leaving):
-        bench(on.HostJoined(one))
+        bench(events.HostJoined(one))
     bench.machine.placement.moves.is_uneven = False
-    bench(on.HostLeft(leaving))
-    bench(on.ExecutorsLeaving(frozenset({"9"})))
+    bench(events.HostLeft(leaving))
+    bench(events.ExecutorsLeaving(frozenset({"9"})))
     bench.completed()
     assert not bench.machine.placement.moves.under_way
 
@@ -226,16 +226,16 @@ def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> No
 def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> None:
     bench = drained()
     with pytest.raises(DrainError, match="'nowhere' cannot be drained: expected one that has a state host"):
-        bench.answer(on.DrainRequested("nowhere")).check()
+        bench.answer(events.DrainRequested("nowhere")).check()
     with pytest.raises(DrainError, match="expected another machine"):
-        bench.answer(on.DrainRequested("two")).check()
+        bench.answer(events.DrainRequested("two")).check()
 
 
 def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
     bench = Bench()
     bench.completed()
     assert not bench.machine.placement.moves.under_way
-    bench(on.HostJoined(hello_on("c", "three")))
+    bench(events.HostJoined(hello_on("c", "three")))
     bench.completed()
     bench.completed()
     ((host, _),) = bench.orders(OpenAhead)
@@ -245,7 +245,7 @@ def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
 def asks_for_batches(bench: Bench, host: str, batches: range) -> None:
     """A task beside a host wants a shard of host a, batch after batch."""
     for batch in batches:
-        assert bench.answer(on.BatchAsked(AskBatch(host, "up-id", batch))) == BatchAnswer()
+        assert bench.answer(events.BatchAsked(AskBatch(host, "up-id", batch))) == BatchAnswer()
         bench.claim(host, "up", (0,))
         # An attempt that runs again changes nothing.
         bench.claim(host, "up", (0,))
@@ -254,7 +254,7 @@ def asks_for_batches(bench: Bench, host: str, batches: range) -> None:
 def following() -> Bench:
     bench = Bench()
     bench.machine.placement.moves.follows_tasks = True
-    bench(on.HostJoined(hello_on("c", "three")))
+    bench(events.HostJoined(hello_on("c", "three")))
     return bench
 
 
@@ -262,14 +262,14 @@ def planned(bench: Bench) -> list[tuple[ShardId, str]]:
     """Complete a checkpoint of the newest batches; return what is to move then, and where to."""
     checkpoint, newest = bench.machine.checkpoints.next_id, bench.machine.queries["up"].gate.passed
     bench.request()
-    bench(on.CutChosen(checkpoint, "down", 4))
-    bench(on.CutChosen(checkpoint, "up", newest))
-    bench(on.PlanningDone(checkpoint))
-    bench(on.BatchCommitted("up", newest))
+    bench(events.CutChosen(checkpoint, "down", 4))
+    bench(events.CutChosen(checkpoint, "up", newest))
+    bench(events.PlanningDone(checkpoint))
+    bench(events.BatchCommitted("up", newest))
     for ack in bench.acks(checkpoint):
         bench.ack(ack)
     for query, batch in (("down", 4), ("up", newest)):
-        bench(on.ProgressStored(checkpoint, QueryRecord(query, batch, handle(query)), 1))
+        bench(events.ProgressStored(checkpoint, QueryRecord(query, batch, handle(query)), 1))
     bench.finalize(checkpoint)
     return [(move.shard, move.target) for move in bench.machine.placement.moves.under_way.values()]
 
@@ -297,7 +297,7 @@ def test_a_task_that_is_back_beside_its_shard_leaves_it_there() -> None:
     bench = following()
     asks_for_batches(bench, "c", range(5, 5 + STAYS))
     for batch in (5 + STAYS, 6 + STAYS):
-        bench.answer(on.BatchAsked(AskBatch("a", "up-id", batch)))
+        bench.answer(events.BatchAsked(AskBatch("a", "up-id", batch)))
     assert planned(bench) == []
 
 
@@ -306,9 +306,9 @@ def test_shards_that_follow_their_tasks_are_not_spread_when_a_host_joins_nor_go_
 ):
     bench = following()
     assert planned(bench) == []
-    bench(on.HostJoined(hello_on("a", "one")))
-    bench(on.HostJoined(hello_on("b", "two")))
-    bench(on.DrainRequested("three"))
+    bench(events.HostJoined(hello_on("a", "one")))
+    bench(events.HostJoined(hello_on("b", "two")))
+    bench(events.DrainRequested("three"))
     asks_for_batches(bench, "c", range(5, 6 + STAYS))
     assert planned(bench) == []
 

@@ -21,11 +21,13 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import CheckpointError
 from chandy.coordinator.execution.connected_hosts import ConnectedHosts
 from chandy.coordinator.execution.executor import CheckpointExecutor
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
 from chandy.coordinator.protocol.events import PipelineRestored
 from chandy.coordinator.query import CheckpointedQuery, Definition
@@ -139,7 +141,7 @@ class Life:
             boot="",
             leftovers=LeftoverRuns(),
         )
-        self.runs = Runs()
+        self.runs = Runs(Channels(), Recording())
         interrupted = threading.Event()
         find_damage = partial(restore_point.find_damage, self.catalog, interrupted)
         protocol = LockedProtocol(
@@ -188,6 +190,7 @@ class Life:
             clock=time.time,
             host_timeout=1e9,
             reports=self.supervisor,
+            recording=Recording(),
         )
         self.made.callback(self.executor.close)
         if point is not None:
@@ -259,15 +262,15 @@ class Life:
         except CheckpointError:
             return None
 
-    def settle(self) -> Exception | None:
+    def await_outcome(self) -> Exception | None:
         """Take checkpoints until one is known to be whole, or damage has ended the query; return its error."""
 
-        def settled() -> bool:
+        def is_over() -> bool:
             if self.error is None and (taken := self.checkpoint()) is not None and not taken.unverified:
                 return True
             return self.error is not None
 
-        eventually(settled, "a verified checkpoint or an error")
+        eventually(is_over, "a verified checkpoint or an error")
         return self.error
 
 
@@ -363,7 +366,7 @@ def start_again(storage: Path, cache: Path, damage: Damage, moments: random.Rand
                     this.checkpoint()
                 error = this.error
             else:
-                error = this.settle()
+                error = this.await_outcome()
     except DamagedCheckpointError as found:
         error = found
     after, how = whole(storage), f"{damage}, {hurried=}, {busy=}, {ahead=}"

@@ -35,8 +35,8 @@ class Recording:
     def suspend_checkpoints(self) -> None:
         self.step("suspend_checkpoints")
 
-    def settle_manifests(self) -> None:
-        self.step("settle_manifests")
+    def await_manifests(self) -> None:
+        self.step("await_manifests")
 
     def choose_restore_point(self) -> RestorePoint | None:
         self.step("choose_restore_point")
@@ -71,7 +71,7 @@ class Recording:
         self.step("clean_up")
 
 
-BEFORE = ["check_not_fenced", "stop_runs", "suspend_checkpoints", "settle_manifests", "choose_restore_point"]
+BEFORE = ["check_not_fenced", "stop_runs", "suspend_checkpoints", "await_manifests", "choose_restore_point"]
 AFTER = ["release_runs", "resume_checkpoints", "start_runs"]
 
 

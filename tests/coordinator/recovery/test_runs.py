@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.errors import SinkTakenError, WorkingDirectoryLostError
 from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.query import Definition
@@ -40,7 +41,7 @@ class Query:
         )
         definition = Definition("q", None, None, facts, FileSink(self.output, "parquet"), (), ())  # type: ignore[arg-type]
         self.recording = Recording(is_recorded)
-        self.runs = Runs(recording=self.recording)
+        self.runs = Runs(Channels(), self.recording)
         self.runs.put(Run(1, definition, self.directory, "x"))
 
     def records(self, cut: int) -> BatchRecords:

@@ -18,6 +18,7 @@ import attrs
 import pytest
 from typing_extensions import override
 
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import (
     JavaEndedError,
@@ -28,8 +29,9 @@ from chandy.coordinator.errors import (
     RescaledError,
 )
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
-from chandy.coordinator.protocol import decisions as on
+from chandy.coordinator.protocol import decisions
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.life import Life, LifePhase, QueryPhase
@@ -188,12 +190,12 @@ class Checkpoints:
     def __init__(self, protocol: WatchedProtocol) -> None:
         self.protocol = protocol
         self.watch = KnownWatch()
-        self.unsettled = 0
+        self.unanswered = 0
         """How often the fate of a manifest is not known yet."""
 
-    def settle(self) -> bool:
-        self.unsettled -= 1
-        return self.unsettled < 0
+    def await_manifests(self) -> bool:
+        self.unanswered -= 1
+        return self.unanswered < 0
 
 
 class NoTicks:
@@ -218,7 +220,7 @@ class Setup:
         self.point = restore_point.choose(self.catalog, "latest")
         assert self.point is not None
         self.directories = QueryDirectories(directory / "work", "p")
-        self.runs = Runs()
+        self.runs = Runs(Channels(), Recording())
         self.told: list[PipelineEvent] = []
         self.opened: list[tuple[str, tuple[OperatorRecord, ...]]] = []
         self.failed: list[Callable[[str], None]] = []
@@ -264,7 +266,7 @@ class Setup:
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, AtLeastOnceSink("noop"), (), ())  # type: ignore[arg-type]
 
-    def notices(self, noticed: on.HostLost | on.CheckpointsFailed) -> None:
+    def notices(self, noticed: decisions.HostLost | decisions.CheckpointsFailed) -> None:
         """The protocol notices by itself that the pipeline must go back."""
         self.supervisor.decided(self.protocol.handle(noticed))
 
@@ -728,7 +730,7 @@ def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
     setup.checkpoints.watch.fenced = FENCED
-    setup.notices(on.HostLost("it was frozen for too long"))
+    setup.notices(decisions.HostLost("it was frozen for too long"))
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     assert touched == []
@@ -799,9 +801,9 @@ SYMPTOMS: dict[str, Callable[[Setup, Running], object]] = {
         PipelineFailedError("a target")
     ),
     "checkpoints that fail": lambda setup, run: setup.notices(
-        on.CheckpointsFailed(PipelineFailedError("checkpoints"))
+        decisions.CheckpointsFailed(PipelineFailedError("checkpoints"))
     ),
-    "a lost host": lambda setup, run: setup.notices(on.HostLost("a host")),
+    "a lost host": lambda setup, run: setup.notices(decisions.HostLost("a host")),
 }
 
 
@@ -916,7 +918,7 @@ def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
-    setup.notices(on.HostLost("it was killed"))
+    setup.notices(decisions.HostLost("it was killed"))
     setup.supervisor.resume(stopped)
     eventually(lambda: any(metrics.checkpoint == 2 for metrics in list(setup.supervisor.recoveries)[1:]))
     assert query.isActive
@@ -934,12 +936,12 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     restore = launcher.restore_query
 
     def note(*args: Any, **kwargs: Any) -> Any:
-        restored.append(setup.checkpoints.unsettled)
+        restored.append(setup.checkpoints.unanswered)
         return restore(*args, **kwargs)
 
     monkeypatch.setattr(launcher, "restore_query", note)
-    setup.checkpoints.unsettled = 2
-    setup.notices(on.HostLost("it was killed"))
+    setup.checkpoints.unanswered = 2
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert restored == [-1]
     # What the first run has read behind the checkpoint is read again.
@@ -953,7 +955,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
-    setup.notices(on.HostLost("it was frozen for too long"))
+    setup.notices(decisions.HostLost("it was frozen for too long"))
     with pytest.raises(FencedError):
         query.awaitTermination(DEADLINE)
     with pytest.raises(PipelineFailedError, match="failed for good"):
@@ -1036,12 +1038,12 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
-    setup.notices(on.HostLost("it was killed"))
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
-    setup.supervisor._carry_out(on.EndQuery("q", first.number))
+    setup.supervisor._carry_out(decisions.EndQuery("q", first.number))
     assert query.isActive
     (second,) = setup.runs.all()
-    setup.supervisor._carry_out(on.EndQuery("q", second.number))
+    setup.supervisor._carry_out(decisions.EndQuery("q", second.number))
     assert not query.isActive
 
 
@@ -1082,7 +1084,7 @@ def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_w
     assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
     assert writers == [(None, second.location), ("for 4 tasks", second.location)]
     assert setup.supervisor.recoveries[-1].cause == str(RESCALED)
-    setup.notices(on.HostLost("it was killed"))
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
     assert [one.kind for one in setup.supervisor.recoveries] == ["start", "rescale", "from checkpoint"]
     assert setup.supervisor.recovered == {"start": 1, "rescale": 1, "from checkpoint": 1}
@@ -1206,7 +1208,7 @@ def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
             (stopped,) = setup.supervisor.stop_gracefully(("q",), 0.0)
             assert stopped.definition.writer is None
         case "a loss":
-            setup.notices(on.HostLost("it was killed"))
+            setup.notices(decisions.HostLost("it was killed"))
             assert outcome() is None
             assert setup.supervisor.recoveries[-1].kind == "from checkpoint"
         case _:
@@ -1253,8 +1255,8 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
         if free[-1]:
             setup.supervisor._changing.release()
 
-    def handle(machine: Failover, event: on.RecoveryEvent, now: float) -> on.Decision:
-        if isinstance(event, on.RunEnded):
+    def handle(machine: Failover, event: decisions.RecoveryEvent, now: float) -> decisions.Decision:
+        if isinstance(event, decisions.RunEnded):
             # The lock is one thread's own.
             other = threading.Thread(target=change)
             other.start()
@@ -1281,8 +1283,8 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
             query.stop()
 
     monkeypatch.setattr(setup.checkpoints.watch, "check_now", check_not_fenced)
-    setup.checkpoints.unsettled = 1
-    setup.notices(on.HostLost("it was killed"))
+    setup.checkpoints.unanswered = 1
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (len(started), query.isActive, query.exception()) == (1, False, None)
 
@@ -1294,17 +1296,17 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     stop = threading.Thread(target=lambda: setup.supervisor.stop_gracefully(("q",), 0.0))
-    settle = setup.checkpoints.settle
+    await_manifests = setup.checkpoints.await_manifests
 
-    def settle_while_somebody_stops() -> bool:
+    def wait_while_somebody_stops() -> bool:
         if stop.ident is None:
             stop.start()
             eventually(lambda: setup.supervisor.life.is_ending)
-        return settle()
+        return await_manifests()
 
-    monkeypatch.setattr(setup.checkpoints, "settle", settle_while_somebody_stops)
-    setup.checkpoints.unsettled = 1
-    setup.notices(on.HostLost("it was killed"))
+    monkeypatch.setattr(setup.checkpoints, "await_manifests", wait_while_somebody_stops)
+    setup.checkpoints.unanswered = 1
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: stop.ident is not None)
     stop.join(DEADLINE)
     # Nothing was running, so nothing was stopped.
@@ -1319,7 +1321,7 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
 ) -> None:
     monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
-    setup.notices(on.HostLost("it was killed"))
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: setup.supervisor.life.setback is not None)
     setup.supervisor.stop_gracefully(("q",), 0.0)
     stopping = setup.protocol.lives[-1]
@@ -1344,7 +1346,7 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     assert not suspended()
-    setup.notices(on.HostLost("it was killed"))
+    setup.notices(decisions.HostLost("it was killed"))
     eventually(suspended)
     setup.supervisor.resume(stopped)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
@@ -1515,7 +1517,7 @@ def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(
 
 def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Setup) -> None:
     error = FencedError("file:///store", 1, 2, "another driver")
-    setup.supervisor._decide(on.FatalError(error))
+    setup.supervisor._decide(decisions.FatalError(error))
     setup.supervisor.close()
     (end,) = setup.told
     assert isinstance(end, PipelineEnded)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chandy.coordinator.errors import BatchSkippedError
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.protocol import events
 from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.runs import Run
 from chandy.coordinator.recovery.taken_batches import TakenBatches, is_followed, needed_operators
@@ -63,7 +63,7 @@ def check(bench: Bench, directory: Path, batch: int, query_id: str = "up-id") ->
 def test_a_batch_that_deletes_a_state_is_taken_as_a_whole(bench: Bench, tmp_path: Path) -> None:
     query = bench.machine.queries["up"]
     query.operators = (attrs.evolve(OPERATORS[0], deleting={"old": 5}),)
-    bench(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    bench(events.BatchAsked(AskBatch("a", "up-id", 5)))
     assert check(bench, tmp_path, 5)
     assert not check(bench, tmp_path, 6)
     # Spark is ending a run that another has replaced.
@@ -74,7 +74,7 @@ def test_a_batch_with_data_that_no_shard_has_begun_is_refused(bench: Bench, tmp_
     with pytest.raises(BatchSkippedError, match=r"batch 5 .*'both'.*rows\.persist\(\).*raise") as caught:
         check(bench, tmp_path, 5)
     assert caught.value.operators == ("both",)
-    bench(on.BatchAsked(AskBatch("a", "up-id", 5)))
+    bench(events.BatchAsked(AskBatch("a", "up-id", 5)))
     check(bench, tmp_path, 5)
 
 

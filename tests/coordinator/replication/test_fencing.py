@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from chandy import Permit
+from chandy.coordinator.channels.contract import Channels
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.connectors.state_changes import StateChangesSource
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.recovery.runs import Runs
 from chandy.coordinator.replication.replica import Replica
@@ -92,11 +94,11 @@ def test_a_pipeline_within_one_that_was_taken_over_is_not_taken_over(of_b: OfB) 
         lambda: 0.0,
         Process.of(os.getpid()),
         Permit(),
-        Runs(),
+        Runs(Channels(), Recording()),
         of_b.a,
     )
-    with ExitStack() as made, pytest.raises(FencedError):
-        takeover.now(FoundPipeline([], None, ()), made)
+    with ExitStack() as closing, pytest.raises(FencedError):
+        takeover.now(FoundPipeline([], None, ()), closing)
     assert inner.newest_generation() == generation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .bug import Bug
+from .bug import Bug as Bug
 from .deletions import DELETIONS
 from .host import HOST
 from .jobs import JOBS

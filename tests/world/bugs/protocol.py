@@ -11,7 +11,8 @@ import pytest
 from chandy.barrier.barrier import Barrier
 from chandy.barrier.gate import Gate
 from chandy.coordinator.execution import checkpoint_jobs
-from chandy.coordinator.protocol import events as on
+from chandy.coordinator.execution.commit import commit_steps
+from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.admission import Admission
 from chandy.coordinator.protocol.checkpoints import Checkpoints
 from chandy.coordinator.protocol.copies import CopyPhase
@@ -39,6 +40,8 @@ from chandy.storage.checkpoints import collect
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import Handle
 from chandy.storage.checkpoints.proof import FenceProof
+from chandy.storage.checkpoints.retention import deletable
+from chandy.storage.ids import BatchId, CheckpointId
 from chandy.storage.store import Store
 
 from ...mutation import mutate
@@ -64,7 +67,7 @@ def count_an_acknowledgement_twice(patch: pytest.MonkeyPatch) -> None:
 def apply_a_batch_twice(patch: pytest.MonkeyPatch) -> None:
     """A batch that begins again finds what its first attempt has done."""
 
-    def begin(batches: ShardBatches[Any], batch: int) -> None:
+    def begin(batches: ShardBatches[Any], batch: BatchId) -> None:
         batches._promote(batch)
         batches.begun = batch
 
@@ -111,8 +114,8 @@ def build_on_whatever_was_stored_last(patch: pytest.MonkeyPatch) -> None:
 def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) -> None:
     """What was planned when it was looked at is taken for the cut, whatever has passed the gate since."""
 
-    def place(gate: Gate, checkpoint: int, planned: int) -> Barrier:
-        return gate.place_at(checkpoint, planned - 1)
+    def place(gate: Gate, checkpoint: CheckpointId, planned: BatchId) -> Barrier:
+        return gate.place_at(checkpoint, BatchId(planned - 1))
 
     patch.setattr(Gate, "place", place)
 
@@ -120,8 +123,8 @@ def place_a_barrier_before_a_batch_that_has_passed(patch: pytest.MonkeyPatch) ->
 def change_the_answer_for_a_batch(patch: pytest.MonkeyPatch) -> None:
     """Whoever asks again for a batch is told of the barriers that were placed since, too."""
 
-    def passes(gate: Gate, batch: int) -> tuple[Barrier, ...]:
-        gate.passed = max(gate.passed, batch - 1)
+    def passes(gate: Gate, batch: BatchId) -> tuple[Barrier, ...]:
+        gate.passed = max(gate.passed, BatchId(batch - 1))
         return tuple(b for b in gate._barriers if b.is_ahead_of(batch))
 
     patch.setattr(Gate, "passes", passes)
@@ -135,18 +138,18 @@ def cut_upstream_first(patch: pytest.MonkeyPatch) -> None:
 
 def delete_what_others_need(patch: pytest.MonkeyPatch) -> None:
     """Retention deletes all objects of a dropped checkpoint."""
-    right = collect.deletable
+    right = deletable
     patch.setattr(collect, "deletable", lambda dropped, kept: right(dropped, ()))
 
 
 def announce_before_the_manifest_is_durable(patch: pytest.MonkeyPatch) -> None:
-    right = checkpoint_jobs.commit_steps
+    right = commit_steps
 
-    def commit_steps(*given: Any) -> Iterator[None]:
+    def stop_early(*given: Any) -> Iterator[None]:
         next(right(*given))
         yield
 
-    patch.setattr(checkpoint_jobs, "commit_steps", commit_steps)
+    patch.setattr(checkpoint_jobs, "commit_steps", stop_early)
 
 
 def never_look_for_a_successor(patch: pytest.MonkeyPatch) -> None:
@@ -200,7 +203,9 @@ def take_checkpoints_while_going_back(patch: pytest.MonkeyPatch) -> None:
 def abort_whatever_fails_late(patch: pytest.MonkeyPatch) -> None:
     """A failure aborts a checkpoint although its manifest is being written."""
 
-    def failed(checkpoints: Checkpoints, checkpoint: int, reason: Reason, detail: str, now: float) -> None:
+    def failed(
+        checkpoints: Checkpoints, checkpoint: CheckpointId, reason: Reason, detail: str, now: float
+    ) -> None:
         if (pending := checkpoints.pending.get(checkpoint)) is not None:
             checkpoints._abort(pending, reason, detail, now)
 
@@ -240,7 +245,7 @@ def delete_what_a_manifest_may_name(patch: pytest.MonkeyPatch) -> None:
     """That nobody knows whether a manifest was written is taken for that it was not."""
     right = Checkpoints.not_finalized
 
-    def not_finalized(checkpoints: Checkpoints, event: on.NotFinalized, now: float) -> None:
+    def not_finalized(checkpoints: Checkpoints, event: events.NotFinalized, now: float) -> None:
         right(checkpoints, attrs.evolve(event, is_known=True), now)
 
     patch.setattr(Checkpoints, "not_finalized", not_finalized)
@@ -323,7 +328,7 @@ def apply_what_has_not_committed(patch: pytest.MonkeyPatch) -> None:
 def replay_what_may_not_have_committed(patch: pytest.MonkeyPatch) -> None:
     right = ShardBatches.reopen
 
-    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
+    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: BatchId) -> None:  # type: ignore[type-arg]
         right(batches, staged, begun)
         batches.cut(begun)
 
@@ -369,7 +374,7 @@ def let_the_lost_host_count(patch: pytest.MonkeyPatch) -> None:
 def forget_what_is_staged_in_a_changelog(patch: pytest.MonkeyPatch) -> None:
     """What has committed, and is only staged in the changelog, is lost."""
 
-    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: int) -> None:  # type: ignore[type-arg]
+    def reopen(batches: ShardBatches, staged: StagedChanges | None, begun: BatchId) -> None:  # type: ignore[type-arg]
         batches.staged, batches.begun = None, None
 
     patch.setattr(ShardBatches, "reopen", reopen)

@@ -10,7 +10,7 @@ ROLLBACK: Final = (
     text(
         "a way back does not wait for manifests that are being written",
         "coordinator.recovery.supervisor:go_back",
-        "    steps.settle_manifests()\n",
+        "    steps.await_manifests()\n",
         "",
         by=tests("tests/coordinator/recovery/test_rollback.py"),
     ),
@@ -48,7 +48,7 @@ ROLLBACK: Final = (
     text(
         "nobody says that a pipeline has gone back",
         "coordinator.recovery.supervisor:Supervisor._attempt",
-        "    self._decide(on.WentBack())\n",
+        "    self._decide(decisions.WentBack())\n",
         "",
     ),
     text(
@@ -74,7 +74,7 @@ ROLLBACK: Final = (
     text(
         "nobody says that a query has restarted in place",
         "coordinator.recovery.supervisor:Supervisor._restart_in_place",
-        "    self._decide(on.RestartedInPlace(name))\n",
+        "    self._decide(decisions.RestartedInPlace(name))\n",
         "",
         by=tests("tests/coordinator/recovery/test_supervisor.py"),
     ),

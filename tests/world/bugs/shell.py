@@ -108,8 +108,8 @@ SHELL: Final = (
     text(
         "a batch is awaited that has not been planned",
         "coordinator.recovery.runs:Run.await_running_batch",
-        "self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, is_settled)",
-        "self.await_commit(BatchId(progress.newest_planned(logs) + 1), deadline, is_settled)",
+        "self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, gives_up)",
+        "self.await_commit(BatchId(progress.newest_planned(logs) + 1), deadline, gives_up)",
     ),
     # --- another plan
     text(
@@ -121,7 +121,7 @@ SHELL: Final = (
     text(
         "a query waits for ever for its batch to end",
         "coordinator.recovery.replanning:Replanning.await_outcome",
-        "    self.report(on.BatchOver(name, request))\n",
+        "    self.report(decisions.BatchOver(name, request))\n",
         "",
     ),
     text(
@@ -133,7 +133,7 @@ SHELL: Final = (
     text(
         "a query that was stopped for another plan is not started",
         "coordinator.protocol.failover:Failover._stopped_for_plan",
-        "return on.RestartInPlace((asked.query,), asked.cause, asked.noticed_at)",
-        "return on.DoNothing()",
+        "return decisions.RestartInPlace((asked.query,), asked.cause, asked.noticed_at)",
+        "return decisions.DoNothing()",
     ),
 )

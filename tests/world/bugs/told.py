@@ -41,7 +41,7 @@ TOLD: Final = (
     text(
         "no QueryStopped after planning",
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.choose_cut",
-        "self._protocol.handle(on.QueryStopped(query, batch))",
+        "self._protocol.handle(events.QueryStopped(query, batch))",
         "pass",
     ),
     text(

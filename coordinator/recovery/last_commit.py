@@ -27,7 +27,7 @@ _SECONDS: Final = 30.0
 _CAUSE: Final = "a stop between the sink's log and the commit log"
 
 
-def settled(
+def committed_like_sink(
     run: Run,
     query: CheckpointedQuery,
     launcher: Launcher,
