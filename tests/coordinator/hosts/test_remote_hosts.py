@@ -48,8 +48,12 @@ class Cluster:
         return not self.misses
 
 
-def test_hosts_are_started_once_and_again_when_an_executor_joins() -> None:
-    cluster = Cluster()
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_hosts_are_started_once_and_again_when_an_executor_joins(cluster: Cluster) -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.starts == 1
@@ -59,8 +63,7 @@ def test_hosts_are_started_once_and_again_when_an_executor_joins() -> None:
     assert cluster.starts == 2
 
 
-def test_a_pipeline_without_operators_starts_none_until_it_has_some() -> None:
-    cluster = Cluster()
+def test_a_pipeline_without_operators_starts_none_until_it_has_some(cluster: Cluster) -> None:
     cluster.has_operators = False
     cluster.hosts.look()
     assert (cluster.starts, cluster.spreads) == (0, 0)
@@ -69,8 +72,7 @@ def test_a_pipeline_without_operators_starts_none_until_it_has_some() -> None:
     assert cluster.starts == 1
 
 
-def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() -> None:
-    cluster = Cluster()
+def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back(cluster: Cluster) -> None:
     cluster.hosts.look()
     cluster.leave("2")
     cluster.hosts.look()
@@ -80,16 +82,14 @@ def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back() 
     assert cluster.starts == 2
 
 
-def test_the_tasks_that_start_hosts_end_with_the_coordinator() -> None:
-    cluster = Cluster()
+def test_the_tasks_that_start_hosts_end_with_the_coordinator(cluster: Cluster) -> None:
     cluster.hosts.look()
     assert cluster.ends == 0
     cluster.hosts.close()
     assert cluster.ends == 1
 
 
-def test_what_has_failed_is_tried_again() -> None:
-    cluster = Cluster()
+def test_what_has_failed_is_tried_again(cluster: Cluster) -> None:
     cluster.fails = True
     with pytest.raises(ConnectionError):
         cluster.hosts.look()
@@ -99,8 +99,7 @@ def test_what_has_failed_is_tried_again() -> None:
     assert cluster.spreads == 1
 
 
-def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part() -> None:
-    cluster = Cluster()
+def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part(cluster: Cluster) -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.spreads == 1
@@ -115,24 +114,23 @@ def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part() -
     assert (cluster.starts, cluster.spreads) == (2, 4)
 
 
-def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever() -> None:
-    cluster = Cluster()
+def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever(cluster: Cluster) -> None:
     cluster.misses = True
     for _ in range(100):
         cluster.hosts.look()
     assert 1 < cluster.spreads < 20
 
 
-def test_an_executor_that_leaves_takes_no_tasks_from_others() -> None:
-    cluster = Cluster()
+def test_an_executor_that_leaves_takes_no_tasks_from_others(cluster: Cluster) -> None:
     cluster.hosts.look()
     cluster.leave("2")
     cluster.hosts.look()
     assert cluster.spreads == 1
 
 
-def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_tasks_elsewhere() -> None:
-    cluster = Cluster()
+def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_tasks_elsewhere(
+    cluster: Cluster,
+) -> None:
     cluster.reached = {"1"}
     for _ in range(5):
         cluster.hosts.look()
@@ -144,8 +142,7 @@ def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_ta
     assert cluster.hosted == {"1", "2"}
 
 
-def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then() -> None:
-    cluster = Cluster()
+def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then(cluster: Cluster) -> None:
     cluster.reached = {"1"}
     for _ in range(1000):
         cluster.hosts.look()
@@ -160,8 +157,7 @@ def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then() -> None:
     assert cluster.hosted == {"1", "2"}
 
 
-def test_a_host_that_lost_shards_wait_for_is_started_at_once() -> None:
-    cluster = Cluster()
+def test_a_host_that_lost_shards_wait_for_is_started_at_once(cluster: Cluster) -> None:
     for _ in range(11):
         cluster.hosts.look()
     cluster.hosted.remove("1")
@@ -172,8 +168,7 @@ def test_a_host_that_lost_shards_wait_for_is_started_at_once() -> None:
     assert cluster.hosted == {"1", "2"}
 
 
-def test_an_executor_that_has_waited_long_for_its_host_gets_tasks_then() -> None:
-    cluster = Cluster()
+def test_an_executor_that_has_waited_long_for_its_host_gets_tasks_then(cluster: Cluster) -> None:
     cluster.fails = True
     for _ in range(30):
         with contextlib.suppress(ConnectionError):

@@ -151,6 +151,12 @@ class Bench:
             self.answer(events.CutChosen(checkpoint, query, planned))
         self(events.PlanningDone(checkpoint))
 
+    def trigger(self, checkpoint: int, planned: int = 4) -> Request:
+        """Ask for a checkpoint, and choose its cut."""
+        request = self.request()
+        self.plan(checkpoint, planned)
+        return request
+
     def ack_of(self, host: str, order: SnapshotOrder, mark: str = "") -> Ack:
         snapshots = tuple(
             ShardSnapshot(shard, handle(f"{order.checkpoint}{mark}"), 10, 0.0, 0.0, 0.0, entries=1)

@@ -118,6 +118,11 @@ def replays(made: LoggedFailover) -> bool:
     )
 
 
+@pytest.fixture
+def made() -> LoggedFailover:
+    return machine()
+
+
 # --- in place or back ---------------------------------------------------------------------------------------
 
 
@@ -147,9 +152,8 @@ def test_a_query_that_fails_alone_restarts_in_place_after_the_delay() -> None:
     ],
 )
 def test_lost_state_sends_the_pipeline_back_and_resumes_it_if_only_hosts_were_lost(
-    events: list[RecoveryEvent], resume: bool
+    made: LoggedFailover, events: list[RecoveryEvent], resume: bool
 ) -> None:
-    made = machine()
     decisions(made, *events)
     decision = made.decide(DelayOver(), 9.0)
     assert isinstance(decision, RollBack)
@@ -171,8 +175,7 @@ def test_a_query_that_has_restarted_is_not_restarted_again_for_another_that_has_
     assert made.decide(DelayOver(), 20.0) == RestartInPlace(("r",), BOOM, 1.0)
 
 
-def test_an_end_of_a_run_that_is_over_changes_nothing() -> None:
-    made = machine()
+def test_an_end_of_a_run_that_is_over_changes_nothing(made: LoggedFailover) -> None:
     made.decide(RunStarted("q", 1), 0.0)
     assert decisions(made, failed(FailureCode.STATE_UNUSABLE), DelayOver()) == [DoNothing()] * 2
     made.decide(RunStopped("q", 1), 0.0)
@@ -180,9 +183,8 @@ def test_an_end_of_a_run_that_is_over_changes_nothing() -> None:
     assert made.loss is None
 
 
-def test_a_run_that_is_stopped_on_the_way_back_does_not_end_its_query() -> None:
+def test_a_run_that_is_stopped_on_the_way_back_does_not_end_its_query(made: LoggedFailover) -> None:
     """Spark reports its end like that of a run that has done its work."""
-    made = machine()
     made.decide(RunStopped("q", 0), 1.0)
     assert made.decide(RunEnded("q", 0, None, 1.0), 2.0) == DoNothing()
     # The stop of a run that is over says nothing about the one in its place.
@@ -191,8 +193,7 @@ def test_a_run_that_is_stopped_on_the_way_back_does_not_end_its_query() -> None:
     assert made.decide(RunEnded("q", 1, None, 5.0), 5.0) == EndQuery("q", 1)
 
 
-def test_a_run_that_has_done_its_work_ends_its_query() -> None:
-    made = machine()
+def test_a_run_that_has_done_its_work_ends_its_query(made: LoggedFailover) -> None:
     assert made.decide(RunEnded("q", 0, None, 1.0), 1.0) == EndQuery("q", 0)
     assert made.decide(failed(), 2.0) == DoNothing()
 
@@ -202,8 +203,7 @@ def test_a_query_that_is_over_before_the_delay_is_does_not_restart(over: Recover
     assert decisions(machine(), failed(), over, DelayOver())[-1] == DoNothing()
 
 
-def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> None:
-    made = machine()
+def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it(made: LoggedFailover) -> None:
     made.decide(failed(), 0.0)
     made.decide(RunStopped("q", 0), 0.5)
     assert made.life.setback is None and not made.queries.waiting
@@ -215,8 +215,9 @@ def test_a_query_that_was_stopped_in_the_delay_takes_its_failure_with_it() -> No
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_changelogs(needed: bool) -> None:
-    made = machine()
+def test_shards_that_cannot_be_opened_ahead_matter_if_their_state_lies_in_changelogs(
+    made: LoggedFailover, needed: bool
+) -> None:
     made.decide(RunStarted("q", 1, "id of q", needs_changelogs=needed), 0.0)
     found = decisions(made, ShardsNotOpened("id of q", "no host", 1.0), DelayOver())
     assert isinstance(found[1], RollBack) == needed
@@ -274,9 +275,8 @@ def test_a_query_goes_on_with_another_plan_at_once_and_that_counts_for_no_failur
     ids=["state unusable", "host lost", "output shared"],
 )
 def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
-    end: RunEnded, is_told: bool
+    made: LoggedFailover, end: RunEnded, is_told: bool
 ) -> None:
-    made = machine()
     request = asked(made)
     if is_told:
         made.decide(BatchOver("q", request), 5.0)
@@ -288,8 +288,7 @@ def test_a_run_that_fails_while_its_query_is_to_get_another_plan_has_failed(
     assert request.phase is RequestPhase.DONE
 
 
-def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed() -> None:
-    made = machine()
+def test_a_run_that_has_failed_before_it_was_told_to_stop_has_failed(made: LoggedFailover) -> None:
     request = asked(made)
     made.decide(BatchOver("q", request), 5.0)
     made.decide(NotStopped("q", 0), 5.0)
@@ -321,9 +320,8 @@ def test_another_plan_waits_for_nothing_that_another_query_waits_for() -> None:
 @pytest.mark.parametrize("in_time", [True, False])
 @pytest.mark.parametrize("event", [HostLost("killed"), failed()], ids=["a host is lost", "it fails"])
 def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
-    event: RecoveryEvent, in_time: bool
+    made: LoggedFailover, event: RecoveryEvent, in_time: bool
 ) -> None:
-    made = machine()
     request = asked(made)
     made.decide(event, 5.5)
     assert made.decide(BatchOver("q", request), 6.0) == DoNothing()
@@ -350,9 +348,8 @@ def test_a_query_that_is_to_be_restarted_gets_the_other_plan_then_or_not_at_all(
     ids=["stop", "fenced", "failed", "the query is stopped"],
 )
 def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
-    event: RecoveryEvent, phase: RequestPhase, is_told: bool
+    made: LoggedFailover, event: RecoveryEvent, phase: RequestPhase, is_told: bool
 ) -> None:
-    made = machine()
     request = asked(made)
     if is_told:
         made.decide(BatchOver("q", request), 5.0)
@@ -363,8 +360,9 @@ def test_whoever_waits_for_another_plan_is_told_why_it_does_not_come(
         assert asked(made).phase is RequestPhase.REFUSED
 
 
-def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_withdrawn() -> None:
-    made = machine()
+def test_a_stop_keeps_a_query_that_was_told_to_stop_from_going_on_until_it_is_withdrawn(
+    made: LoggedFailover,
+) -> None:
     request = asked(made)
     decisions(made, BatchOver("q", request), StopRequested())
     assert made.decide(ended(), 5.0) == DoNothing()
@@ -388,8 +386,7 @@ def test_a_query_without_its_working_directory_goes_back_and_resumes_nothing() -
     assert not decision.resume
 
 
-def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
-    made = machine()
+def test_a_loss_during_the_way_back_sends_the_pipeline_back_again(made: LoggedFailover) -> None:
     decisions(made, HostLost("first"), DelayOver(), StateGivenUp())
     made.decide(HostLost("a host that was to open shards"), 4.5)
     made.decide(WentBack(), 5.0)
@@ -397,8 +394,7 @@ def test_a_loss_during_the_way_back_sends_the_pipeline_back_again() -> None:
     assert isinstance(made.decide(DelayOver(), 20.0), RollBack)
 
 
-def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing() -> None:
-    made = machine()
+def test_a_way_back_that_failed_half_way_is_gone_again_and_resumes_nothing(made: LoggedFailover) -> None:
     decisions(made, HostLost("killed"), DelayOver(), StateGivenUp())
     made.decide(RestartFailed(PipelineFailedError("no JVM"), final=False), 5.0)
     decision = made.decide(DelayOver(), 20.0)
@@ -500,8 +496,7 @@ def test_a_wall_does_not_fail_a_pipeline_that_stops() -> None:
 # --- first commits ------------------------------------------------------------------------------------------
 
 
-def test_a_first_commit_of_a_run_that_is_over_does_not_bring_the_pipeline_back() -> None:
-    made = machine()
+def test_a_first_commit_of_a_run_that_is_over_does_not_bring_the_pipeline_back(made: LoggedFailover) -> None:
     decisions(made, failed(), DelayOver(), RunStarted("q", 1), FirstCommit("q", 0), step=10.0)
     assert made.tracker.running_since is None
     made.decide(FirstCommit("q", 1), 50.0)
@@ -524,8 +519,7 @@ def test_a_stop_that_is_withdrawn_lets_a_waiting_restart_go_on() -> None:
     assert made.decide(DelayOver(), 6.0) == RestartInPlace(("q",), BOOM, 1.0)
 
 
-def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> None:
-    made = machine()
+def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing(made: LoggedFailover) -> None:
     decisions(made, HostLost("killed"), DelayOver(), StateGivenUp(), StopRequested())
     lost = PipelineFailedError("no JVM")
     assert made.decide(RestartFailed(lost, final=False), 5.0) == DoNothing()
@@ -534,16 +528,14 @@ def test_a_stop_does_not_fail_a_pipeline_whose_way_back_fails_in_passing() -> No
     assert isinstance(made.decide(DelayOver(), 21.0), RollBack)
 
 
-def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back() -> None:
-    made = machine()
+def test_a_host_lost_during_a_stop_that_is_withdrawn_sends_the_pipeline_back(made: LoggedFailover) -> None:
     decisions(made, StopRequested(), HostLost("killed"), RestartedInPlace("q"))
     assert made.decide(StopWithdrawn(), 5.0) == WaitToRestart(10.0, made.life.setback.cause)  # type: ignore[union-attr]
     assert isinstance(made.decide(DelayOver(), 10.0), RollBack)
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
-def test_a_stop_is_told_that_the_pipeline_must_go_back(when: str) -> None:
-    made = machine()
+def test_a_stop_is_told_that_the_pipeline_must_go_back(made: LoggedFailover, when: str) -> None:
     lost, stop = HostLost("killed"), StopRequested()
     match when:
         case "before":
@@ -559,8 +551,7 @@ def test_a_stop_is_told_that_the_pipeline_must_go_back(when: str) -> None:
     assert not made.life.takes_checkpoints
 
 
-def test_a_stop_takes_its_savepoint_although_a_query_has_failed_on_its_own() -> None:
-    made = machine()
+def test_a_stop_takes_its_savepoint_although_a_query_has_failed_on_its_own(made: LoggedFailover) -> None:
     assert decisions(made, failed(), StopRequested())[-1] == DoNothing()
     assert not made.must_go_back
 
@@ -591,20 +582,19 @@ def test_a_restart_strategy_that_gives_up_fails_the_pipeline_with_the_last_failu
         (RunEnded("q", 0, Failure(BOOM, frozenset({FailureCode.UNREADABLE}), DAMAGED), 1.0), DAMAGED),
     ],
 )
-def test_what_no_restart_can_mend_fails_the_pipeline_at_once(event: RecoveryEvent, error: Exception) -> None:
-    made = machine()
+def test_what_no_restart_can_mend_fails_the_pipeline_at_once(
+    made: LoggedFailover, event: RecoveryEvent, error: Exception
+) -> None:
     assert made.decide(event, 1.0) == FailForGood(error)
     assert decisions(made, failed(), HostLost("x"), DelayOver()) == [DoNothing()] * 3
 
 
-def test_a_store_that_refuses_ends_a_way_back_for_good() -> None:
-    made = machine()
+def test_a_store_that_refuses_ends_a_way_back_for_good(made: LoggedFailover) -> None:
     decisions(made, HostLost("killed"), DelayOver())
     assert made.decide(RestartFailed(DAMAGED, final=True), 3.0) == FailForGood(DAMAGED)
 
 
-def test_nothing_restarts_while_the_pipeline_stops() -> None:
-    made = machine()
+def test_nothing_restarts_while_the_pipeline_stops(made: LoggedFailover) -> None:
     found = decisions(made, failed(), StopRequested(), DelayOver(), HostLost("x"), DelayOver())
     assert found[2:] == [DoNothing()] * 3
     made.decide(StopWithdrawn(), 9.0)
@@ -622,8 +612,7 @@ def test_a_pipeline_that_has_run_long_enough_has_all_its_attempts_again() -> Non
     assert isinstance(made.life.error, QueryFailedError)
 
 
-def test_the_log_replays_a_run() -> None:
-    made = machine()
+def test_the_log_replays_a_run(made: LoggedFailover) -> None:
     decisions(made, failed(), HostLost("x"), DelayOver(), StateGivenUp(), WentBack(), failed())
     assert len(made.log) == 7
     assert replays(made)

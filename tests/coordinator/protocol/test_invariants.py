@@ -30,8 +30,7 @@ Break = Callable[[Bench], object]
 def bench() -> Bench:
     """One checkpoint is pending, and another request waits."""
     bench = Bench()
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.request()
     return bench
 

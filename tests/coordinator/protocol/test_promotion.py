@@ -57,8 +57,7 @@ def taken(bench: Bench) -> Bench:
 def completed(bench: Bench) -> int:
     """Complete a checkpoint, each shard in its owner's term; return its id."""
     checkpoint = bench.machine.checkpoints.next_id
-    bench.request()
-    bench.plan(checkpoint)
+    bench.trigger(checkpoint)
     for ack in bench.acks(checkpoint):
         query = next(one for one in bench.machine.queries.values() if one.query_id == ack.query_id)
         term = query.assignment.owner_term
@@ -167,8 +166,7 @@ def test_a_host_that_is_replaced_is_told_to_end_and_counts_no_more() -> None:
 def test_a_batch_of_a_host_that_is_replaced_changes_nothing() -> None:
     bench = lost(standing_by())
     pending = bench.machine.checkpoints.next_id
-    bench.request()
-    bench.plan(pending, planned=5)
+    bench.trigger(pending, planned=5)
     waiting = bench.machine.waiting_for_commits()
     with pytest.raises(HostDismissedError):
         bench.answer(events.BatchAsked(AskBatch("a", "up-id", 6)))
@@ -254,8 +252,7 @@ def test_a_standby_that_fails_to_take_its_place_or_is_too_slow_goes_back() -> No
 
 def test_a_checkpoint_that_waits_for_the_lost_host_is_given_up_and_counts_as_no_failure() -> None:
     bench = standing_by()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     lost(bench)
     assert bench.reasons() == [Reason.JOB_FAILOVER]
     taken(bench)
@@ -264,8 +261,7 @@ def test_a_checkpoint_that_waits_for_the_lost_host_is_given_up_and_counts_as_no_
 
 def test_a_checkpoint_that_has_the_lost_hosts_part_goes_on() -> None:
     bench = standing_by()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     ((_, order),) = [
         (host, one) for host, one in bench.orders(SnapshotOrder) if host == "a" and one.checkpoint == 2
     ]
@@ -277,8 +273,7 @@ def test_a_checkpoint_that_has_the_lost_hosts_part_goes_on() -> None:
 
 def test_an_acknowledgement_of_the_lost_host_does_not_count() -> None:
     bench = taken(lost(standing_by()))
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     order = next(one for _, one in bench.orders(SnapshotOrder) if one.checkpoint == 2 and one.query == "up")
     zombie = bench.ack_of("a", attrs.evolve(order, shards=(SHARD,)))
     assert bench.ack(zombie) == (AckResult.FENCED,)

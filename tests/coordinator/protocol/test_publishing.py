@@ -44,8 +44,7 @@ class Outputs(Bench):
 
 def test_publishing_begins_once_the_manifest_is_durable_and_not_before() -> None:
     bench = Outputs()
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.acknowledge(1)
     assert bench.of(instructions.Publish) == []
     bench.finalize(1)
@@ -111,8 +110,7 @@ def test_without_transactional_sinks_a_request_is_answered_at_once() -> None:
 
 def test_a_checkpoint_whose_manifest_was_not_written_publishes_nothing() -> None:
     bench = Outputs()
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.acknowledge(1)
     bench.not_finalized(1)
     assert bench.of(instructions.Publish) == []
@@ -154,10 +152,8 @@ def test_checkpoints_complete_while_a_target_is_away_up_to_as_many_as_may_wait()
 
 def test_checkpoints_that_are_pending_when_no_more_may_wait_still_complete() -> None:
     bench = Outputs(max_unpublished=1, max_concurrent=2)
-    bench.request()
-    bench.plan(1)
-    bench.request()
-    bench.plan(2)
+    bench.trigger(1)
+    bench.trigger(2)
     bench.acknowledge(1)
     bench.finalize(1)
     bench.acknowledge(2)
@@ -240,8 +236,7 @@ def test_when_the_coordinator_closes_what_is_complete_is_answered() -> None:
 # Nobody looks at deadlines any more.
 def test_a_checkpoint_that_completes_after_the_coordinator_has_closed_is_answered_at_once() -> None:
     bench = Outputs()
-    request = bench.request()
-    bench.plan(1)
+    request = bench.trigger(1)
     bench.acknowledge(1)
     bench(STOPPED)
     bench.finalize(1)
@@ -253,8 +248,7 @@ def test_a_checkpoint_that_completes_after_the_coordinator_has_closed_is_answere
 def test_a_request_that_has_its_answer_gets_no_second_one(overdue: bool) -> None:
     """Its manifest took so long that it was told so, and then it completes after all."""
     bench = Outputs(timeout="30 s")
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.acknowledge(1)
     if overdue:
         bench(events.Tick(), 131.0)

@@ -251,13 +251,11 @@ def test_a_checkpoint_that_waits_for_the_lost_host_is_given_up_and_the_next_take
     None
 ):
     made = bench()
-    made.request()
-    made.plan(1)
+    made.trigger(1)
     lost(made)
     assert made.reasons() == [Reason.JOB_FAILOVER]
     made(events.HostJoined(NEXT_A))
-    made.request()
-    made.plan(2)
+    made.trigger(2)
     assert not [one for _, one in made.orders(SnapshotOrder) if (one.checkpoint, one.query) == (2, "up")]
     taken(made)
     hosts = {host for host, one in made.orders(SnapshotOrder) if one.checkpoint == 2 and SHARD in one.shards}

@@ -80,17 +80,16 @@ def test_without_a_query_that_the_restored_checkpoint_has_and_that_could_not_sta
         assert list(bench.machine.checkpoints.pending) == [1]
 
 
-def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_and_all_are_told() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1, planned=5)
+def test_a_query_that_stops_before_its_cut_has_committed_aborts_the_checkpoint_and_all_are_told(
+    bench: Bench,
+) -> None:
+    bench.trigger(1, planned=5)
     bench(events.QueryStopped("up", 4))
     assert bench.reasons() == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
     assert [host for host, _ in bench.orders(AbortOrder)] == ["a", "b"]
 
 
-def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts() -> None:
-    bench = Bench()
+def test_a_place_that_cannot_be_made_aborts_the_checkpoint_for_io_and_counts(bench: Bench) -> None:
     bench.request()
     bench(events.InstructionFailed(1, Reason.IO_EXCEPTION, "read-only"))
     assert bench.reasons() == [Reason.IO_EXCEPTION]
@@ -108,8 +107,7 @@ def test_a_savepoint_to_a_bad_place_fails_and_does_not_count() -> None:
     assert bench.failed() == []
 
 
-def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() -> None:
-    bench = Bench()
+def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on(bench: Bench) -> None:
     bench(events.ScheduleStarted(0.0))
     bench.machine.admission.schedule.stop()
     bench(events.Tick(), bench.now + 1000)
@@ -118,8 +116,9 @@ def test_periodic_checkpoints_end_with_the_schedule_and_those_by_hand_go_on() ->
 
 
 @pytest.mark.parametrize("kind", list(CheckpointKind))
-def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(kind: CheckpointKind) -> None:
-    bench = Bench()
+def test_a_request_after_the_end_is_refused_and_nobody_is_asked_for_anything(
+    bench: Bench, kind: CheckpointKind
+) -> None:
     bench(STOPPED)
     bench.request(kind)
     bench(events.ScheduleStarted(0.0))
@@ -141,8 +140,7 @@ def test_ids_and_times_of_triggers_grow_strictly_whatever_becomes_of_the_checkpo
     assert times == sorted(times)
 
 
-def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once() -> None:
-    bench = Bench()
+def test_a_periodic_tick_triggers_a_checkpoint_and_a_second_one_waits_only_once(bench: Bench) -> None:
     bench(events.ScheduleStarted(0.0))
     for _ in range(4):
         bench.now += 10
@@ -166,10 +164,8 @@ def test_while_the_pipeline_is_behind_periodic_checkpoints_come_at_the_other_int
 # --- the cut ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1, planned=5)
+def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not(bench: Bench) -> None:
+    bench.trigger(1, planned=5)
     assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))).orders == ()
     outcome = bench.machine.handle(events.BatchAsked(AskBatch("a", "up-id", 6)), bench.now)
     assert [(o.checkpoint, o.cut, o.shards) for o in outcome.answer.orders] == [
@@ -180,11 +176,9 @@ def test_a_batch_after_the_cut_is_told_of_the_barrier_and_one_before_it_is_not()
 
 def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks() -> None:
     bench = Bench(max_concurrent=2)
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     first = bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
-    bench.request()
-    bench.plan(2, planned=5)
+    bench.trigger(2, planned=5)
     second = bench.answer(events.BatchAsked(AskBatch("b", "up-id", 5)))
     assert (
         [(o.checkpoint, o.cut) for o in first.orders]
@@ -194,10 +188,8 @@ def test_every_host_hears_of_the_same_barriers_ahead_of_a_batch_whenever_it_asks
     assert bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5))) == first
 
 
-def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1, planned=5)
+def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed(bench: Bench) -> None:
+    bench.trigger(1, planned=5)
     assert bench.orders(SnapshotOrder) == []
     assert bench.machine.waiting_for_commits() == {"up": 5, "down": 5}
     bench(events.BatchCommitted("up", 5))
@@ -209,8 +201,7 @@ def test_an_idle_query_is_told_as_soon_as_its_cut_is_known_to_have_committed() -
 
 def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     bench = Bench(timeout="30 s")
-    bench.request()
-    bench.plan(1, planned=5)
+    bench.trigger(1, planned=5)
     deadline = bench.machine.checkpoints.pending[1].deadline
     bench(events.BatchCommitted("down", 5), deadline - 7.0)
     # The watch may notice a moment later that the time is over.
@@ -218,8 +209,7 @@ def test_an_order_says_how_many_seconds_its_checkpoint_has_left() -> None:
     assert {(o.query, o.seconds_left) for _, o in bench.orders(SnapshotOrder)} == {("down", 7.0), ("up", 0.0)}
 
 
-def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
-    bench = Bench()
+def test_a_query_that_stands_still_is_cut_at_what_it_has_committed(bench: Bench) -> None:
     bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
     bench.request()
     bench(events.CutChosen(1, "down", 4))
@@ -228,8 +218,7 @@ def test_a_query_that_stands_still_is_cut_at_what_it_has_committed() -> None:
     assert {(o.query, o.cut) for _, o in bench.orders(SnapshotOrder)} == {("up", 4), ("down", 4)}
 
 
-def test_a_task_of_a_run_that_is_over_is_refused() -> None:
-    bench = Bench()
+def test_a_task_of_a_run_that_is_over_is_refused(bench: Bench) -> None:
     bench.add("up", (), {}, id="again")
     with pytest.raises(StaleQueryError):
         bench.answer(events.BatchAsked(AskBatch("a", "up-id", 5)))
@@ -237,8 +226,7 @@ def test_a_task_of_a_run_that_is_over_is_refused() -> None:
         bench.claim("a", "up", (0,))
 
 
-def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added() -> None:
-    bench = Bench()
+def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added(bench: Bench) -> None:
     del bench.machine.queries["down"]
     with pytest.raises(DefinitionError, match="reads 'nobody'"):
         bench.add("down", ("nobody",), {})
@@ -248,8 +236,7 @@ def test_a_query_that_reads_an_unknown_one_is_refused_and_not_added() -> None:
 def test_a_shard_that_nobody_has_touched_keeps_the_state_that_it_came_with() -> None:
     sources = {ShardId("up-op", 0): RestoreSource(ROOT, 7, 4, handle("seven"))}
     bench = Bench(claimed=False, sources=sources)
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.store_progress(1)
     shards = {operator.uid: operator.shards for operator in bench.finalize(1).operators}
     assert shards == {"up-op": (handle("seven"), None), "down-op": (None,)}
@@ -271,12 +258,10 @@ def test_a_checkpoint_before_any_batch_has_the_operators_that_were_restored_and_
     def states(manifest: Manifest) -> dict[str, dict[str, StateRecord]]:
         return {operator.uid: operator.states for operator in manifest.operators if operator.query == "up"}
 
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.store_progress(1)
     assert states(bench.finalize(1)) == {"up-op": {"dropped": old}}
-    bench.request()
-    bench.plan(2, planned=5)
+    bench.trigger(2, planned=5)
     for query in ("up", "down"):
         bench(events.BatchCommitted(query, 5))
     bench.store_progress(2, cut=5)
@@ -287,8 +272,7 @@ def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_build
     shard = ShardId("up-op", 0)
     source = RestoreSource("file:///savepoint", -1, 4, handle("theirs"))
     bench = Bench(claimed=False, sources={shard: source})
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     assert bench.of(instructions.CopyShards) == [instructions.CopyShards(1, "up", ((shard, source),), ROOT)]
     assert all(store.base is None for store in bench.of(instructions.StoreProgress))
     bench.store_progress(1)
@@ -299,8 +283,7 @@ def test_state_that_came_from_elsewhere_is_copied_and_the_first_checkpoint_build
     assert manifest.new_bytes == 2 + 9
 
 
-def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -> None:
-    bench = Bench()
+def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment(bench: Bench) -> None:
     bench.completed(kind=CheckpointKind.SAVEPOINT)
     bench.completed()
     assert {order.base for _, order in bench.orders(SnapshotOrder)} == {None}
@@ -308,8 +291,7 @@ def test_a_savepoint_between_does_not_make_the_first_checkpoint_an_increment() -
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [2]
 
 
-def test_a_checkpoint_builds_on_the_one_before_it() -> None:
-    bench = Bench()
+def test_a_checkpoint_builds_on_the_one_before_it(bench: Bench) -> None:
     bench.completed()
     bench.completed()
     assert {o.base for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2} == {1}
@@ -322,10 +304,8 @@ def test_a_checkpoint_builds_on_the_one_before_it() -> None:
 
 
 @pytest.mark.parametrize("end", ["completed", "expired", "declined"])
-def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_a_request_beyond_the_places_starts_when_a_place_is_free(bench: Bench, end: str) -> None:
+    bench.trigger(1)
     bench.request()
     assert list(bench.machine.checkpoints.pending) == [1]
     if end == "completed":
@@ -342,8 +322,7 @@ def test_a_request_beyond_the_places_starts_when_a_place_is_free(end: str) -> No
 def test_when_the_newer_of_two_completes_the_older_is_subsumed_and_both_places_are_free() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     bench.request()
     bench.request()
     bench.acknowledge(2)
@@ -383,8 +362,7 @@ def test_no_checkpoint_starts_while_more_deletions_wait_than_may_be_under_way() 
     assert list(bench.machine.checkpoints.pending) == [4]
 
 
-def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planned() -> None:
-    bench = Bench()
+def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planned(bench: Bench) -> None:
     bench.request()
     bench.request()
     bench(events.InstructionFailed(1, Reason.TRIGGER_CHECKPOINT_FAILURE, "a bug"))
@@ -392,10 +370,8 @@ def test_the_next_request_starts_when_a_checkpoint_is_aborted_while_it_is_planne
     assert bench.complete(2).id == 2
 
 
-def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_afterwards() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_afterwards(bench: Bench) -> None:
+    bench.trigger(1)
     waiting = bench.request()
     bench(going_back("a host is gone"))
     assert bench.reasons() == [Reason.JOB_FAILOVER]
@@ -408,10 +384,8 @@ def test_nothing_starts_while_the_pipeline_goes_back_and_what_waits_starts_after
 # --- acknowledgements ---------------------------------------------------------------------------------------
 
 
-def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once() -> None:
-    bench = Bench()
-    request = bench.request()
-    bench.plan(1)
+def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once(bench: Bench) -> None:
+    request = bench.trigger(1)
     bench.store_progress(1)
     acks = bench.acks(1)
     for ack in acks:
@@ -426,8 +400,7 @@ def test_the_last_distinct_acknowledgement_completes_the_checkpoint_exactly_once
     assert bench.machine.next_deadline() is None
 
 
-def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
-    bench = Bench()
+def test_an_acknowledgement_again_after_completion_discards_nothing(bench: Bench) -> None:
     bench.completed()
     for ack in bench.acks(1):
         assert set(bench.ack(ack)) == {AckResult.UNKNOWN}
@@ -437,10 +410,8 @@ def test_an_acknowledgement_again_after_completion_discards_nothing() -> None:
 # What its host wrote lies in the checkpoint's own folder and goes with it.
 
 
-def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouched() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouched(bench: Bench) -> None:
+    bench.trigger(1)
     (ack, *_) = bench.acks(1)
     seen = len(bench.seen)
     assert set(bench.ack(Ack("a", 1, "nobody", ack.snapshots))) == {AckResult.UNKNOWN}
@@ -451,11 +422,9 @@ def test_an_acknowledgement_of_another_run_is_ignored_and_its_checkpoint_untouch
 
 @pytest.mark.parametrize(("checkpoint", "discards"), [(0, False), (99, False), (1, True)])
 def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is_discarded(
-    checkpoint: int, discards: bool
+    bench: Bench, checkpoint: int, discards: bool
 ) -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     (ack, *_) = bench.acks(1)
     bench.fail(1)
     bench.seen.clear()
@@ -463,10 +432,8 @@ def test_an_acknowledgement_for_no_checkpoint_is_unknown_and_one_that_is_late_is
     assert bench.seen == ([instructions.DiscardAborted(1, ROOT, False)] if discards else [])
 
 
-def test_progress_that_is_stored_too_late_is_discarded() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_progress_that_is_stored_too_late_is_discarded(bench: Bench) -> None:
+    bench.trigger(1)
     bench.fail(1)
     bench.seen.clear()
     bench.store_progress(1)
@@ -477,10 +444,8 @@ def test_progress_that_is_stored_too_late_is_discarded() -> None:
     assert bench.seen == []
 
 
-def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> None:
-    bench = Bench()
-    request = bench.request()
-    bench.plan(1)
+def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected(bench: Bench) -> None:
+    request = bench.trigger(1)
     bench.ack(bench.acks(1)[0])
     bench.fail(1, "no space left")
     (reject,) = bench.of(instructions.Reject)
@@ -497,8 +462,7 @@ def test_a_decline_aborts_the_checkpoint_and_discards_what_was_collected() -> No
 
 def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once() -> None:
     bench = Bench(tolerable_failures=1)
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.fail(1)
     seen = list(bench.seen)
     for _ in range(3):
@@ -510,27 +474,23 @@ def test_further_declines_of_an_aborted_checkpoint_do_nothing_and_it_counts_once
 def test_a_decline_of_one_checkpoint_leaves_another_alone_and_none_takes_its_place() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     bench.fail(1)
     assert list(bench.machine.checkpoints.pending) == [2]
     bench.acknowledge(2)
     assert bench.finalize(2).id == 2
 
 
-def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint() -> None:
-    bench = Bench()
+def test_every_host_hears_of_an_abort_with_the_latest_completed_checkpoint(bench: Bench) -> None:
     bench.completed()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     bench.fail(2)
     assert bench.orders(AbortOrder) == [("a", AbortOrder(2, 1)), ("b", AbortOrder(2, 1))]
 
 
 def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its_place() -> None:
     bench = Bench(timeout="30 s")
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.ack(bench.acks(1)[0])
     bench.request()
     assert bench.machine.next_deadline() == 130.0
@@ -548,10 +508,8 @@ def test_a_timeout_expires_the_checkpoint_and_says_what_is_missing_and_frees_its
 # --- completion ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable(bench: Bench) -> None:
+    bench.trigger(1)
     bench.acknowledge(1)
     assert bench.machine.manifest(1, bench.now) is not None
     assert bench.of(instructions.Resolve) == bench.orders(CompleteOrder) == []
@@ -562,10 +520,10 @@ def test_nothing_is_announced_before_the_manifest_is_said_to_be_durable() -> Non
 
 
 @pytest.mark.parametrize("then", ["removed", "added again"])
-def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(then: str) -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(
+    bench: Bench, then: str
+) -> None:
+    bench.trigger(1)
     bench.acknowledge(1)
     before = bench.machine.manifest(1, bench.now)
     # Spark cannot start the query again.
@@ -582,8 +540,7 @@ def test_a_manifest_has_what_was_acknowledged_whatever_becomes_of_its_queries(th
 def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_before_stays_latest() -> None:
     bench = Bench(retained=1)
     bench.completed()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     bench.acknowledge(2)
     bench.not_finalized(2)
     assert bench.reasons() == [Reason.FINALIZE_CHECKPOINT_FAILURE]
@@ -597,8 +554,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_checkpoint_and_the_one_befo
 def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete_nothing() -> None:
     bench = Bench(max_concurrent=3)
     for number in (1, 2, 3):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     bench.acknowledge(2)
     bench.finalize(2)
     assert [(r.error.id, r.error.reason) for r in bench.of(instructions.Reject)] == [(1, Reason.SUBSUMED)]
@@ -612,26 +568,22 @@ def test_older_checkpoints_are_subsumed_and_their_late_acknowledgements_complete
 def test_an_older_one_that_waits_to_be_written_is_subsumed_and_never_written() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     bench.acknowledge(2)
     bench.acknowledge(1)
     bench.finalize(2)
     assert bench.machine.manifest(1, bench.now) is None
 
 
-def test_every_host_hears_of_a_completion_exactly_once_and_of_no_aborted_one() -> None:
-    bench = Bench()
+def test_every_host_hears_of_a_completion_exactly_once_and_of_no_aborted_one(bench: Bench) -> None:
     bench.completed()
     bench.request()
     bench.fail(2)
     assert bench.orders(CompleteOrder) == [("a", CompleteOrder(1)), ("b", CompleteOrder(1))]
 
 
-def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it(bench: Bench) -> None:
+    bench.trigger(1)
     bench.acknowledge(1)
     bench(events.HostLeft(hello("a")))
     assert bench.lost() == ["state host a on machine is gone"]
@@ -642,8 +594,7 @@ def test_a_host_that_is_gone_when_a_checkpoint_completes_does_not_undo_it() -> N
 def test_two_checkpoints_with_interleaved_acknowledgements_complete_each_with_its_own_state() -> None:
     bench = Bench(max_concurrent=2)
     for number in (1, 2):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     for first, second in zip(bench.acks(1), bench.acks(2), strict=True):
         bench.ack(second)
         bench.ack(first)
@@ -705,8 +656,7 @@ def test_nothing_is_deleted_of_a_checkpoint_whose_manifest_is_being_written(
 
 def test_the_timeout_ends_a_request_whose_manifest_is_being_written() -> None:
     bench = Bench(timeout="30 s")
-    request = bench.request()
-    bench.plan(1)
+    request = bench.trigger(1)
     bench.acknowledge(1)
     assert bench.machine.next_deadline() == 130.0
     bench(events.Tick(), 130.0)
@@ -811,8 +761,7 @@ def test_a_request_waits_as_long_as_those_before_it_make_headway() -> None:
     assert len(bench.of(instructions.Resolve)) == 4
 
 
-def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> None:
-    bench = Bench()
+def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back(bench: Bench) -> None:
     bench(going_back("a host is gone"))
     waiting = bench.request(CheckpointKind.SAVEPOINT)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
@@ -824,10 +773,8 @@ def test_a_savepoint_of_a_stop_does_not_wait_for_the_pipeline_to_go_back() -> No
     assert [pending.request for pending in bench.machine.checkpoints.pending.values()] == [waiting]
 
 
-def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back() -> None:
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+def test_a_savepoint_of_a_stop_that_waits_ends_when_the_pipeline_is_to_go_back(bench: Bench) -> None:
+    bench.trigger(1)
     asked = bench.request(CheckpointKind.SAVEPOINT, is_final=True)
     assert list(bench.machine.admission.queue) == [asked]
     bench(going_back("a host is gone"))
@@ -877,8 +824,7 @@ def test_savepoints_are_bounded_by_the_queue_whether_they_wait_or_run() -> None:
     assert list(bench.machine.checkpoints.pending) == [2, 3, 5]
 
 
-def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
-    bench = Bench()
+def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint(bench: Bench) -> None:
     savepoint = bench.request(CheckpointKind.SAVEPOINT)
     bench.plan(1)
     bench.completed()
@@ -888,8 +834,7 @@ def test_a_savepoint_is_not_subsumed_by_a_newer_checkpoint() -> None:
 
 def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> None:
     bench = Bench(max_concurrent=2)
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     bench.completed(kind=CheckpointKind.SAVEPOINT)
     assert list(bench.machine.checkpoints.pending) == [1]
     assert (bench.machine.checkpoints.retained.manifests, bench.machine.checkpoints.retained.base) == (
@@ -900,8 +845,7 @@ def test_a_savepoint_subsumes_nothing_is_not_retained_and_sends_no_notice() -> N
     assert [resolve.root for resolve in bench.of(instructions.Resolve)] == ["file:///savepoint"]
 
 
-def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
-    bench = Bench()
+def test_a_savepoint_is_full_and_goes_to_its_own_place(bench: Bench) -> None:
     bench.completed()
     bench.completed(kind=CheckpointKind.SAVEPOINT)
     orders = [o for _, o in bench.orders(SnapshotOrder) if o.checkpoint == 2]
@@ -913,8 +857,7 @@ def test_a_savepoint_is_full_and_goes_to_its_own_place() -> None:
     }
 
 
-def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
-    bench = Bench()
+def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why(bench: Bench) -> None:
     for query in ("down", "up"):
         bench(events.QueryStopped(query, 4))
     bench.request(CheckpointKind.SAVEPOINT)
@@ -928,8 +871,7 @@ def test_a_savepoint_of_a_stopped_pipeline_that_is_declined_says_why() -> None:
 
 
 # Each has its own future and its own place.
-def test_two_savepoints_are_two() -> None:
-    bench = Bench()
+def test_two_savepoints_are_two(bench: Bench) -> None:
     first = bench.request(CheckpointKind.SAVEPOINT, target="file:///one")
     second = bench.request(CheckpointKind.SAVEPOINT, target="file:///two")
     bench.complete(1)
@@ -1075,8 +1017,7 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
     bench = Bench(retained=1, max_concurrent=3)
     bench.completed()
     for number in (2, 3):
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
     bench.acknowledge(2)
     bench.finalize(2)
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [1, 2]
@@ -1091,8 +1032,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     first = bench.completed()
     bench.completed()
     assert bench.of(instructions.Discard)
-    bench.request()
-    bench.plan(3)
+    bench.trigger(3)
     for ack in bench.acks(3):
         again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
         bench.ack(attrs.evolve(ack, snapshots=again))
@@ -1103,8 +1043,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     bench(events.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.end_deletions()
-    bench.request()
-    bench.plan(4)
+    bench.trigger(4)
     bench.acknowledge(4)
     manifest = bench.machine.manifest(4, bench.now)
     assert manifest is not None
@@ -1122,8 +1061,7 @@ def test_what_is_being_deleted_is_forgotten_once_it_is_deleted_although_there_is
     assert len(bench.of(instructions.Discard)) == 49
     assert bench.machine.checkpoints.retained.deletions == 1
     # The bytes of checkpoint 1 were deleted long ago: now they are there again.
-    bench.request()
-    bench.plan(51)
+    bench.trigger(51)
     for ack in bench.acks(51):
         again = tuple(attrs.evolve(one, handle=handle("1")) for one in ack.snapshots)
         bench.ack(attrs.evolve(ack, snapshots=again))
@@ -1142,8 +1080,7 @@ def test_the_pipeline_fails_once_at_one_failure_more_than_is_tolerable(tolerable
     bench = Bench(tolerable_failures=tolerable, timeout="30 s")
     for number in range(1, tolerable + 2):
         assert bench.failed() == []
-        bench.request()
-        bench.plan(number)
+        bench.trigger(number)
         bench.now += 31
         bench(events.Tick())
     (error,) = bench.failed()
@@ -1252,8 +1189,7 @@ def test_a_checkpoint_does_not_wait_for_ever_for_shards_that_changelogs_belong_t
     assert "changelogs" in rejected.error.detail
 
 
-def test_state_whose_host_is_gone_is_nowhere() -> None:
-    bench = Bench()
+def test_state_whose_host_is_gone_is_nowhere(bench: Bench) -> None:
     bench(events.HostLeft(hello("b")))
     with pytest.raises(StateLostError):
         bench.machine.placement.locations("up", "up-op")
@@ -1272,11 +1208,9 @@ def test_state_is_lost_with_a_host_that_owned_some_and_with_no_other() -> None:
         bench.claim("b", "up", (0,))
 
 
-def test_a_loss_is_decided_in_the_step_that_notices_it() -> None:
+def test_a_loss_is_decided_in_the_step_that_notices_it(bench: Bench) -> None:
     """No event comes in between: no checkpoint completes, and none is admitted, once state is known to be lost."""
-    bench = Bench()
-    bench.request()
-    bench.plan(1)
+    bench.trigger(1)
     at = bench.now
     bench(events.HostLeft(hello("a")))
     lost = "state host a on machine is gone"
@@ -1289,8 +1223,7 @@ def test_a_loss_is_decided_in_the_step_that_notices_it() -> None:
     assert not bench.machine.checkpoints.pending
 
 
-def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost() -> None:
-    bench = Bench()
+def test_a_new_host_of_an_executor_takes_the_place_of_the_old_one_and_its_state_is_lost(bench: Bench) -> None:
     stop, *_ = bench(events.HostJoined(hello("a2", "a")))
     # It may live: what an earlier host has said may come in after the later one.
     assert stop == instructions.Send("a", StopHost(is_replaced=True))
@@ -1313,14 +1246,12 @@ def test_a_new_host_replaces_the_newest_of_its_executor_that_has_not_left() -> N
     assert set(bench.machine.members.hosts) == {"a4", "b"}
 
 
-def test_a_host_that_opens_its_stream_again_has_lost_nothing() -> None:
-    bench = Bench()
+def test_a_host_that_opens_its_stream_again_has_lost_nothing(bench: Bench) -> None:
     assert bench(events.HostJoined(hello("a"))) == []
     assert set(bench.machine.members.hosts) == {"a", "b"}
 
 
-def test_all_hosts_hear_that_runs_are_over() -> None:
-    bench = Bench()
+def test_all_hosts_hear_that_runs_are_over(bench: Bench) -> None:
     bench(events.Released(("one", "two")))
     expected: list[tuple[str, Order]] = [(h, ReleaseOrder(q)) for q in ("one", "two") for h in "ab"]
     assert bench.orders(ReleaseOrder) == expected
@@ -1350,8 +1281,9 @@ def test_closing_ends_what_waits_and_what_is_on_its_way_and_later_messages_are_i
 
 
 @pytest.mark.parametrize(("checkpoint", "count"), [(7, 1), (None, 0)])
-def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(checkpoint: int | None, count: int) -> None:
-    bench = Bench()
+def test_a_restore_is_counted_if_it_is_one_of_a_checkpoint(
+    bench: Bench, checkpoint: int | None, count: int
+) -> None:
     bench(going_back("a host is gone"))
     bench(RUNS)
     bench(events.PipelineRestored(checkpoint))

@@ -46,6 +46,11 @@ def fail(history: History, id: int) -> None:
     history.failed(id, NOW + 1, Reason.EXPIRED, phases=PHASES)
 
 
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
 @given(st.lists(st.tuples(st.sampled_from(["start", "complete", "fail", "restore"]), st.integers(1, 9))))
 def test_those_triggered_are_those_in_progress_completed_and_failed(steps: list[tuple[str, int]]) -> None:
     history = History(limit=3)
@@ -87,8 +92,7 @@ def test_a_checkpoint_in_progress_is_not_pushed_out_of_the_history() -> None:
     assert (checkpoints[-1].status, checkpoints[-1].duration) == (Status.IN_PROGRESS, None)
 
 
-def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
-    history = History()
+def test_a_completed_checkpoint_tells_of_each_of_its_shards(history: History) -> None:
     history.started(1, CheckpointKind.MANUAL, NOW)
     history.completed(1, NOW + 2, size=200, new_bytes=20, shards=[shard(0), shard(1)], phases=PHASES)
     (found,) = history.snapshot().checkpoints
@@ -101,8 +105,7 @@ def test_a_completed_checkpoint_tells_of_each_of_its_shards() -> None:
     assert found.phases == history.totals.phases == PHASES
 
 
-def test_the_summary_covers_completed_checkpoints_only() -> None:
-    history = History()
+def test_the_summary_covers_completed_checkpoints_only(history: History) -> None:
     complete(history, 1, duration=1, size=100, new_bytes=10)
     complete(history, 2, duration=3, size=300, new_bytes=30)
     history.started(3, CheckpointKind.PERIODIC, NOW)
@@ -158,8 +161,7 @@ def test_the_shards_of_old_checkpoints_are_forgotten_before_there_are_too_many(
         assert found == (count if fits else 0)
 
 
-def test_what_happens_later_changes_no_copy() -> None:
-    history = History()
+def test_what_happens_later_changes_no_copy(history: History) -> None:
     complete(history, 1)
     fail(history, 2)
     history.started(3, CheckpointKind.PERIODIC, NOW)
@@ -209,8 +211,7 @@ def test_a_summary_is_ordered_and_its_percentiles_are_values_that_occurred(value
         assert sum(value < percentile for value in values) < share * len(values)
 
 
-def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards() -> None:
-    history = History()
+def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards(history: History) -> None:
     history.started(1, CheckpointKind.PERIODIC, NOW)
     shards = [shard(0, size=1000, new_bytes=1), shard(1, size=234, new_bytes=2)]
     history.failed(1, NOW + 1, Reason.EXPIRED, shards=shards, phases=PHASES)
@@ -219,8 +220,9 @@ def test_the_size_of_a_failed_checkpoint_is_the_sum_of_the_bytes_of_its_shards()
     assert (found.status, found.reason) == (Status.FAILED, Reason.EXPIRED)
 
 
-def test_the_size_of_a_completed_checkpoint_is_in_bytes_with_the_files_of_its_queries() -> None:
-    history = History()
+def test_the_size_of_a_completed_checkpoint_is_in_bytes_with_the_files_of_its_queries(
+    history: History,
+) -> None:
     history.started(1, CheckpointKind.PERIODIC, NOW)
     history.completed(1, NOW + 1, size=5000, new_bytes=70, shards=[shard(0)], phases=PHASES)
     found = history.snapshot().latest_completed
@@ -228,8 +230,7 @@ def test_the_size_of_a_completed_checkpoint_is_in_bytes_with_the_files_of_its_qu
     assert (found.size, found.new_bytes) == (5000, 70)
 
 
-def test_the_latest_is_the_one_with_the_highest_id_not_the_one_that_ended_last() -> None:
-    history = History()
+def test_the_latest_is_the_one_with_the_highest_id_not_the_one_that_ended_last(history: History) -> None:
     for id in (1, 2):
         history.started(id, CheckpointKind.PERIODIC, NOW)
     for id in (2, 1):
@@ -263,8 +264,7 @@ def test_before_anything_has_happened_there_is_nothing_to_tell() -> None:
 
 
 @pytest.mark.parametrize("late", ["completed", "failed"])
-def test_word_that_comes_after_the_end_changes_nothing(late: str) -> None:
-    history = History()
+def test_word_that_comes_after_the_end_changes_nothing(history: History, late: str) -> None:
     complete(history, 1)
     before = history.snapshot()
     for id in (1, 77):
@@ -275,8 +275,7 @@ def test_word_that_comes_after_the_end_changes_nothing(late: str) -> None:
     assert history.snapshot() == before
 
 
-def test_a_snapshot_does_not_change_afterwards_and_can_be_made_plain() -> None:
-    history = History()
+def test_a_snapshot_does_not_change_afterwards_and_can_be_made_plain(history: History) -> None:
     complete(history, 1)
     history.restored(1)
     snapshot = history.snapshot()

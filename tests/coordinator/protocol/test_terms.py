@@ -100,8 +100,7 @@ def test_a_claim_after_the_move_is_told_where_the_shard_is() -> None:
 def test_an_acknowledgement_of_an_older_term_does_not_count() -> None:
     bench = opened()
     bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     ((_, order),) = [(h, o) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2 and o.query == "up"]
     assert set(order.shards) == {SHARD, ShardId("up-op", 1)}
     zombie = bench.ack_of("a", attrs.evolve(order, shards=(SHARD,)))
@@ -114,30 +113,26 @@ def test_an_acknowledgement_of_an_older_term_does_not_count() -> None:
 
 def test_a_checkpoint_waits_for_the_end_of_a_move_and_a_move_for_the_snapshot() -> None:
     bench = opened()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 2}
     bench(CopyReport("b", 1, CopyStep.TAKEN, 2))
     assert ("b", "up") in {(h, o.query) for h, o in bench.orders(SnapshotOrder) if o.checkpoint == 2}
 
     bench = drained()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     bench(CopyReport("b", 1, CopyStep.OPENED))
     assert bench.orders(TakeOver) == []
     bench.acknowledge(2)
     bench.finalize(2)
     # No batch has to run for that, and a checkpoint that follows at once waits.
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
-    bench.request()
-    bench.plan(3)
+    bench.trigger(3)
     assert "up" not in {order.query for _, order in bench.orders(SnapshotOrder) if order.checkpoint == 3}
 
 
 def test_a_shard_that_a_checkpoint_keeps_waiting_moves_when_that_is_aborted() -> None:
     bench = drained()
-    bench.request()
-    bench.plan(2)
+    bench.trigger(2)
     bench(CopyReport("b", 1, CopyStep.OPENED))
     bench(Decline("a", 2, "up-id", "no disk"))
     assert bench.orders(TakeOver) == [("b", TakeOver(1, 4, 2))]
@@ -177,8 +172,9 @@ def test_shards_that_a_drained_machine_claims_are_spread_over_all_others() -> No
     assert bench.answer(claim) == answer
 
 
-def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine() -> None:
-    bench = Bench()
+def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its_machine(
+    bench: Bench,
+) -> None:
     for host, executor in {"a": "0", "b": "1", "c": "2"}.items():
         bench(events.HostJoined(attrs.evolve(hello_on(host, "one"), spark_executor=executor)))
     assert bench.machine.placement.shards_leaving() == []
@@ -196,8 +192,9 @@ def test_shards_leave_the_host_of_an_executor_that_is_decommissioned_and_not_its
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(was_there: bool) -> None:
-    bench = Bench()
+def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(
+    bench: Bench, was_there: bool
+) -> None:
     late = attrs.evolve(hello_on("late", "two"), spark_executor="9")
     if was_there:
         bench(events.HostJoined(late))
@@ -211,8 +208,7 @@ def test_a_host_that_joins_after_its_executor_was_decommissioned_gets_nothing(wa
     assert bench.machine.placement.empty_hosts({"9"}) == ["late"]
 
 
-def test_an_executor_that_has_left_makes_nothing_move_between_the_others() -> None:
-    bench = Bench()
+def test_an_executor_that_has_left_makes_nothing_move_between_the_others(bench: Bench) -> None:
     leaving = attrs.evolve(hello_on("leaving", "three"), spark_executor="9")
     for one in (hello_on("a", "one"), hello_on("without shards", "two"), leaving):
         bench(events.HostJoined(one))
@@ -231,8 +227,7 @@ def test_a_machine_that_is_not_there_or_is_the_last_one_cannot_be_drained() -> N
         bench.answer(events.DrainRequested("two")).check()
 
 
-def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part() -> None:
-    bench = Bench()
+def test_a_host_that_joins_when_all_shards_have_owners_gets_its_part(bench: Bench) -> None:
     bench.completed()
     assert not bench.machine.placement.moves.under_way
     bench(events.HostJoined(hello_on("c", "three")))
@@ -313,7 +308,6 @@ def test_shards_that_follow_their_tasks_are_not_spread_when_a_host_joins_nor_go_
     assert planned(bench) == []
 
 
-def test_without_such_tasks_nothing_follows() -> None:
-    bench = Bench()
+def test_without_such_tasks_nothing_follows(bench: Bench) -> None:
     asks_for_batches(bench, "b", range(5, 6 + STAYS))
     assert planned(bench) == []

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import shutil
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +142,31 @@ class Running(Spark):
         self.stopped.set()
 
 
+class Starts:
+    """Starts runs as it is told, in turn, and the last way again and again."""
+
+    def __init__(self) -> None:
+        self.runs: list[Any] = []
+        self.asked: list[dict[str, Any]] = []
+        """What each run was asked for with."""
+        self.give(Running)
+
+    def give(self, *script: Spark | type[Spark] | Exception | Callable[[dict[str, Any]], Spark]) -> None:
+        """Let the next starts give these runs, or raise these errors."""
+        self._script = list(script)
+
+    def start(self, writer: object, *, proof: FenceProof, **asked: Any) -> Spark:
+        proof.check_now()
+        self.asked.append({"writer": writer} | asked)
+        given = self._script.pop(0) if self._script[1:] else self._script[0]
+        if isinstance(given, Exception):
+            raise given
+        if isinstance(given, type):
+            given = given()
+        self.runs.append(given if isinstance(given, Spark) else given(self.asked[-1]))
+        return self.runs[-1]
+
+
 class WatchedProtocol(LockedProtocol):
     """A protocol that remembers the lives of its pipeline."""
 
@@ -206,7 +230,8 @@ class NoTicks:
 class Setup:
     """A pipeline of one query with one shard, restored from the second of two checkpoints."""
 
-    def __init__(self, directory: Path, restart: RestartStrategy, local_recovery: object = None) -> None:
+    def __init__(self, directory: Path, restart: RestartStrategy, local_recovery: object) -> None:
+        self.starts = Starts()
         self.catalog = Catalog(LocalStore(directory / "store"))
         for id in (1, 2):
             writer = SnapshotWriter(self.catalog.store, f"checkpoints/{id}/host.pack", pack_below=0)
@@ -297,39 +322,28 @@ class Setup:
 
 @pytest.fixture
 def restart() -> RestartStrategy:
-    return NoRestart()
+    return FixedDelay("0 s", attempts=3)
 
 
-@pytest.fixture
-def setup(tmp_path: Path, restart: RestartStrategy) -> Iterator[Setup]:
-    made = Setup(tmp_path, restart)
+def made_setup(
+    directory: Path, restart: RestartStrategy, local_recovery: object, patch: pytest.MonkeyPatch
+) -> Iterator[Setup]:
+    made = Setup(directory, restart, local_recovery)
+    patch.setattr(launcher, "start_spark", made.starts.start)
     yield made
     made.supervisor.close()
     made.directories.close()
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
-    """The runs that are started; each goes on until it is stopped."""
-    found: list[Running] = []
-
-    def start(*args: Any, proof: FenceProof, **kwargs: Any) -> Running:
-        proof.check_now()
-        found.append(Running())
-        return found[-1]
-
-    monkeypatch.setattr(launcher, "start_spark", start)
-    return found
+def setup(tmp_path: Path, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    yield from made_setup(tmp_path, restart, None, monkeypatch)
 
 
 @pytest.fixture
-def fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """What Spark says of each run."""
-
-    def fail(text: str) -> None:
-        monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark(text))
-
-    return fail
+def started(setup: Setup) -> list[Any]:
+    """The runs that were started."""
+    return setup.starts.runs
 
 
 @attrs.frozen
@@ -346,7 +360,7 @@ class TouchedSink(AtLeastOnceSink):
 
 @pytest.mark.parametrize("when", ["while files are restored", "before Spark starts"])
 def test_a_driver_that_is_overtaken_while_it_restores_touches_nothing_of_its_successor(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, when: str
+    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     fence, restore = setup.checkpoints.watch, launcher.restore_query
 
@@ -374,16 +388,15 @@ class FullDisk(AtLeastOnceSink):
 
 @pytest.mark.parametrize("fails", ["mark", "thread"])
 def test_a_start_that_fails_after_spark_has_started_leaves_no_writer_that_nobody_knows(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, fails: str
+    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     definition = setup.definition
     if fails == "mark":
         definition = attrs.evolve(definition, sink=FullDisk("parquet"), table="t")
-    else:
-        monkeypatch.setattr(threading.Thread, "start", refuse_a_thread)
-    with pytest.raises((OSError, RuntimeError)):
+    with monkeypatch.context() as patch, pytest.raises((OSError, RuntimeError)):
+        if fails == "thread":
+            patch.setattr(threading.Thread, "start", refuse_a_thread)
         setup.supervisor.start(definition)
-    monkeypatch.undo()
     assert [run.isActive for run in started] == [False]
     assert not setup.runs.all()
 
@@ -397,14 +410,15 @@ def refuse_a_thread(thread: threading.Thread) -> None:
     _start_thread(thread)
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize(
     ("how", "error"),
     [("changed", DamagedError("s", "k", "x", "y")), ("missing", ObjectMissingError("s", "k"))],
 )
 def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_take_instead(
-    setup: Setup, fails_with: Callable[[str], None], how: str, error: Exception
+    setup: Setup, how: str, error: Exception
 ) -> None:
-    fails_with(of_a_task(error))
+    setup.starts.give(Spark(of_a_task(error)))
     key = setup.damage("shard", how)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(
@@ -427,9 +441,9 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
     ids=["Spark", "Python", "passing", "another writer"],
 )
 def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long(
-    setup: Setup, fails_with: Callable[[str], None], text: str, in_place: list[bool]
+    setup: Setup, text: str, in_place: list[bool]
 ) -> None:
-    fails_with(text)
+    setup.starts.give(Spark(text))
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError) as caught:
         query.awaitTermination(DEADLINE)
@@ -464,7 +478,7 @@ class Gone(QuerySources):
 
 
 def test_a_query_whose_source_has_lost_what_comes_next_is_not_started(
-    setup: Setup, started: list[Running]
+    setup: Setup, started: list[Any]
 ) -> None:
     with pytest.raises(SourceLostError):
         setup.supervisor.start(attrs.evolve(setup.definition, sources=Gone()))
@@ -473,10 +487,8 @@ def test_a_query_whose_source_has_lost_what_comes_next_is_not_started(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 ms", attempts=6)])
-def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(
-    setup: Setup, fails_with: Callable[[str], None]
-) -> None:
-    fails_with("offset out of range")
+def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(setup: Setup) -> None:
+    setup.starts.give(Spark("offset out of range"))
     sources = Gone(after=1)
     query = setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
     with pytest.raises(SourceLostError, match="offset 5"):
@@ -485,7 +497,7 @@ def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(
     assert len(sources.asked) == 2
 
 
-@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("restart", [NoRestart()])
 def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup: Setup) -> None:
     key = setup.damage("shard", "changed")
     query = setup.supervisor.start(setup.definition)
@@ -497,7 +509,7 @@ def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup
     assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
 
 
-@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("restart", [NoRestart()])
 def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup) -> None:
     query = setup.supervisor.start(setup.definition)
     (run,) = setup.runs.all()
@@ -506,30 +518,28 @@ def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup
     assert query.exception() is None
 
 
-def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(
-    setup: Setup, fails_with: Callable[[str], None]
-) -> None:
-    fails_with("not reached")
+def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(setup: Setup) -> None:
     key = setup.damage("query", "changed")
     with pytest.raises(DamagedCheckpointError) as caught:
         setup.supervisor.start(setup.definition)
     assert (caught.value.key, caught.value.checkpoint, caught.value.intact) == (key, 2, 1)
 
 
-def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup, fails_with: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("restart", [NoRestart()])
+def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup) -> None:
     # Bytes that were damaged on their way.
-    fails_with(of_a_task(DamagedError("s", "k", "x", "only in passing")))
+    setup.starts.give(Spark(of_a_task(DamagedError("s", "k", "x", "only in passing"))))
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="only in passing"):
         query.awaitTermination(DEADLINE)
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize(
     ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
 )
 def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
     setup: Setup,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     batch: int,
     error: type[Exception],
@@ -554,7 +564,7 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
             self.stopped.set()
             raise RuntimeError("the sink is full")
 
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
+    setup.starts.give(Failing())
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(error):
         query.awaitTermination(DEADLINE)
@@ -570,10 +580,10 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
 class Unreachable:
     """A store that cannot be read a number of times, once the state is lost."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
+    def __init__(self, setup: Setup, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
         self.left = times
         self.transient = transient
-        self.runs: list[Spark] = []
+        self.runs = setup.starts.runs
         restore = launcher.restore_query
 
         def restore_if_reachable(*args: Any, **kwargs: Any) -> Any:
@@ -582,45 +592,34 @@ class Unreachable:
                 raise StoreFailedError("s3://far", "a.pack", "read", "503 Slow Down", self.transient)
             return restore(*args, **kwargs)
 
-        def start(*args: Any, **kwargs: Any) -> Spark:
-            self.runs.append(
-                Running() if self.runs else Spark(of_a_task(HostLostError("unix://x", "killed")))
-            )
-            return self.runs[-1]
-
         monkeypatch.setattr(launcher, "restore_query", restore_if_reachable)
-        monkeypatch.setattr(launcher, "start_spark", start)
+        setup.starts.give(Spark(of_a_task(HostLostError("unix://x", "killed"))), Running)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Unreachable(monkeypatch, 2, transient=True)
+    store = Unreachable(setup, monkeypatch, 2, transient=True)
     query = setup.supervisor.start(setup.definition)
-    deadline = time.monotonic() + DEADLINE
-    while len(store.runs) < 2 and query.isActive and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: len(store.runs) == 2 or not query.isActive)
     assert (len(store.runs), store.left, query.isActive) == (2, 0, True)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 @pytest.mark.parametrize(("transient", "asked"), [(True, 3), (False, 1)])
 def test_a_store_that_stays_unreachable_ends_the_pipeline_after_all_attempts_and_one_that_refuses_at_once(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, transient: bool, asked: int
 ) -> None:
-    store = Unreachable(monkeypatch, 9, transient=transient)
+    store = Unreachable(setup, monkeypatch, 9, transient=transient)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(StoreFailedError, match="503 Slow Down"):
         query.awaitTermination(DEADLINE)
     assert (len(store.runs), 9 - store.left) == (1, asked)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempts(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Unreachable(monkeypatch, 2, transient=True)
+    store = Unreachable(setup, monkeypatch, 2, transient=True)
     setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     first, again = setup.supervisor.recoveries
@@ -634,41 +633,22 @@ def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempt
 # --- what goes wrong while it is mended ---------------------------------------------------------------------
 
 
-class Starts:
-    """Spark, whose first run fails, and which then cannot start a number of times."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
-        self.asked = 0
-
-        def start(*args: Any, **kwargs: Any) -> Spark:
-            self.asked += 1
-            if self.asked == 1:
-                return Spark("boom")
-            if self.asked <= 1 + refused:
-                raise RuntimeError("the JVM is gone")
-            return Running()
-
-        monkeypatch.setattr(launcher, "start_spark", start)
+GONE = RuntimeError("the JVM is gone")
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_restart_in_place_that_cannot_start_is_tried_again(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark = Starts(monkeypatch, refused=2)
+def test_a_restart_in_place_that_cannot_start_is_tried_again(setup: Setup) -> None:
+    setup.starts.give(Spark("boom"), GONE, GONE, Running)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
-    assert (spark.asked, query.isActive) == (4, True)
+    assert (len(setup.starts.asked), query.isActive) == (4, True)
     assert [one.in_place for one in setup.told if isinstance(one, Recovering)] == [True] * 3
     assert isinstance(setup.runs.all()[0].spark, Running)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_query_that_has_failed_runs_again_only_once_it_commits_or_has_found_no_data(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = [Spark("bang"), Spark("boom"), Running()]
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: runs.pop(0))
+    setup.starts.give(Spark("bang"), Spark("boom"), Running)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
     assert (query.life.phase, query.life.attempts) == (QueryPhase.RESTARTING, 2)
@@ -679,53 +659,42 @@ def test_a_query_that_has_failed_runs_again_only_once_it_commits_or_has_found_no
     with monkeypatch.context() as nothing_planned:
         nothing_planned.setattr(progress, "newest_planned", lambda logs: NO_BATCH)
         eventually(lambda: query.life.phase is QueryPhase.RUNNING)
-    runs += [Running()]
     setup.supervisor.run_ended(run, RuntimeError("boom"))
-    eventually(lambda: query.life.phase is QueryPhase.RESTARTING and not runs)
+    eventually(lambda: query.life.phase is QueryPhase.RESTARTING and len(setup.starts.runs) == 4)
     (run,) = setup.runs.all()
     setup.supervisor.first_commit(run, BatchId(0), setup.supervisor.recoveries[-1])
     assert (query.life.phase, query.life.because, query.life.attempts) == (QueryPhase.RUNNING, "", 0)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 @pytest.mark.parametrize("lost", ["the run", "the coordinator's directory", "the whole runtime directory"])
-def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
-    def start(*args: object, location: str, **kwargs: object) -> Spark:
-        if not setup.supervisor.recoveries:
-            run = Path(location).parent
-            folder = {"the run": run, "the coordinator's directory": run.parent}.get(lost, run.parent.parent)
-            shutil.rmtree(folder)
-            return Spark("boom")
-        return Running()
+def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(setup: Setup, lost: str) -> None:
+    def lose(asked: dict[str, Any]) -> Spark:
+        run = Path(asked["location"]).parent
+        folder = {"the run": run, "the coordinator's directory": run.parent}.get(lost, run.parent.parent)
+        shutil.rmtree(folder)
+        return Spark("boom")
 
-    monkeypatch.setattr(launcher, "start_spark", start)
+    setup.starts.give(lose, Running)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert [(one.in_place, one.checkpoint) for one in setup.supervisor.recoveries] == [(False, 2), (False, 2)]
     assert query.isActive
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spark = Starts(monkeypatch, refused=99)
+def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(setup: Setup) -> None:
+    setup.starts.give(Spark("boom"), GONE)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(PipelineFailedError, match="the JVM is gone"):
         query.awaitTermination(DEADLINE)
-    assert spark.asked == 1 + 3
+    assert len(setup.starts.asked) == 1 + 3
 
 
 FENCED = FencedError("file:///store", 1, 2, "another driver")
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     touched: list[object] = []
     monkeypatch.setattr(launcher, "restore_query", lambda *args: touched.append(args))
@@ -776,9 +745,8 @@ def in_background(act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
-    setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, started: list[Any], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
@@ -807,9 +775,10 @@ SYMPTOMS: dict[str, Callable[[Setup, Running], object]] = {
 }
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize("first", SYMPTOMS)
 def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_whatever_it_notices_first(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch, first: str
+    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """A standby has ended the JVM while this process was frozen."""
     query = setup.supervisor.start(setup.definition)
@@ -837,7 +806,7 @@ def test_an_end_waits_for_no_store_that_never_says_whether_there_is_a_successor(
 
 
 def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     with monkeypatch.context() as patch:
@@ -849,7 +818,7 @@ def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
 
 
 def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
-    setup: Setup, started: list[Running]
+    setup: Setup, started: list[Any]
 ) -> None:
     """Which waits for the target, whatever happens here."""
     setup.supervisor.start(setup.definition)
@@ -875,9 +844,8 @@ def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
     assert len(started) == 1
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_stop_ends_a_search_for_damage(
-    setup: Setup, started: list[Running], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
@@ -891,7 +859,7 @@ def test_a_stop_ends_a_search_for_damage(
 
 @pytest.mark.parametrize("what", ["a fence", "a stop"])
 def test_what_restores_for_long_ends_with_the_pipeline(
-    setup: Setup, started: list[Running], reads_never_end: None, what: str
+    setup: Setup, started: list[Any], reads_never_end: None, what: str
 ) -> None:
     raised: list[Exception] = []
 
@@ -912,10 +880,7 @@ def test_what_restores_for_long_ends_with_the_pipeline(
     assert not started
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(setup: Setup) -> None:
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     setup.notices(decisions.HostLost("it was killed"))
@@ -924,11 +889,9 @@ def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(
     assert query.isActive
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_latest(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     sources = Gone(after=9)
     setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
     (first,) = setup.runs.all()
@@ -948,10 +911,7 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     assert sources.replaced == [(), (first.directory,)]
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
-    setup: Setup, started: list[Running]
-) -> None:
+def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(setup: Setup, started: list[Any]) -> None:
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
@@ -972,9 +932,8 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     [(FENCED, LifePhase.FENCED), (PipelineFailedError("it"), LifePhase.FAILED)],
 )
 def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, error: Exception, phase: LifePhase
+    setup: Setup, error: Exception, phase: LifePhase
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
     assert setup.protocol.lives[-1].phase is phase
@@ -984,7 +943,7 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
 def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Spark("Connection refused"))
+    setup.starts.give(Spark("Connection refused"))
     monkeypatch.setattr(setup.supervisor, "_check_session", jvm_has_ended)
     stepped_down = threading.Event()
     monkeypatch.setattr(setup.supervisor, "_on_failed", stepped_down.set)
@@ -1012,30 +971,20 @@ class Unanswering(Unstoppable):
 def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, kind: type[Running]
 ) -> None:
-    made: list[Running] = []
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        made.append(Running() if made else kind())
-        return made[-1]
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+    setup.starts.give(kind, Running)
     monkeypatch.setattr(Launcher, "_await_commit", lambda *args: None)
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
     assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
     # No checkpoint is taken of what may go on.
     assert setup.protocol.lives[-1].phase is LifePhase.FAILED
-    assert made[1].stopped.is_set()
+    assert setup.starts.runs[1].stopped.is_set()
     with pytest.raises(PipelineFailedError, match="query 'q' cannot be stopped"):
         queries[1].awaitTermination(DEADLINE)
     setup.supervisor.close()
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(setup: Setup) -> None:
     """It was decided while the pipeline was going back, and is carried out afterwards."""
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
     setup.notices(decisions.HostLost("it was killed"))
@@ -1052,29 +1001,13 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(
 RESCALED = RescaledError("q", "totals", 4)
 
 
-@pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
-    """The writers and places that runs are started with; each run goes on until it is stopped."""
-    found: list[tuple[object, str]] = []
-
-    def start(writer: object, *, location: str, **kwargs: Any) -> Running:
-        found.append((writer, location))
-        return Running()
-
-    monkeypatch.setattr(launcher, "start_spark", start)
-    return found
-
-
 def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
     request = setup.supervisor.replanning.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
     setup.supervisor.replanning.await_outcome("q", request)
     request.check()
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_way_back(
-    setup: Setup, writers: list[tuple[object, str]]
-) -> None:
+def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_way_back(setup: Setup) -> None:
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
     go_on(setup, "for 4 tasks")
@@ -1082,28 +1015,19 @@ def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_w
     assert isinstance(first.spark, Running)
     assert first.spark.stopped.is_set()
     assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
-    assert writers == [(None, second.location), ("for 4 tasks", second.location)]
+    asked = setup.starts.asked
+    assert [one["writer"] for one in asked] == [None, "for 4 tasks"]
+    assert {one["location"] for one in asked} == {second.location}
     assert setup.supervisor.recoveries[-1].cause == str(RESCALED)
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
     assert [one.kind for one in setup.supervisor.recoveries] == ["start", "rescale", "from checkpoint"]
     assert setup.supervisor.recovered == {"start": 1, "rescale": 1, "from checkpoint": 1}
-    assert [writer for writer, _ in writers] == [None, "for 4 tasks", "for 4 tasks"]
+    assert [one["writer"] for one in asked] == [None, "for 4 tasks", "for 4 tasks"]
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_query_that_cannot_start_with_another_plan_is_started_again(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = iter([Running(), RuntimeError("a moment, please"), Running()])
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        run = next(runs)
-        if isinstance(run, Exception):
-            raise run
-        return run
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+def test_a_query_that_cannot_start_with_another_plan_is_started_again(setup: Setup) -> None:
+    setup.starts.give(Running, RuntimeError("a moment, please"), Running)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(NotRescaledError, match="a moment, please"):
         go_on(setup, "for 4 tasks")
@@ -1112,11 +1036,8 @@ def test_a_query_that_cannot_start_with_another_plan_is_started_again(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
-def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = iter([Running()])
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(setup: Setup) -> None:
+    setup.starts.give(Running, GONE)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(NotRescaledError, match="could not be started"):
         go_on(setup, "for 4 tasks")
@@ -1128,25 +1049,21 @@ def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(
     assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = iter([Unstoppable(), Running()])
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(setup: Setup) -> None:
+    setup.starts.give(Unstoppable, Running)
     query = setup.supervisor.start(setup.definition)
     go_on(setup, "for 4 tasks")
     assert isinstance(setup.runs.all()[0].spark, Running)
     assert query.isActive
 
 
-def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, writers: list[object]) -> None:
+def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, started: list[Any]) -> None:
     setup.supervisor.start(setup.definition)
     setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
     eventually(lambda: setup.supervisor.life.error is not None)
     with pytest.raises(NotRescaledError, match="the target is gone"):
         go_on(setup, "for 4 tasks")
-    assert len(writers) == 1
+    assert len(started) == 1
 
 
 class Failing(Running):
@@ -1162,12 +1079,9 @@ class Failing(Running):
 
 
 @pytest.fixture
-def in_batch(
-    setup: Setup, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Failing, Callable[[], Exception | None]]:
+def in_batch(setup: Setup) -> tuple[Failing, Callable[[], Exception | None]]:
     """A run whose batch goes on, and what tells how the request for another plan that waits for it has ended."""
-    runs = iter([Failing(), *(Running() for _ in range(5))])
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: next(runs))
+    setup.starts.give(Failing, Running)
     setup.supervisor.start(setup.definition)
     (run,) = setup.runs.all()
     (run.directory / "offsets").mkdir(exist_ok=True)
@@ -1180,7 +1094,6 @@ def in_batch(
     return run.spark, lambda: asked.exception(DEADLINE)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 @pytest.mark.parametrize("loses", [True, False])
 def test_a_run_that_fails_in_its_last_batch_with_a_plan_has_failed(
     setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], loses: bool
@@ -1195,7 +1108,6 @@ def test_a_run_that_fails_in_its_last_batch_with_a_plan_has_failed(
     assert setup.supervisor.queries[0].definition.writer == "for 4 tasks"
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 @pytest.mark.parametrize("what", ["a stop", "a loss", "the end of the pipeline"])
 def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
     setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], what: str
@@ -1219,9 +1131,8 @@ def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
 # --- failures that come together with something else -------------------------------------------------------
 
 
-def test_a_failure_that_cannot_be_explained_ends_the_pipeline(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("restart", [NoRestart()])
+def test_a_failure_that_cannot_be_explained_ends_the_pipeline(setup: Setup) -> None:
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise ConnectionError("the JVM does not answer")
@@ -1230,12 +1141,13 @@ def test_a_failure_that_cannot_be_explained_ends_the_pipeline(
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             raise Unspeakable
 
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Ended())
+    setup.starts.give(Ended)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(ConnectionError, match="the JVM does not answer"):
         query.awaitTermination(DEADLINE)
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1247,7 +1159,7 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
             has_started.wait(DEADLINE)
             raise RuntimeError("boom")
 
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Failing())
+    setup.starts.give(Failing)
     right, free = Failover.decide, []
 
     def change() -> None:
@@ -1271,9 +1183,8 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
     assert free == [False]
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
-    setup: Setup, started: list[Running], monkeypatch: pytest.MonkeyPatch
+    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
 
@@ -1289,11 +1200,9 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
     assert (len(started), query.isActive, query.exception()) == (1, False, None)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
     query = setup.supervisor.start(setup.definition)
     stop = threading.Thread(target=lambda: setup.supervisor.stop_gracefully(("q",), 0.0))
     await_manifests = setup.checkpoints.await_manifests
@@ -1316,10 +1225,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
-def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(setup: Setup) -> None:
     setup.supervisor.start(setup.definition)
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: setup.supervisor.life.setback is not None)
@@ -1329,20 +1235,12 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(
     assert "it was killed" in stopping.because
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
 def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go_back_then(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Setup,
 ) -> None:
-    starts: list[Running] = []
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        starts.append(Running())
-        return starts[-1]
-
     def suspended() -> bool:
         return not setup.protocol.lives[-1].takes_checkpoints
 
-    monkeypatch.setattr(launcher, "start_spark", start)
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     assert not suspended()
@@ -1351,25 +1249,14 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
     setup.supervisor.resume(stopped)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     # It was not started where it stood first.
-    assert len(starts) == 2
+    assert len(setup.starts.runs) == 2
     assert query.isActive
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(setup: Setup) -> None:
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("new", "newer")]
     stopped = setup.supervisor.stop_gracefully(("newer", "new"), 0.0)
-    starts = [Running()]
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        if not starts:
-            raise RuntimeError("the JVM is gone")
-        return starts.pop()
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+    setup.starts.give(Running, GONE)
     with pytest.raises(PipelineFailedError, match="the JVM is gone"):
         setup.supervisor.resume(stopped)
     for query in queries[1:]:
@@ -1378,11 +1265,7 @@ def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(
     assert not any(query.isActive for query in queries)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_a_query_that_has_started_again_stays_so_while_another_cannot(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[str] = []
+def test_a_query_that_has_started_again_stays_so_while_another_cannot(setup: Setup) -> None:
     both = threading.Event()
 
     class Failing(Spark):
@@ -1390,20 +1273,20 @@ def test_a_query_that_has_started_again_stays_so_while_another_cannot(
             both.wait(DEADLINE)
             raise RuntimeError("boom")
 
-    def start(*args: Any, query_name: str, **kwargs: Any) -> Spark:
-        runs.append(query_name)
-        if len(runs) <= 2:
-            return Failing("boom")
-        if runs.count("newer") == 2 and query_name == "newer":
-            raise RuntimeError("the JVM is gone")
+    def refuse_once(asked: dict[str, Any]) -> Spark:
+        if asked["query_name"] == "newer" and names().count("newer") == 2:
+            raise GONE
         return Running()
 
-    monkeypatch.setattr(launcher, "start_spark", start)
+    def names() -> list[str]:
+        return [one["query_name"] for one in setup.starts.asked]
+
+    setup.starts.give(Failing("boom"), Failing("boom"), refuse_once)
     for name in ("new", "newer"):
         setup.supervisor.start(attrs.evolve(setup.definition, name=name))
     both.set()
     eventually(lambda: len(setup.supervisor.recoveries) == 4)
-    assert (runs.count("new"), runs.count("newer")) == (2, 3)
+    assert (names().count("new"), names().count("newer")) == (2, 3)
 
 
 def restored(host: str, files: float, opening: float, found: int, downloaded: int) -> ShardsRestored:
@@ -1419,10 +1302,7 @@ def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> No
     assert (recovery.found_bytes, recovery.downloaded_bytes) == (60, 6)
 
 
-def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
+def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(setup: Setup) -> None:
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
@@ -1438,41 +1318,40 @@ def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
     assert (recovery.files, recovery.found_bytes) == (2.0, 5)
 
 
-def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup) -> None:
     record = OperatorRecord("op", "q", "{}", {}, (None,))
     opened_before: list[int] = []
 
-    def start(*args: Any, **kwargs: Any) -> Running:
+    def start(asked: dict[str, Any]) -> Running:
         opened_before.append(len(setup.opened))
         return Running()
 
-    monkeypatch.setattr(launcher, "start_spark", start)
+    setup.starts.give(start)
     setup.supervisor.start(attrs.evolve(setup.definition, operators=(record,)))
     (run,) = setup.runs.all()
     assert setup.opened == [(run.query_id, (record,))]
     assert opened_before == [1]
 
 
-def start_and_commit(*args: Any, location: str, **kwargs: Any) -> Running:
+def start_and_commit(asked: dict[str, Any]) -> Running:
     """Start a run whose first batch commits before anybody looks."""
-    directory = Path(location)
+    directory = Path(asked["location"])
     (directory / "commits").mkdir(exist_ok=True)
     (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
     return Running()
 
 
-def test_a_first_batch_that_commits_while_spark_starts_is_the_first(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launcher, "start_spark", start_and_commit)
+def test_a_first_batch_that_commits_while_spark_starts_is_the_first(setup: Setup) -> None:
+    setup.starts.give(start_and_commit)
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     eventually(lambda: recovery.first_batch is not None)
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize("failure", [None, "the batch after it"])
 def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, failure: str | None
+    setup: Setup, failure: str | None
 ) -> None:
     class Once(Running):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
@@ -1484,7 +1363,7 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
                 raise RuntimeError(failure)
             return True
 
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Once())
+    setup.starts.give(Once)
     query = setup.supervisor.start(attrs.evolve(setup.definition, name="new"))
     with contextlib.nullcontext() if failure is None else pytest.raises(QueryFailedError, match=failure):
         query.awaitTermination(DEADLINE)
@@ -1494,14 +1373,8 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
     assert not any(isinstance(one, Recovered) for one in setup.told)
 
 
-@pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(*args: Any, **kwargs: Any) -> Running:
-        return start_and_commit(*args, **kwargs) if setup.supervisor.recoveries else Spark("boom")
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(setup: Setup) -> None:
+    setup.starts.give(Spark("boom"), start_and_commit)
     setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.told) == 2)
     recovering, recovered = setup.told
@@ -1542,32 +1415,24 @@ def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
 
 @pytest.mark.parametrize("operators", [(), (OperatorRecord("op", "q", "{}", {}, (None,)),)])
 def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, operators: tuple[OperatorRecord, ...]
+    setup: Setup, operators: tuple[OperatorRecord, ...]
 ) -> None:
-    told: list[bool] = []
-
-    def start(*args: Any, stateful: bool, **kwargs: Any) -> Running:
-        told.append(stateful)
-        return Running()
-
-    monkeypatch.setattr(launcher, "start_spark", start)
     setup.supervisor.start(attrs.evolve(setup.definition, operators=operators))
-    assert told == [bool(operators)]
+    assert [one["stateful"] for one in setup.starts.asked] == [bool(operators)]
 
 
+@pytest.mark.parametrize("restart", [NoRestart()])
 def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(directory: Path, batch: int) -> bool:
         raise PermissionError(f"{directory}/commits")
 
-    run = Running()
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: run)
     monkeypatch.setattr(launcher.progress, "is_committed", unreadable)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="commits"):
         query.awaitTermination(DEADLINE)
-    assert run.stopped.is_set()
+    assert setup.starts.runs[0].stopped.is_set()
 
 
 # --- resuming from local state -------------------------------------------------------------------------------
@@ -1614,12 +1479,10 @@ def left(tmp_path: Path) -> LeftAt6:
 
 
 @pytest.fixture
-def resuming(tmp_path: Path, left: LeftAt6, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Running())
-    made = Setup(tmp_path, FixedDelay("0 s", attempts=3), left)
-    yield made
-    made.supervisor.close()
-    made.directories.close()
+def resuming(
+    left: LeftAt6, tmp_path: Path, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Setup]:
+    yield from made_setup(tmp_path, restart, left, monkeypatch)
 
 
 def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, left: LeftAt6) -> None:
@@ -1657,18 +1520,10 @@ def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(
     monkeypatch.setattr(left, "erase_records", lambda runs: unnoted.append([run.query_id for run in runs]))
     resuming.supervisor.start(resuming.definition)
     (first,) = resuming.runs.all()
-    starts: list[str] = []
-
-    def start(*args: Any, **kwargs: Any) -> Running:
-        starts.append(kwargs["location"])
-        if len(starts) == 1:
-            raise RuntimeError("Spark does not start")
-        return Running()
-
-    monkeypatch.setattr(launcher, "start_spark", start)
+    resuming.starts.give(RuntimeError("Spark does not start"), Running)
     resuming.failed[0]("no state host starts")
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
-    assert len(starts) == 2
+    assert len(resuming.starts.asked) == 1 + 2
     assert unnoted[0] == [first.query_id]
     assert first.query_id in unnoted[1]
     assert len(unnoted[1]) > 1

@@ -68,8 +68,12 @@ def keys_written(pipeline):
     return {key for _, key in pipeline.shards.written}
 
 
-def test_two_states_of_each_key_go_on_from_batch_to_batch():
-    pipeline = Pipeline()
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return Pipeline()
+
+
+def test_two_states_of_each_key_go_on_from_batch_to_batch(pipeline: Pipeline):
     pipeline.batch(Totals(), [("a", 1), ("bb", 5), ("a", 2)])
     assert pipeline.batch(Totals(), [("bb", 1), ("ccc", 9)]) == [
         {"k": "bb", "n": 2006},
@@ -207,8 +211,9 @@ class Fails(Base):
         raise KeyError("user's own")
 
 
-def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_traceback_and_is_closed():
-    pipeline = Pipeline()
+def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_traceback_and_is_closed(
+    pipeline: Pipeline,
+):
     pipeline.number = 7
     spec = pipeline.spec(Fails())
     CALLS.clear()
@@ -375,8 +380,7 @@ class NoNotes(Base):
         yield Row(k=self.kept.get()[0], n=1)
 
 
-def test_a_dropped_state_is_deleted_with_all_its_parts_and_nothing_else():
-    pipeline = Pipeline()
+def test_a_dropped_state_is_deleted_with_all_its_parts_and_nothing_else(pipeline: Pipeline):
     pipeline.batch(Notes(), [("a", 1), ("bb", 1)])
     assert len(pipeline.shards.held) > 8
     spec = attrs.evolve(pipeline.spec(NoNotes()), deleting={"notes": pipeline.number})
@@ -408,8 +412,9 @@ class Grows(Base):
         return iter([])
 
 
-def test_one_element_of_a_large_list_or_map_is_read_and_written_with_its_part_alone(monkeypatch):
-    pipeline = Pipeline()
+def test_one_element_of_a_large_list_or_map_is_read_and_written_with_its_part_alone(
+    pipeline: Pipeline, monkeypatch
+):
     pipeline.batch(Grows(), [("a", n) for n in range(2000)])
     large = len(pipeline.shards.held)
     assert large > 50
@@ -436,8 +441,7 @@ class Shrinks(Grows):
         return iter([])
 
 
-def test_a_map_that_becomes_small_again_is_one_value_again():
-    pipeline = Pipeline()
+def test_a_map_that_becomes_small_again_is_one_value_again(pipeline: Pipeline):
     pipeline.batch(Grows(), [("a", n) for n in range(2000)])
     pipeline.batch(Shrinks(), [("a", 0)])
     assert len(pipeline.shards.held) == 1
