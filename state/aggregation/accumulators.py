@@ -15,22 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from ..errors import AggregateOverflowError
 from ..format.arrow import from_numpy, scalar, to_numpy
@@ -41,9 +26,9 @@ from .reduce import Bounds, any_valid, first_last_rows, min_max, sum_decimals, s
 Arrays = list[pa.Array]
 
 
-def arrow_type(dtype: DataType) -> pa.DataType:
+def arrow_type(dtype: types.DataType) -> pa.DataType:
     """Return the Arrow type of a column; timestamps are in UTC."""
-    return arrow_schema(StructType().add("c", dtype)).field(0).type
+    return arrow_schema(types.StructType().add("c", dtype)).field(0).type
 
 
 @attrs.frozen
@@ -52,12 +37,12 @@ class Accumulator(ABC):
 
     name: str
     """The function and its column, for errors and as the prefix of the fields' names."""
-    column: DataType
+    column: types.DataType
     """Type of the input column."""
 
     @property
     @abstractmethod
-    def fields(self) -> tuple[StructField, ...]:
+    def fields(self) -> tuple[types.StructField, ...]:
         """The fields of the accumulator; all are nullable, because they are null for a new key."""
 
     @abstractmethod
@@ -75,8 +60,8 @@ class Accumulator(ABC):
             Overflow: a value does not fit into its type.
         """
 
-    def _field(self, dtype: DataType, part: str = "") -> StructField:
-        return StructField(f"{self.name}.{part}" if part else self.name, dtype)
+    def _field(self, dtype: types.DataType, part: str = "") -> types.StructField:
+        return types.StructField(f"{self.name}.{part}" if part else self.name, dtype)
 
 
 @attrs.define(eq=False)
@@ -84,7 +69,7 @@ class Overflow(Exception):
     """The value of an accumulator or of a result does not fit into its type."""
 
     name: str
-    dtype: DataType
+    dtype: types.DataType
 
     def of(self, operator: str) -> AggregateOverflowError:
         """Return the error for the user."""
@@ -96,8 +81,8 @@ class Count(Accumulator):
     """The number of rows that are not null. To count all rows, the column has no nulls."""
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        return (self._field(LongType()),)
+    def fields(self) -> tuple[types.StructField, ...]:
+        return (self._field(types.LongType()),)
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [column.is_valid().cast(pa.int64())]
@@ -111,8 +96,8 @@ class IntegerSum(Accumulator):
     """The sum of integers."""
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        return (self._field(LongType()),)
+    def fields(self) -> tuple[types.StructField, ...]:
+        return (self._field(types.LongType()),)
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(pa.int64())]
@@ -120,7 +105,7 @@ class IntegerSum(Accumulator):
     def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
         sums, beyond = sum_integers(to_numpy(accumulators[0]), bounds)
         if beyond is not None:
-            raise Overflow(self.name, LongType())
+            raise Overflow(self.name, types.LongType())
         return [with_nulls(sums, any_valid(accumulators[0], bounds))]
 
 
@@ -129,8 +114,8 @@ class DoubleSum(Accumulator):
     """The sum of floating point numbers."""
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        return (self._field(DoubleType()),)
+    def fields(self) -> tuple[types.StructField, ...]:
+        return (self._field(types.DoubleType()),)
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [_as_doubles(column)]
@@ -148,12 +133,12 @@ class DecimalSum(Accumulator):
     """The exact sum of decimals, with ten digits more than they have."""
 
     @property
-    def _sum(self) -> DecimalType:
-        assert isinstance(self.column, DecimalType)
-        return DecimalType(min(38, self.column.precision + 10), self.column.scale)
+    def _sum(self) -> types.DecimalType:
+        assert isinstance(self.column, types.DecimalType)
+        return types.DecimalType(min(38, self.column.precision + 10), self.column.scale)
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
+    def fields(self) -> tuple[types.StructField, ...]:
         return (self._field(self._sum),)
 
     def from_rows(self, column: pa.Array) -> Arrays:
@@ -173,8 +158,8 @@ class WithCount(Accumulator):
     sum: Accumulator
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        return (self._field(self.sum.fields[0].dataType, "sum"), self._field(LongType(), "count"))
+    def fields(self) -> tuple[types.StructField, ...]:
+        return (self._field(self.sum.fields[0].dataType, "sum"), self._field(types.LongType(), "count"))
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [*self.sum.from_rows(column), column.is_valid().cast(pa.int64())]
@@ -191,7 +176,7 @@ class MinMax(Accumulator):
     greatest: bool
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
+    def fields(self) -> tuple[types.StructField, ...]:
         return (self._field(self.column),)
 
     def from_rows(self, column: pa.Array) -> Arrays:
@@ -208,8 +193,8 @@ class FirstLast(Accumulator):
     last: bool
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        return (self._field(self.column, "value"), self._field(BooleanType(), "seen"))
+    def fields(self) -> tuple[types.StructField, ...]:
+        return (self._field(self.column, "value"), self._field(types.BooleanType(), "seen"))
 
     def from_rows(self, column: pa.Array) -> Arrays:
         return [column.cast(arrow_type(self.column)), from_numpy(np.ones(len(column), np.bool_))]
@@ -228,11 +213,11 @@ class Moments(Accumulator):
     """
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
+    def fields(self) -> tuple[types.StructField, ...]:
         return (
-            self._field(LongType(), "count"),
-            self._field(DoubleType(), "mean"),
-            self._field(DoubleType(), "m2"),
+            self._field(types.LongType(), "count"),
+            self._field(types.DoubleType(), "mean"),
+            self._field(types.DoubleType(), "m2"),
         )
 
     def from_rows(self, column: pa.Array) -> Arrays:
@@ -262,33 +247,33 @@ class Distinct(Accumulator):
     """A HyperLogLog sketch of the distinct values; its column has their hashes."""
 
     @property
-    def fields(self) -> tuple[StructField, ...]:
-        field = self._field(BinaryType(), f"hll{sketch.PRECISION}")
+    def fields(self) -> tuple[types.StructField, ...]:
+        field = self._field(types.BinaryType(), f"hll{sketch.PRECISION}")
         return (
-            StructField(
+            types.StructField(
                 field.name, field.dataType, metadata={MADE_OF: f"hashes of {hashed_as(self.column)}"}
             ),
         )
 
     def from_rows(self, column: pa.Array) -> Arrays:
-        return [sketch.of_hashes(column).cast(arrow_type(BinaryType()))]
+        return [sketch.of_hashes(column).cast(arrow_type(types.BinaryType()))]
 
     def merge(self, accumulators: Sequence[pa.Array], bounds: Bounds) -> Arrays:
-        return [sketch.union(accumulators[0], bounds).cast(arrow_type(BinaryType()))]
+        return [sketch.union(accumulators[0], bounds).cast(arrow_type(types.BinaryType()))]
 
 
-def hashed_as(dtype: DataType) -> str:
+def hashed_as(dtype: types.DataType) -> str:
     """Return the name of a type; types have the same if Spark's xxhash64 gives the same hash for each common value."""
-    if isinstance(dtype, ByteType | ShortType):
+    if isinstance(dtype, types.ByteType | types.ShortType):
         return "int"
-    if isinstance(dtype, StringType | CharType | VarcharType):
+    if isinstance(dtype, types.StringType | types.CharType | types.VarcharType):
         return "string"
-    if isinstance(dtype, DecimalType):
+    if isinstance(dtype, types.DecimalType):
         # Up to 18 digits, Spark hashes the unscaled value as a long.
         return f"decimal({18 if dtype.precision <= 18 else 38},{dtype.scale})"
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         return f"array<{hashed_as(dtype.elementType)}>"
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return f"struct<{','.join(hashed_as(field.dataType) for field in dtype.fields)}>"
     return dtype.simpleString()
 

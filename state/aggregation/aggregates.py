@@ -15,30 +15,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from ..errors import invalid_argument
 from ..format.arrow import from_numpy, scalar, to_numpy, valid
@@ -65,37 +42,37 @@ from .reduce import Bounds, array, with_nulls
 ALL_ROWS: Final = "*"
 """The column in ``("*", "count")``."""
 
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
-_NUMBERS = (*_INTEGERS, FloatType, DoubleType, DecimalType)
-_STRINGS = (StringType, CharType, VarcharType)
+_INTEGERS = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_NUMBERS = (*_INTEGERS, types.FloatType, types.DoubleType, types.DecimalType)
+_STRINGS = (types.StringType, types.CharType, types.VarcharType)
 _ORDERED = (
     *_NUMBERS,
     *_STRINGS,
-    BooleanType,
-    BinaryType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
-    TimeType,
+    types.BooleanType,
+    types.BinaryType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.DayTimeIntervalType,
+    types.TimeType,
 )
 
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def _itself(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _itself(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return accumulators[0]
 
 
-def _or_zero(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _or_zero(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return accumulators[0].fill_null(scalar(0, accumulators[0].type))
 
 
-def _mean(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _mean(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     total, count = accumulators
     found = to_numpy(count)
     divisor = np.maximum(found, 1)
-    if not isinstance(dtype, DecimalType):
+    if not isinstance(dtype, types.DecimalType):
         return with_nulls(to_numpy(total, 0.0) / divisor, found > 0)
     # Arrow truncates the quotient, but it has at least ten digits more than the mean after rounding.
     exact = pc.divide(
@@ -109,19 +86,19 @@ def _mean(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Ar
     return wide.cast(arrow_type(dtype))
 
 
-def _variance(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _variance(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return _spread(accumulators, fewer=1, root=False)
 
 
-def _deviation(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _deviation(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return _spread(accumulators, fewer=1, root=True)
 
 
-def _population_variance(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _population_variance(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return _spread(accumulators, fewer=0, root=False)
 
 
-def _population_deviation(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _population_deviation(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return _spread(accumulators, fewer=0, root=True)
 
 
@@ -131,11 +108,11 @@ def _spread(accumulators: Sequence[pa.Array], fewer: int, root: bool) -> pa.Arra
     return with_nulls(np.sqrt(squares) if root else squares, degrees > 0)
 
 
-def _distinct(accumulators: Sequence[pa.Array], dtype: DataType, name: str) -> pa.Array:
+def _distinct(accumulators: Sequence[pa.Array], dtype: types.DataType, name: str) -> pa.Array:
     return from_numpy(sketch.estimates(accumulators[0]))
 
 
-Finish = Callable[[Sequence[pa.Array], DataType, str], pa.Array]
+Finish = Callable[[Sequence[pa.Array], types.DataType, str], pa.Array]
 
 
 # --- what is sent of a column -------------------------------------------------------------------------------
@@ -193,55 +170,55 @@ class Input:
 class Function:
     """An aggregate function."""
 
-    accepts: tuple[type[DataType], ...] | None
+    accepts: tuple[type[types.DataType], ...] | None
     """The types of column that it accepts; None: any."""
-    accumulator: Callable[[str, DataType], Accumulator]
+    accumulator: Callable[[str, types.DataType], Accumulator]
     """Returns the accumulator for a column's name and type."""
     finish: Finish
     """Computes the results from the accumulators."""
-    result: Callable[[DataType], DataType]
+    result: Callable[[types.DataType], types.DataType]
     """Returns the type of the result for a type of column."""
     nullable: bool = True
     sent: Sent = ITSELF
 
 
-def _sum(column: str, dtype: DataType) -> Accumulator:
+def _sum(column: str, dtype: types.DataType) -> Accumulator:
     name = f"sum({column})"
     if isinstance(dtype, _INTEGERS):
         return IntegerSum(name, dtype)
-    return DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
+    return DecimalSum(name, dtype) if isinstance(dtype, types.DecimalType) else DoubleSum(name, dtype)
 
 
-def _sum_and_count(column: str, dtype: DataType) -> Accumulator:
+def _sum_and_count(column: str, dtype: types.DataType) -> Accumulator:
     name = f"mean({column})"
-    accumulators = DecimalSum(name, dtype) if isinstance(dtype, DecimalType) else DoubleSum(name, dtype)
+    accumulators = DecimalSum(name, dtype) if isinstance(dtype, types.DecimalType) else DoubleSum(name, dtype)
     return WithCount(name, dtype, accumulators)
 
 
-def _sum_type(dtype: DataType) -> DataType:
+def _sum_type(dtype: types.DataType) -> types.DataType:
     if isinstance(dtype, _INTEGERS):
-        return LongType()
-    if isinstance(dtype, DecimalType):
-        return DecimalType(min(38, dtype.precision + 10), dtype.scale)
-    return DoubleType()
+        return types.LongType()
+    if isinstance(dtype, types.DecimalType):
+        return types.DecimalType(min(38, dtype.precision + 10), dtype.scale)
+    return types.DoubleType()
 
 
-def _mean_type(dtype: DataType) -> DataType:
-    if isinstance(dtype, DecimalType):
-        return DecimalType(min(38, dtype.precision + 4), min(38, dtype.scale + 4))
-    return DoubleType()
+def _mean_type(dtype: types.DataType) -> types.DataType:
+    if isinstance(dtype, types.DecimalType):
+        return types.DecimalType(min(38, dtype.precision + 4), min(38, dtype.scale + 4))
+    return types.DoubleType()
 
 
-def _same(dtype: DataType) -> DataType:
+def _same(dtype: types.DataType) -> types.DataType:
     return dtype
 
 
-def _long(dtype: DataType) -> DataType:
-    return LongType()
+def _long(dtype: types.DataType) -> types.DataType:
+    return types.LongType()
 
 
-def _double(dtype: DataType) -> DataType:
-    return DoubleType()
+def _double(dtype: types.DataType) -> types.DataType:
+    return types.DoubleType()
 
 
 def _moments(finish: Finish) -> Function:
@@ -306,7 +283,7 @@ class Result:
     source: int
     """The position of its accumulator among the sources."""
     finish: Finish
-    dtype: DataType
+    dtype: types.DataType
     nullable: bool
 
 
@@ -319,14 +296,14 @@ class Aggregates:
     results: tuple[Result, ...]
 
     @property
-    def state(self) -> StructType:
+    def state(self) -> types.StructType:
         """Schema of the accumulators of a key."""
-        return StructType([field for source in self.sources for field in source.accumulator.fields])
+        return types.StructType([field for source in self.sources for field in source.accumulator.fields])
 
     @property
-    def output(self) -> tuple[StructField, ...]:
+    def output(self) -> tuple[types.StructField, ...]:
         """The output columns after the key columns."""
-        return tuple(StructField(one.name, one.dtype, one.nullable) for one in self.results)
+        return tuple(types.StructField(one.name, one.dtype, one.nullable) for one in self.results)
 
     def from_rows(self, columns: Sequence[pa.Array | None], rows: int) -> Arrays:
         """Return the accumulators of single rows, an array for each field of ``state``.
@@ -402,7 +379,7 @@ class Aggregates:
 
 
 def plan(
-    operator: str, schema: StructType, by: Sequence[str], columns: Mapping[str, tuple[str, str]]
+    operator: str, schema: types.StructType, by: Sequence[str], columns: Mapping[str, tuple[str, str]]
 ) -> Aggregates:
     """Plan the aggregates of an operator.
 
@@ -439,7 +416,9 @@ def _pair(name: str, given: object) -> tuple[str, str]:
             raise invalid_argument(name, "a pair of column and function, as ('price', 'sum')", repr(given))
 
 
-def _source(name: str, column: str, function: str, schema: StructType) -> tuple[AccumulatorInput, Function]:
+def _source(
+    name: str, column: str, function: str, schema: types.StructType
+) -> tuple[AccumulatorInput, Function]:
     kind = FUNCTIONS.get(function)
     if kind is None:
         known = ", ".join(sorted({*FUNCTIONS, *SYNONYMS}))
@@ -447,7 +426,7 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
     if column == ALL_ROWS:
         if function != "count":
             raise invalid_argument(name, "a column, because only 'count' takes '*'", repr(function))
-        return AccumulatorInput(kind.accumulator(column, BooleanType()), None), kind
+        return AccumulatorInput(kind.accumulator(column, types.BooleanType()), None), kind
     if column not in schema.names:
         raise invalid_argument(name, f"one of the columns {', '.join(schema.names)}", repr(column))
     dtype = schema[column].dataType
@@ -460,19 +439,19 @@ def _source(name: str, column: str, function: str, schema: StructType) -> tuple[
     return AccumulatorInput(kind.accumulator(column, dtype), Input(column, kind.sent)), kind
 
 
-def _accepts(function: str, kind: Function, dtype: DataType) -> bool:
+def _accepts(function: str, kind: Function, dtype: types.DataType) -> bool:
     if kind.accepts is not None:
-        bytewise = not isinstance(dtype, StringType) or dtype.isUTF8BinaryCollation()
+        bytewise = not isinstance(dtype, types.StringType) or dtype.isUTF8BinaryCollation()
         return isinstance(dtype, kind.accepts) and bytewise
     return function != "approx_distinct" or _hashes_tell(dtype)
 
 
-def _hashes_tell(dtype: DataType) -> bool:
+def _hashes_tell(dtype: types.DataType) -> bool:
     """Return whether equal values of a type have equal hashes: not maps, nor strings whose collation ignores case."""
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return all(_hashes_tell(field.dataType) for field in dtype.fields)
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         return _hashes_tell(dtype.elementType)
-    return not isinstance(dtype, MapType) and (
-        not isinstance(dtype, StringType) or bool(dtype.isUTF8BinaryCollation())
+    return not isinstance(dtype, types.MapType) and (
+        not isinstance(dtype, types.StringType) or bool(dtype.isUTF8BinaryCollation())
     )

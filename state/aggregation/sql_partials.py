@@ -14,23 +14,7 @@ from typing import Final
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ..format.arrow import to_numpy, valid
 from ..operators.dataframe import SHARD, quoted
@@ -58,18 +42,18 @@ _LONG_DECIMAL: Final = 8
 """The most digits of a decimal that Spark adds up as a long, without its scale."""
 _LOW: Final = 0xFFFFFFFF
 _FIXED: Final = (
-    BooleanType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
-    DecimalType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
+    types.BooleanType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.FloatType,
+    types.DoubleType,
+    types.DecimalType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.DayTimeIntervalType,
 )
 """Types that Spark keeps in its hash aggregation. With a value of another type, it sorts every row."""
 
@@ -82,7 +66,7 @@ class SqlFunction:
     """An aggregate function of Spark's SQL over a column."""
 
     text: str
-    buffer: tuple[DataType, ...]
+    buffer: tuple[types.DataType, ...]
     """What it keeps of the rows of a group."""
 
     @property
@@ -91,7 +75,7 @@ class SqlFunction:
         return tuple(f"__chandy_{self.text}_{at}" for at in range(len(self.buffer)))
 
 
-ALL_ROWS: Final = SqlFunction("count(1)", (LongType(),))
+ALL_ROWS: Final = SqlFunction("count(1)", (types.LongType(),))
 """Counts the rows that a partial result is of."""
 
 
@@ -105,23 +89,27 @@ def functions_of(accumulator: Accumulator, column: str, *, nullable: bool) -> tu
     match accumulator:
         case Count():
             # Spark would count all rows just once.
-            return (_function("count", column, LongType()) if nullable else ALL_ROWS,)
-        case IntegerSum(column=LongType()):
+            return (_function("count", column, types.LongType()) if nullable else ALL_ROWS,)
+        case IntegerSum(column=types.LongType()):
             # Two halves: so no intermediate sum overflows.
             return (
-                _function("sum", f"shiftright({column}, 32)", LongType()),
-                _function("sum", f"{column} & {_LOW}", LongType()),
+                _function("sum", f"shiftright({column}, 32)", types.LongType()),
+                _function("sum", f"{column} & {_LOW}", types.LongType()),
             )
         case IntegerSum():
-            return (_function("sum", f"cast({column} as bigint)", LongType()),)
+            return (_function("sum", f"cast({column} as bigint)", types.LongType()),)
         case DoubleSum():
-            return (_function("sum", f"cast({column} as double)", DoubleType()),)
-        case DecimalSum(column=DecimalType() as dtype):
+            return (_function("sum", f"cast({column} as double)", types.DoubleType()),)
+        case DecimalSum(column=types.DecimalType() as dtype):
             if dtype.precision <= _LONG_DECIMAL:
-                return (_function("sum", column, LongType()),)
+                return (_function("sum", column, types.LongType()),)
             if dtype.precision > _SAFE_DECIMAL:
                 return None
-            return (_function("sum", column, DecimalType(dtype.precision + 10, dtype.scale), BooleanType()),)
+            return (
+                _function(
+                    "sum", column, types.DecimalType(dtype.precision + 10, dtype.scale), types.BooleanType()
+                ),
+            )
         case WithCount():
             total = functions_of(accumulator.sum, column, nullable=nullable)
             count = functions_of(Count(accumulator.name, accumulator.column), column, nullable=nullable)
@@ -129,14 +117,14 @@ def functions_of(accumulator: Accumulator, column: str, *, nullable: bool) -> tu
         case MinMax(column=dtype) if isinstance(dtype, _FIXED):
             return (_function("max" if accumulator.greatest else "min", column, dtype),)
         case FirstLast(column=dtype) if isinstance(dtype, _FIXED):
-            return (_function("last" if accumulator.last else "first", column, dtype, BooleanType()),)
+            return (_function("last" if accumulator.last else "first", column, dtype, types.BooleanType()),)
         case Moments():
-            return (_function("var_pop", f"cast({column} as double)", *(DoubleType(),) * 3),)
+            return (_function("var_pop", f"cast({column} as double)", *(types.DoubleType(),) * 3),)
         case _:
             return None
 
 
-def _function(name: str, argument: str, *buffer: DataType) -> SqlFunction:
+def _function(name: str, argument: str, *buffer: types.DataType) -> SqlFunction:
     return SqlFunction(f"{name}({argument})", buffer)
 
 
@@ -153,9 +141,9 @@ def accumulators_of(accumulator: Accumulator, buffers: Sequence[pa.Array]) -> Ar
         Overflow: a value does not fit into its type.
     """
     match accumulator:
-        case IntegerSum(column=LongType()):
+        case IntegerSum(column=types.LongType()):
             return [_from_halves(accumulator, *buffers)]
-        case DecimalSum(column=DecimalType() as given):
+        case DecimalSum(column=types.DecimalType() as given):
             dtype = arrow_type(accumulator.fields[0].dataType)
             if given.precision <= _LONG_DECIMAL:
                 return [with_type(buffers[0].cast(pa.decimal128(19, 0)), dtype)]
@@ -174,7 +162,7 @@ def _from_halves(accumulator: Accumulator, highs: pa.Array, lows: pa.Array) -> p
     high, low = to_numpy(highs), to_numpy(lows)
     high = high + (low >> 32)
     if ((high < -(1 << 31)) | (high >= 1 << 31)).any():
-        raise Overflow(accumulator.name, LongType())
+        raise Overflow(accumulator.name, types.LongType())
     return with_nulls((high << 32) | (low & _LOW), valid(highs) if highs.null_count else None)
 
 
@@ -185,7 +173,7 @@ def _from_halves(accumulator: Accumulator, highs: pa.Array, lows: pa.Array) -> p
 class SqlPartials:
     """How Spark's SQL computes the partial results of an operator's aggregates, of the rows of ``Aggregation.rows``."""
 
-    key: StructType
+    key: types.StructType
     sources: tuple[tuple[SqlFunction, ...], ...]
     """The functions for each source of the aggregates."""
 
@@ -195,14 +183,14 @@ class SqlPartials:
         return tuple(dict.fromkeys((ALL_ROWS, *itertools.chain(*self.sources))))
 
     @property
-    def schema(self) -> StructType:
+    def schema(self) -> types.StructType:
         """Schema of the partial results: the key columns, then the buffer of each function."""
         fields = [
-            StructField(name, dtype)
+            types.StructField(name, dtype)
             for function in self.functions
             for name, dtype in zip(function.columns, function.buffer, strict=True)
         ]
-        return StructType([*self.key.fields, *fields])
+        return types.StructType([*self.key.fields, *fields])
 
 
 @attrs.frozen
@@ -236,7 +224,7 @@ class SqlToAccumulators:
 
 
 def sql_partials(
-    aggregates: Aggregates, rows: StructType, by: Sequence[str], inputs: Sequence[str | None]
+    aggregates: Aggregates, rows: types.StructType, by: Sequence[str], inputs: Sequence[str | None]
 ) -> SqlPartials | str:
     """Return how SQL computes the partial results of aggregates, or why it does not.
 
@@ -246,9 +234,9 @@ def sql_partials(
         by: the names of the key columns.
         inputs: the name of the input column of each source of the aggregates; None if it needs no column.
     """
-    key = StructType([rows[name] for name in by])
+    key = types.StructType([rows[name] for name in by])
     for field in key.fields:
-        if not can_hash(StructType([field])):
+        if not can_hash(types.StructType([field])):
             return f"key column {field.name!r} of type {field.dataType.simpleString()}"
     sources = []
     for source, name in zip(aggregates.sources, inputs, strict=True):

@@ -23,24 +23,7 @@ from typing import Any, Final
 
 import attrs
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    CharType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    Row,
-    ShortType,
-    StringType,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from ...storage.checkpoints.manifest import OperatorRecord, StateRecord
 from ...storage.ids import BatchId
@@ -50,12 +33,12 @@ from .schema import MADE_OF, arrow_struct, from_json, to_json
 MAX_VERSIONS: Final = 128
 """The most schemas that one state can have had: a packed row has seven bits for the version of its schema."""
 
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_WIDER: dict[type[DataType], tuple[type[DataType], ...]] = {
-    ByteType: (ShortType, IntegerType, LongType, DoubleType),
-    ShortType: (IntegerType, LongType, DoubleType),
-    IntegerType: (LongType, DoubleType),
-    FloatType: (DoubleType,),
+_INTEGERS: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_WIDER: dict[type[types.DataType], tuple[type[types.DataType], ...]] = {
+    types.ByteType: (types.ShortType, types.IntegerType, types.LongType, types.DoubleType),
+    types.ShortType: (types.IntegerType, types.LongType, types.DoubleType),
+    types.IntegerType: (types.LongType, types.DoubleType),
+    types.FloatType: (types.DoubleType,),
 }
 
 TIME: Final = "$time"
@@ -87,7 +70,7 @@ def evolve(was: StateRecord | None, now: StateRecord, operator: str, name: str) 
     old, new = from_json(was.versions[-1]), from_json(now.versions[-1])
     kept = [field for field in old.fields if field.name in BOOKKEEPING and field.name not in new.names]
     if kept:
-        new = StructType([*new.fields, *kept])
+        new = types.StructType([*new.fields, *kept])
         now = attrs.evolve(now, versions=(to_json(new),))
 
     def refusal(expected: str, found: str, detail: str) -> StateSchemaError:
@@ -140,7 +123,7 @@ def evolved(
     return attrs.evolve(now, states=known | states, deleting=deleting)
 
 
-def shown(schema: StructType) -> str:
+def shown(schema: types.StructType) -> str:
     """Return a schema as DDL, for people."""
     return ", ".join(
         f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
@@ -148,17 +131,17 @@ def shown(schema: StructType) -> str:
     )
 
 
-def _obstacle(path: str, was: DataType, now: DataType) -> str | None:
+def _obstacle(path: str, was: types.DataType, now: types.DataType) -> str | None:
     """Return why values of type ``was`` cannot be read as ``now``; None if they can."""
-    if isinstance(was, NullType) or was == now:
+    if isinstance(was, types.NullType) or was == now:
         return None
-    if isinstance(was, StructType) and isinstance(now, StructType):
+    if isinstance(was, types.StructType) and isinstance(now, types.StructType):
         return _struct_obstacle(path, was, now)
-    if isinstance(was, ArrayType) and isinstance(now, ArrayType):
+    if isinstance(was, types.ArrayType) and isinstance(now, types.ArrayType):
         return _part_obstacle(
             f"{path}[]", was.elementType, was.containsNull, now.elementType, now.containsNull
         )
-    if isinstance(was, MapType) and isinstance(now, MapType):
+    if isinstance(was, types.MapType) and isinstance(now, types.MapType):
         return _part_obstacle(f"{path}.key", was.keyType, False, now.keyType, False) or _part_obstacle(
             f"{path}.value", was.valueType, was.valueContainsNull, now.valueType, now.valueContainsNull
         )
@@ -167,7 +150,7 @@ def _obstacle(path: str, was: DataType, now: DataType) -> str | None:
     return f"field {path!r} cannot go from {was.simpleString()} to {now.simpleString()}"
 
 
-def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
+def _struct_obstacle(path: str, was: types.StructType, now: types.StructType) -> str | None:
     prefix = f"{path}." if path else ""
     for field in now.fields:
         if field.name not in was.names:
@@ -188,25 +171,29 @@ def _struct_obstacle(path: str, was: StructType, now: StructType) -> str | None:
     return f"field {prefix + missing[0]!r} is missing, and its values would be lost" if missing else None
 
 
-def _part_obstacle(path: str, was: DataType, had_nulls: bool, now: DataType, has_nulls: bool) -> str | None:
-    if (had_nulls or isinstance(was, NullType)) and not has_nulls:
+def _part_obstacle(
+    path: str, was: types.DataType, had_nulls: bool, now: types.DataType, has_nulls: bool
+) -> str | None:
+    if (had_nulls or isinstance(was, types.NullType)) and not has_nulls:
         return f"field {path!r} was nullable and must stay nullable"
     return _obstacle(path, was, now)
 
 
-def widens(was: DataType, now: DataType) -> bool:
+def widens(was: types.DataType, now: types.DataType) -> bool:
     """Return whether each value of a type, which is not nested, is one of another type as well."""
-    if isinstance(was, DecimalType) and isinstance(now, DecimalType):
+    if isinstance(was, types.DecimalType) and isinstance(now, types.DecimalType):
         return was.scale == now.scale and was.precision <= now.precision
-    if isinstance(was, CharType | VarcharType):
-        return isinstance(now, StringType) or (isinstance(now, VarcharType) and was.length <= now.length)
+    if isinstance(was, types.CharType | types.VarcharType):
+        return isinstance(now, types.StringType) or (
+            isinstance(now, types.VarcharType) and was.length <= now.length
+        )
     return type(now) in _WIDER.get(type(was), ())
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
 
 
-def row_converter(was: StructType, now: StructType) -> RowConverter:
+def row_converter(was: types.StructType, now: types.StructType) -> RowConverter:
     """Return a function that converts a row of ``was``, as ``Packing.unpack_row`` returns it, to a row of ``now``.
 
     ``evolve`` must have accepted the change from ``was`` to ``now``.
@@ -215,7 +202,7 @@ def row_converter(was: StructType, now: StructType) -> RowConverter:
     return (lambda row: row) if convert is None else lambda row: tuple(convert(row))
 
 
-def _fields_converter(was: StructType, now: StructType) -> Callable[[Any], list[Any]] | None:
+def _fields_converter(was: types.StructType, now: types.StructType) -> Callable[[Any], list[Any]] | None:
     if was.names == now.names and all(
         _value_converter(old.dataType, new.dataType) is None
         for old, new in zip(was.fields, now.fields, strict=True)
@@ -238,16 +225,16 @@ def _fields_converter(was: StructType, now: StructType) -> Callable[[Any], list[
     return convert
 
 
-def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | None:
+def _value_converter(was: types.DataType, now: types.DataType) -> Callable[[Any], Any] | None:
     """Return a function that converts a value (never None) to the other type; None if it needs no conversion."""
-    if isinstance(was, _INTEGERS) and isinstance(now, DoubleType):
+    if isinstance(was, _INTEGERS) and isinstance(now, types.DoubleType):
         return float
-    if isinstance(was, ArrayType) and isinstance(now, ArrayType):
+    if isinstance(was, types.ArrayType) and isinstance(now, types.ArrayType):
         element = _value_converter(was.elementType, now.elementType)
         if element is None:
             return None
         return lambda items: [item if item is None else element(item) for item in items]
-    if isinstance(was, MapType) and isinstance(now, MapType):
+    if isinstance(was, types.MapType) and isinstance(now, types.MapType):
         key = _value_converter(was.keyType, now.keyType)
         value = _value_converter(was.valueType, now.valueType)
         if key is None and value is None:
@@ -256,11 +243,11 @@ def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | Non
             k if key is None else key(k): v if v is None or value is None else value(v)
             for k, v in pairs.items()
         }
-    if isinstance(was, StructType) and isinstance(now, StructType):
+    if isinstance(was, types.StructType) and isinstance(now, types.StructType):
         convert = _fields_converter(was, now)
         if convert is None:
             return None
-        row = Row(*now.names)
+        row = types.Row(*now.names)
         return lambda items: row(*convert(items))
     return None
 
@@ -268,7 +255,7 @@ def _value_converter(was: DataType, now: DataType) -> Callable[[Any], Any] | Non
 # --- columns ------------------------------------------------------------------------------------------------
 
 
-def column_converter(was: StructType, now: StructType) -> ColumnConverter:
+def column_converter(was: types.StructType, now: types.StructType) -> ColumnConverter:
     """Return a function that converts rows of ``was``, as ``Packing.unpack`` returns them, to rows of ``now``.
 
     ``evolve`` must have accepted the change from ``was`` to ``now``.

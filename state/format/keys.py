@@ -13,25 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
+from pyspark.sql import types
 
 from ..errors import DefinitionError, StateTypeError
 from .arrow import BYTES, scalar
@@ -44,14 +26,14 @@ _NAN = float("nan")
 _WIDE = decimal.Context(prec=76)
 _PLAIN = {
     *INTEGER_BITS,
-    BooleanType,
-    BinaryType,
-    NullType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
-    TimeType,
+    types.BooleanType,
+    types.BinaryType,
+    types.NullType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.DayTimeIntervalType,
+    types.TimeType,
 }
 """Types whose values are already canonical when they are packed."""
 
@@ -70,7 +52,7 @@ _KEY = _KeyName("", "key")
 class KeyCodec:
     """Converts the keys of one operator to bytes and back."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: types.StructType) -> None:
         """Compile the codec for key columns.
 
         Raises:
@@ -79,7 +61,9 @@ class KeyCodec:
         self.schema = schema
         self._canonical = [_canonical(field.name, field.dataType) for field in schema.fields]
         # Two plans of one query may differ in which columns can be null; the bytes of a key must not differ.
-        nullable = StructType([StructField(field.name, field.dataType) for field in schema.fields])
+        nullable = types.StructType(
+            [types.StructField(field.name, field.dataType) for field in schema.fields]
+        )
         self._packing = Packing([nullable], _KEY)
 
     def encode(self, key: Sequence[Any]) -> bytes:
@@ -130,7 +114,7 @@ class KeyCodec:
         return pa.Table.from_arrays(rows.flatten(), names=self.schema.names)
 
 
-def _canonical(column: str, dtype: DataType) -> Convert | None:
+def _canonical(column: str, dtype: types.DataType) -> Convert | None:
     """Return a function that makes a value (never None) canonical; None if it is canonical already.
 
     The function leaves values of another type as they are: the packing refuses them.
@@ -138,24 +122,24 @@ def _canonical(column: str, dtype: DataType) -> Convert | None:
     kind = type(dtype)
     if kind in _PLAIN:
         return None
-    if isinstance(dtype, StringType):
+    if isinstance(dtype, types.StringType):
         if not dtype.isUTF8BinaryCollation():
             raise _cannot_group(column, dtype, "does not compare strings by their bytes")
         return None
-    if kind in (FloatType, DoubleType):
+    if kind in (types.FloatType, types.DoubleType):
         return _canonical_float
-    if isinstance(dtype, DecimalType):
+    if isinstance(dtype, types.DecimalType):
         return _canonical_decimal(column, dtype)
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         element = nullable(_canonical(f"{column}[]", dtype.elementType))
         return lambda items: list(map(element, items)) if isinstance(items, list | tuple) else items
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return _canonical_struct(column, dtype)
-    reason = "Spark does not group by" if isinstance(dtype, MapType) else "is not supported in a key"
+    reason = "Spark does not group by" if isinstance(dtype, types.MapType) else "is not supported in a key"
     raise _cannot_group(column, dtype, reason)
 
 
-def _cannot_group(column: str, dtype: DataType, reason: str) -> DefinitionError:
+def _cannot_group(column: str, dtype: types.DataType, reason: str) -> DefinitionError:
     return DefinitionError(
         f"rows cannot be grouped by key column {column!r}",
         "numbers, strings, bytes, dates, timestamps, or structs and arrays of them",
@@ -176,7 +160,7 @@ def _canonical_float(value: Any) -> Any:
     return _NAN if value != value else value + 0.0
 
 
-def _canonical_decimal(column: str, dtype: DecimalType) -> Convert:
+def _canonical_decimal(column: str, dtype: types.DecimalType) -> Convert:
     exponent = decimal.Decimal(1).scaleb(-dtype.scale)
 
     def convert(value: Any) -> Any:
@@ -193,7 +177,7 @@ def _canonical_decimal(column: str, dtype: DecimalType) -> Convert:
     return convert
 
 
-def _canonical_struct(column: str, dtype: StructType) -> Convert:
+def _canonical_struct(column: str, dtype: types.StructType) -> Convert:
     fields = [
         (field.name, nullable(_canonical(f"{column}.{field.name}", field.dataType))) for field in dtype.fields
     ]

@@ -16,27 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    CharType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    NullType,
-    Row,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from ..errors import DefinitionError, OutputTypeError
 from .schema import arrow_schema
@@ -48,27 +28,27 @@ SLICE = 10_000
 
 Convert = Callable[[Any], Any]
 
-_ACCEPTED: dict[type[DataType], tuple[type, ...]] = {
-    BooleanType: (bool, np.bool_),
-    FloatType: (float, int, np.floating, np.integer),
-    DoubleType: (float, int, np.floating, np.integer),
-    DecimalType: (decimal.Decimal, int),
-    StringType: (str,),
-    CharType: (str,),
-    VarcharType: (str,),
-    BinaryType: (bytes, bytearray),
-    DateType: (datetime.date,),
-    TimestampType: (datetime.datetime,),
-    TimestampNTZType: (datetime.datetime,),
-    TimeType: (datetime.time,),
-    DayTimeIntervalType: (datetime.timedelta,),
-    NullType: (),
+_ACCEPTED: dict[type[types.DataType], tuple[type, ...]] = {
+    types.BooleanType: (bool, np.bool_),
+    types.FloatType: (float, int, np.floating, np.integer),
+    types.DoubleType: (float, int, np.floating, np.integer),
+    types.DecimalType: (decimal.Decimal, int),
+    types.StringType: (str,),
+    types.CharType: (str,),
+    types.VarcharType: (str,),
+    types.BinaryType: (bytes, bytearray),
+    types.DateType: (datetime.date,),
+    types.TimestampType: (datetime.datetime,),
+    types.TimestampNTZType: (datetime.datetime,),
+    types.TimeType: (datetime.time,),
+    types.DayTimeIntervalType: (datetime.timedelta,),
+    types.NullType: (),
     **dict.fromkeys(INTEGER_BITS, (int, np.integer)),
 }
 """The Python types that each column type accepts. Arrow itself would truncate 1.5 to 1 in an integer column."""
 
 
-def check_columns(schema: StructType, what: str) -> None:
+def check_columns(schema: types.StructType, what: str) -> None:
     """Refuse columns whose values a processor cannot get or give as Python values.
 
     Raises:
@@ -93,13 +73,13 @@ def check_columns(schema: StructType, what: str) -> None:
             )
 
 
-def _repeated(dtype: DataType) -> str | None:
+def _repeated(dtype: types.DataType) -> str | None:
     """Return a name that two fields of one struct in a type have, which Spark's way to Arrow refuses; None if none."""
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         return _repeated(dtype.elementType)
-    if isinstance(dtype, MapType):
+    if isinstance(dtype, types.MapType):
         return _repeated(dtype.keyType) or _repeated(dtype.valueType)
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         twice = (name for name in dtype.names if dtype.names.count(name) > 1)
         return next(twice, None) or next(
             filter(None, (_repeated(field.dataType) for field in dtype.fields)), None
@@ -107,12 +87,12 @@ def _repeated(dtype: DataType) -> str | None:
     return None
 
 
-def _unsupported(dtype: DataType) -> DataType | None:
-    if isinstance(dtype, ArrayType):
+def _unsupported(dtype: types.DataType) -> types.DataType | None:
+    if isinstance(dtype, types.ArrayType):
         return _unsupported(dtype.elementType)
-    if isinstance(dtype, MapType):
+    if isinstance(dtype, types.MapType):
         return _unsupported(dtype.keyType) or _unsupported(dtype.valueType)
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return next(filter(None, (_unsupported(field.dataType) for field in dtype.fields)), None)
     return None if type(dtype) in _ACCEPTED else dtype
 
@@ -120,7 +100,7 @@ def _unsupported(dtype: DataType) -> DataType | None:
 # --- in -----------------------------------------------------------------------------------------------------
 
 
-def row_type(names: Sequence[str]) -> type[Row]:
+def row_type(names: Sequence[str]) -> type[types.Row]:
     """Return a subclass of Row for rows with these columns, which pickles, compares and prints as Row does.
 
     ``Row`` finds a column by searching a list of names in Python. The subclass finds it as a namedtuple does, ten
@@ -130,9 +110,9 @@ def row_type(names: Sequence[str]) -> type[Row]:
     # The getters of a namedtuple read the tuple's item directly; itemgetter would use Row's own lookup.
     getters = namedtuple("_Getters", [f"at{position}" for position in range(len(names))])  # type: ignore[misc]
     for position, name in reversed(list(enumerate(names))):
-        if not hasattr(Row, name) and not name.startswith("__"):
+        if not hasattr(types.Row, name) and not name.startswith("__"):
             members[name] = vars(getters)[f"at{position}"]
-    return type("Row", (Row,), members)
+    return type("Row", (types.Row,), members)
 
 
 class RowReader:
@@ -141,12 +121,12 @@ class RowReader:
     def __init__(self, names: Sequence[str]) -> None:
         self._type = row_type(names)
 
-    def rows(self, table: pa.Table) -> list[Row]:
+    def rows(self, table: pa.Table) -> list[types.Row]:
         """Return the rows of ``table``, which has the columns that the reader was made for."""
         values = zip(*map(to_pylist, table.columns), strict=True)
         return list(map(tuple.__new__, repeat(self._type), values))
 
-    def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[Row]]:
+    def groups(self, table: pa.Table, bounds: Sequence[int]) -> Iterator[Iterator[types.Row]]:
         """Yield an iterator over the rows of each group, where group i has rows bounds[i] to bounds[i+1].
 
         Up to ``SLICE`` rows are converted at a time; a group with more rows converts them as it is read. Groups must be
@@ -161,7 +141,7 @@ class RowReader:
                 for low, high in zip(bounds[first:last], bounds[first + 1 : last + 1], strict=True):
                     yield iter(rows[low - start : high - start])
 
-    def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[Row]:
+    def _slices(self, table: pa.Table, start: int, stop: int) -> Iterator[types.Row]:
         parts = (table.slice(low, min(SLICE, stop - low)) for low in range(start, stop, SLICE))
         return chain.from_iterable(map(self.rows, parts))
 
@@ -195,7 +175,7 @@ def to_pylist(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 class RowWriter:
     """Converts the rows that an operator's processor yields to record batches."""
 
-    def __init__(self, schema: StructType, operator: str) -> None:
+    def __init__(self, schema: types.StructType, operator: str) -> None:
         """Compile the writer for an output schema that ``check_columns`` has accepted."""
         self.arrow_schema = arrow_schema(schema)
         self._operator = operator
@@ -238,14 +218,14 @@ class RowWriter:
 class _ColumnWriter:
     """Converts the values of one output column to an Arrow array."""
 
-    def __init__(self, operator: str, name: str, dtype: DataType, nullable: bool) -> None:
+    def __init__(self, operator: str, name: str, dtype: types.DataType, nullable: bool) -> None:
         self._operator = operator
         self._name = name
         self._dtype = dtype
         self._nullable = nullable
-        self._arrow = arrow_schema(StructType().add(name, dtype)).field(0).type
+        self._arrow = arrow_schema(types.StructType().add(name, dtype)).field(0).type
         self._convert = _converter(dtype)
-        self._nested = isinstance(dtype, ArrayType | MapType | StructType)
+        self._nested = isinstance(dtype, types.ArrayType | types.MapType | types.StructType)
         self._good: set[type] = {type(None)} if nullable else set()
 
     def array(self, values: Sequence[Any]) -> pa.Array:
@@ -301,21 +281,21 @@ class _ColumnWriter:
         return OutputTypeError(self._operator, part, self._dtype.simpleString() + expected, describe(value))
 
 
-def _converter(dtype: DataType) -> Convert:
+def _converter(dtype: types.DataType) -> Convert:
     """Return a function that checks the type of a value (never None) and converts it to what Arrow takes."""
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         element = _optional(dtype.elementType, dtype.containsNull)
         return lambda value: [element(item) for item in sequence(value)]
-    if isinstance(dtype, MapType):
+    if isinstance(dtype, types.MapType):
         key, item = _optional(dtype.keyType, False), _optional(dtype.valueType, dtype.valueContainsNull)
         return lambda value: [
             (key(k), item(v))
             for k, v in (value.items() if isinstance(value, dict) else instance(value, (list,)))
         ]
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return _struct_converter(dtype)
     accepted = _ACCEPTED[type(dtype)]
-    refused = (bool, np.bool_) if type(dtype) is not BooleanType else ()
+    refused = (bool, np.bool_) if type(dtype) is not types.BooleanType else ()
 
     def leaf(value: Any) -> Any:
         if not isinstance(value, accepted) or isinstance(value, refused):
@@ -325,7 +305,7 @@ def _converter(dtype: DataType) -> Convert:
     return leaf
 
 
-def _optional(dtype: DataType, nullable: bool) -> Convert:
+def _optional(dtype: types.DataType, nullable: bool) -> Convert:
     convert = _converter(dtype)
 
     def optional(value: Any) -> Any:
@@ -338,7 +318,7 @@ def _optional(dtype: DataType, nullable: bool) -> Convert:
     return optional
 
 
-def _struct_converter(dtype: StructType) -> Convert:
+def _struct_converter(dtype: types.StructType) -> Convert:
     fields = [(field.name, _optional(field.dataType, field.nullable)) for field in dtype.fields]
 
     def struct(value: Any) -> dict[str, Any]:

@@ -6,62 +6,42 @@ from typing import Final
 
 import attrs
 import numpy as np
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
+from pyspark.sql import types
 
 EXPIRES: Final = 0x80
 """The bit of the first byte that marks a row with an expiry."""
 EXPIRY_BYTES: Final = 8
 DECIMAL_BYTES: Final = 16
 
-_FIXED: dict[type[DataType], tuple[str, str]] = {
-    BooleanType: ("?", "u1"),
-    ByteType: ("b", "i1"),
-    ShortType: ("h", "<i2"),
-    IntegerType: ("i", "<i4"),
-    LongType: ("q", "<i8"),
-    FloatType: ("f", "<f4"),
-    DoubleType: ("d", "<f8"),
-    DateType: ("i", "<i4"),
-    TimestampType: ("q", "<i8"),
-    TimestampNTZType: ("q", "<i8"),
-    DayTimeIntervalType: ("q", "<i8"),
-    TimeType: ("q", "<i8"),
-    DecimalType: (f"{DECIMAL_BYTES}s", f"V{DECIMAL_BYTES}"),
-    NullType: ("0s", "V0"),
+_FIXED: dict[type[types.DataType], tuple[str, str]] = {
+    types.BooleanType: ("?", "u1"),
+    types.ByteType: ("b", "i1"),
+    types.ShortType: ("h", "<i2"),
+    types.IntegerType: ("i", "<i4"),
+    types.LongType: ("q", "<i8"),
+    types.FloatType: ("f", "<f4"),
+    types.DoubleType: ("d", "<f8"),
+    types.DateType: ("i", "<i4"),
+    types.TimestampType: ("q", "<i8"),
+    types.TimestampNTZType: ("q", "<i8"),
+    types.DayTimeIntervalType: ("q", "<i8"),
+    types.TimeType: ("q", "<i8"),
+    types.DecimalType: (f"{DECIMAL_BYTES}s", f"V{DECIMAL_BYTES}"),
+    types.NullType: ("0s", "V0"),
 }
 """The slot of a value by its type, as a code of ``struct`` and of NumPy."""
 _LENGTH = ("I", "<u4")
 """The slot of a value without a fixed width: its length."""
 
 
-def is_fixed(dtype: DataType) -> bool:
+def is_fixed(dtype: types.DataType) -> bool:
     """Return whether the values of a type are in their slot, not behind the slots."""
     return type(dtype) in _FIXED
 
 
-def is_nested(dtype: DataType) -> bool:
+def is_nested(dtype: types.DataType) -> bool:
     """Return whether the values of a type are nested, and so packed one by one by msgpack."""
-    return isinstance(dtype, ArrayType | MapType | StructType)
+    return isinstance(dtype, types.ArrayType | types.MapType | types.StructType)
 
 
 @attrs.frozen
@@ -80,7 +60,7 @@ class Slots:
     """The same with ``expiry`` behind the first byte."""
 
     @classmethod
-    def of(cls, schema: StructType) -> Slots:
+    def of(cls, schema: types.StructType) -> Slots:
         """Lay out the fields of a schema."""
         slots = [_FIXED.get(type(field.dataType), _LENGTH) for field in schema.fields]
         bitmap = (len(slots) + 7) // 8
@@ -95,6 +75,6 @@ class Slots:
         )
 
 
-def is_text(dtype: DataType) -> bool:
+def is_text(dtype: types.DataType) -> bool:
     """Return whether the values of a type are strings."""
-    return not (is_fixed(dtype) or is_nested(dtype) or isinstance(dtype, BinaryType))
+    return not (is_fixed(dtype) or is_nested(dtype) or isinstance(dtype, types.BinaryType))

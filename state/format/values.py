@@ -21,31 +21,7 @@ from typing import Any
 
 import attrs
 import numpy as np
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    Row,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from ..errors import DefinitionError, StateTypeError
 from ..user_code import text_of
@@ -54,25 +30,30 @@ from .structs import FieldsError, named
 
 Convert = Callable[[Any], Any]
 
-INTEGER_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-
-_TEXT = (StringType, CharType, VarcharType)
-_TEMPORAL: dict[type[DataType], type[Any]] = {
-    DateType: datetime.date,
-    TimestampType: datetime.datetime,
-    TimestampNTZType: datetime.datetime,
-    TimeType: datetime.time,
-    DayTimeIntervalType: datetime.timedelta,
+INTEGER_BITS: dict[type[types.DataType], int] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
 }
-PLAIN: dict[type[DataType], type] = {
-    BooleanType: bool,
-    ByteType: int,
-    ShortType: int,
-    IntegerType: int,
-    LongType: int,
-    DoubleType: float,
-    StringType: str,
-    BinaryType: bytes,
+
+_TEXT = (types.StringType, types.CharType, types.VarcharType)
+_TEMPORAL: dict[type[types.DataType], type[Any]] = {
+    types.DateType: datetime.date,
+    types.TimestampType: datetime.datetime,
+    types.TimestampNTZType: datetime.datetime,
+    types.TimeType: datetime.time,
+    types.DayTimeIntervalType: datetime.timedelta,
+}
+PLAIN: dict[type[types.DataType], type] = {
+    types.BooleanType: bool,
+    types.ByteType: int,
+    types.ShortType: int,
+    types.IntegerType: int,
+    types.LongType: int,
+    types.DoubleType: float,
+    types.StringType: str,
+    types.BinaryType: bytes,
 }
 """Types whose values are stored as they are, and the Python type of the values."""
 
@@ -112,13 +93,13 @@ def describe(value: object) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-def bounds(dtype: DataType) -> tuple[int, int]:
+def bounds(dtype: types.DataType) -> tuple[int, int]:
     """Return the least and the greatest value of an integer type."""
     bits = INTEGER_BITS[type(dtype)]
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
-def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Convert:
+def encoder(name: StateName, path: str, dtype: types.DataType, nullable: bool) -> Convert:
     """Return a function that checks a value of a type and converts it to its stored form.
 
     For a value of another type the function raises a StateTypeError, with the path inside the field.
@@ -147,7 +128,7 @@ def encoder(name: StateName, path: str, dtype: DataType, nullable: bool) -> Conv
     return encode
 
 
-def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
+def _convert(name: StateName, path: str, dtype: types.DataType) -> Convert:
     """Return a function that converts a value (never None) to what msgpack packs; it raises ValueError on others."""
     kind = type(dtype)
     if kind in INTEGER_BITS:
@@ -159,22 +140,22 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
             return value
 
         return integer
-    if kind in (BooleanType, DoubleType):
+    if kind in (types.BooleanType, types.DoubleType):
         return _exact(PLAIN[kind])
-    if isinstance(dtype, FloatType):
+    if isinstance(dtype, types.FloatType):
         return lambda value: ctypes.c_float(_exact(float)(value)).value
     if isinstance(dtype, _TEXT):
         return _text
-    if isinstance(dtype, BinaryType):
+    if isinstance(dtype, types.BinaryType):
         return _binary
-    if isinstance(dtype, DecimalType):
+    if isinstance(dtype, types.DecimalType):
         return _decimal(dtype)
     if kind in _TEMPORAL:
         return _temporal(dtype)
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         element = encoder(name, f"{path}[]", dtype.elementType, dtype.containsNull)
         return lambda value: [element(item) for item in sequence(value)]
-    if isinstance(dtype, MapType):
+    if isinstance(dtype, types.MapType):
         if not _hashable(dtype.keyType):
             raise name.unsupported(f"a map with array or map keys in field {path!r}")
         key = encoder(name, f"{path}.key", dtype.keyType, False)
@@ -183,18 +164,18 @@ def _convert(name: StateName, path: str, dtype: DataType) -> Convert:
             [key(k), item(v)]
             for k, v in (value.items() if isinstance(value, dict) else instance(value, (list,)))
         ]
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return _struct(name, path, dtype)
-    if isinstance(dtype, NullType):
+    if isinstance(dtype, types.NullType):
         return _instance_of_nothing
     raise name.unsupported(f"type {dtype.simpleString()} in field {path!r}")
 
 
-def _hashable(dtype: DataType) -> bool:
+def _hashable(dtype: types.DataType) -> bool:
     """Return whether the Python values of a type can be keys of a dict."""
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         return all(_hashable(field.dataType) for field in dtype.fields)
-    return not isinstance(dtype, ArrayType | MapType)
+    return not isinstance(dtype, types.ArrayType | types.MapType)
 
 
 def _exact(expected: type) -> Convert:
@@ -237,7 +218,7 @@ def _binary(value: Any) -> bytes:
     return bytes(instance(value, (bytes, bytearray)))
 
 
-def _decimal(dtype: DecimalType) -> Convert:
+def _decimal(dtype: types.DecimalType) -> Convert:
     exponent = decimal.Decimal(1).scaleb(-dtype.scale)
     limit = 10**dtype.precision
 
@@ -251,15 +232,15 @@ def _decimal(dtype: DecimalType) -> Convert:
     return encode
 
 
-def _temporal(dtype: DataType) -> Convert:
+def _temporal(dtype: types.DataType) -> Convert:
     kind = _TEMPORAL[type(dtype)]
 
     def encode(value: Any) -> Any:
         if not isinstance(value, kind) or (kind is datetime.date and isinstance(value, datetime.datetime)):
             raise TypeError(value)
-        if isinstance(dtype, TimestampNTZType) and value.tzinfo is not None:
+        if isinstance(dtype, types.TimestampNTZType) and value.tzinfo is not None:
             raise ValueError(value)
-        if kind is datetime.datetime and value.tzinfo is None and isinstance(dtype, TimestampType):
+        if kind is datetime.datetime and value.tzinfo is None and isinstance(dtype, types.TimestampType):
             return _local_micros(value)
         return dtype.toInternal(value)
 
@@ -279,7 +260,7 @@ def _local_micros(value: datetime.datetime) -> int:
     return int(seconds) * 1_000_000 + value.microsecond
 
 
-def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
+def _struct(name: StateName, path: str, dtype: types.StructType) -> Convert:
     fields = [encoder(name, f"{path}.{field.name}", field.dataType, field.nullable) for field in dtype.fields]
 
     def encode(value: Any) -> list[Any]:
@@ -292,26 +273,26 @@ def _struct(name: StateName, path: str, dtype: StructType) -> Convert:
     return encode
 
 
-def decoder(dtype: DataType) -> Convert | None:
+def decoder(dtype: types.DataType) -> Convert | None:
     """Return a function that converts a stored value (never None) to a Python value; None if it is one already."""
-    if isinstance(dtype, DecimalType):
+    if isinstance(dtype, types.DecimalType):
         return from_unscaled(dtype)
     if type(dtype) in _TEMPORAL:
         return dtype.fromInternal
-    if isinstance(dtype, ArrayType):
+    if isinstance(dtype, types.ArrayType):
         element = nullable(decoder(dtype.elementType))
         return lambda items: [element(item) for item in items]
-    if isinstance(dtype, MapType):
+    if isinstance(dtype, types.MapType):
         key, item = nullable(decoder(dtype.keyType)), nullable(decoder(dtype.valueType))
         return lambda pairs: {key(k): item(v) for k, v in pairs}
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         # A Row class made from names keeps their order; Row(**fields) would, too, but cannot hold every name.
-        row, fields = Row(*dtype.names), [nullable(decoder(field.dataType)) for field in dtype.fields]
+        row, fields = types.Row(*dtype.names), [nullable(decoder(field.dataType)) for field in dtype.fields]
         return lambda items: row(*(decode(item) for decode, item in zip(fields, items, strict=True)))
     return None
 
 
-def from_unscaled(dtype: DecimalType) -> Convert:
+def from_unscaled(dtype: types.DecimalType) -> Convert:
     """Return a function that converts the bytes of a decimal's unscaled integer to the decimal."""
     scale = dtype.scale
 

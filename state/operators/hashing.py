@@ -13,24 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from ..format.arrow import scalar, to_numpy, valid
 
@@ -48,30 +31,30 @@ _LONG_DECIMAL: Final = 18
 """The most digits of a decimal that Spark keeps in 8 bytes."""
 _WIDTHS: Final = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _KNOWN: Final = (
-    BooleanType,
-    ByteType,
-    ShortType,
-    IntegerType,
-    LongType,
-    FloatType,
-    DoubleType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
-    BinaryType,
+    types.BooleanType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.FloatType,
+    types.DoubleType,
+    types.DateType,
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.DayTimeIntervalType,
+    types.BinaryType,
 )
 
 
-def can_hash(schema: StructType) -> bool:
+def can_hash(schema: types.StructType) -> bool:
     """Return whether ``xxhash64`` supports rows with these columns."""
     return all(_can_hash(field.dataType) for field in schema.fields)
 
 
-def _can_hash(dtype: DataType) -> bool:
-    if isinstance(dtype, StringType):
+def _can_hash(dtype: types.DataType) -> bool:
+    if isinstance(dtype, types.StringType):
         return dtype.isUTF8BinaryCollation()
-    if isinstance(dtype, DecimalType):
+    if isinstance(dtype, types.DecimalType):
         return dtype.precision <= _LONG_DECIMAL
     return isinstance(dtype, _KNOWN)
 

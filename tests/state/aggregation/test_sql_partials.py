@@ -8,36 +8,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from chandy.state.aggregation.accumulators import Overflow, arrow_type
 from chandy.state.aggregation.aggregates import plan
 from chandy.state.aggregation.sql_partials import ALL_ROWS, accumulators_of, functions_of, sql_partials
 
 SCHEMA = (
-    StructType()
-    .add("k", StringType())
-    .add("i", IntegerType())
-    .add("l", LongType())
-    .add("d", DoubleType())
-    .add("tiny", DecimalType(5, 2))
-    .add("small", DecimalType(28, 2))
-    .add("wide", DecimalType(29, 2))
-    .add("s", StringType())
-    .add("x", BinaryType())
-    .add("at", TimestampType())
-    .add("many", ArrayType(LongType()))
+    types.StructType()
+    .add("k", types.StringType())
+    .add("i", types.IntegerType())
+    .add("l", types.LongType())
+    .add("d", types.DoubleType())
+    .add("tiny", types.DecimalType(5, 2))
+    .add("small", types.DecimalType(28, 2))
+    .add("wide", types.DecimalType(29, 2))
+    .add("s", types.StringType())
+    .add("x", types.BinaryType())
+    .add("at", types.TimestampType())
+    .add("many", types.ArrayType(types.LongType()))
 )
 
 
@@ -144,7 +133,7 @@ def test_accumulators_have_the_types_of_the_state(column, function):
 def test_what_spark_computes_once_is_named_once():
     """Spark counts a column that has no nulls as it counts all rows: the buffers would be fewer than expected."""
     columns = {"n": ("*", "count"), "i": ("i", "count"), "of": ("l", "count"), "sum": ("l", "sum")}
-    rows = StructType([SCHEMA["k"], StructField("a", IntegerType(), False), SCHEMA["l"]])
+    rows = types.StructType([SCHEMA["k"], types.StructField("a", types.IntegerType(), False), SCHEMA["l"]])
     aggregates = plan("op", SCHEMA, ["k"], columns)
     names = [one.input and ("a" if one.input.column == "i" else "l") for one in aggregates.sources]
     found = sql_partials(aggregates, rows, ["k"], names)
@@ -168,7 +157,7 @@ def test_what_spark_computes_once_is_named_once():
 )
 def test_what_sql_cannot_combine_or_would_sort_stays_in_python(column, function):
     aggregates = plan("op", SCHEMA, ["k"], {"n": ("*", "count"), "c": (column, function)})
-    rows = StructType([SCHEMA["k"], StructField("a", SCHEMA[column].dataType)])
+    rows = types.StructType([SCHEMA["k"], types.StructField("a", SCHEMA[column].dataType)])
     found = sql_partials(aggregates, rows, ["k"], [None, "a"])
     assert isinstance(found, str)
     assert column in found

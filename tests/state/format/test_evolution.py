@@ -7,29 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    Row,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VarcharType,
-)
+from pyspark.sql import types
 
 from chandy.state.errors import StateSchemaError
 from chandy.state.format.arrow import BYTES
@@ -42,34 +20,34 @@ from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 from ..schemas import arrow_ready, schemas_with_rows
 
 NAME = StateName("delays", "totals")
-WIDER: list[tuple[DataType, DataType]] = [
-    (ByteType(), ShortType()),
-    (ByteType(), DoubleType()),
-    (ShortType(), LongType()),
-    (IntegerType(), LongType()),
-    (IntegerType(), DoubleType()),
-    (FloatType(), DoubleType()),
-    (DecimalType(20, 3), DecimalType(38, 3)),
-    (CharType(5), StringType()),
-    (VarcharType(5), VarcharType(6)),
-    (NullType(), ArrayType(LongType())),
+WIDER: list[tuple[types.DataType, types.DataType]] = [
+    (types.ByteType(), types.ShortType()),
+    (types.ByteType(), types.DoubleType()),
+    (types.ShortType(), types.LongType()),
+    (types.IntegerType(), types.LongType()),
+    (types.IntegerType(), types.DoubleType()),
+    (types.FloatType(), types.DoubleType()),
+    (types.DecimalType(20, 3), types.DecimalType(38, 3)),
+    (types.CharType(5), types.StringType()),
+    (types.VarcharType(5), types.VarcharType(6)),
+    (types.NullType(), types.ArrayType(types.LongType())),
 ]
-REFUSED: list[tuple[DataType, DataType]] = [
-    (LongType(), IntegerType()),
-    (LongType(), DoubleType()),
-    (DoubleType(), FloatType()),
-    (ShortType(), FloatType()),
-    (BooleanType(), ByteType()),
-    (DecimalType(20, 3), DecimalType(19, 3)),
-    (DecimalType(20, 3), DecimalType(30, 4)),
-    (StringType(), VarcharType(9)),
-    (VarcharType(6), VarcharType(5)),
-    (DateType(), TimestampNTZType()),
-    (TimestampType(), TimestampNTZType()),
-    (LongType(), StringType()),
-    (StructType().add("a", LongType()), LongType()),
-    (ArrayType(LongType()), LongType()),
-    (LongType(), NullType()),
+REFUSED: list[tuple[types.DataType, types.DataType]] = [
+    (types.LongType(), types.IntegerType()),
+    (types.LongType(), types.DoubleType()),
+    (types.DoubleType(), types.FloatType()),
+    (types.ShortType(), types.FloatType()),
+    (types.BooleanType(), types.ByteType()),
+    (types.DecimalType(20, 3), types.DecimalType(19, 3)),
+    (types.DecimalType(20, 3), types.DecimalType(30, 4)),
+    (types.StringType(), types.VarcharType(9)),
+    (types.VarcharType(6), types.VarcharType(5)),
+    (types.DateType(), types.TimestampNTZType()),
+    (types.TimestampType(), types.TimestampNTZType()),
+    (types.LongType(), types.StringType()),
+    (types.StructType().add("a", types.LongType()), types.LongType()),
+    (types.ArrayType(types.LongType()), types.LongType()),
+    (types.LongType(), types.NullType()),
 ]
 
 
@@ -78,16 +56,16 @@ def record(schema, **more):
 
 
 def one(dtype, nullable=True):
-    return StructType().add("x", dtype, nullable)
+    return types.StructType().add("x", dtype, nullable)
 
 
 def wrapped(dtype):
     """The type by itself and inside of others."""
     return [
         one(dtype),
-        one(ArrayType(dtype)),
-        one(MapType(StringType(), dtype)),
-        one(StructType().add("y", ArrayType(StructType().add("z", dtype)))),
+        one(types.ArrayType(dtype)),
+        one(types.MapType(types.StringType(), dtype)),
+        one(types.StructType().add("y", types.ArrayType(types.StructType().add("z", dtype)))),
     ]
 
 
@@ -111,16 +89,20 @@ def test_another_type_is_refused_at_every_depth(was, now):
 @pytest.mark.parametrize(
     ("was", "now", "field"),
     [
-        (one(LongType()), one(LongType(), nullable=False), "x"),
-        (one(LongType()), one(LongType()).add("new", LongType(), nullable=False), "new"),
-        (one(LongType()).add("gone", LongType()), one(LongType()), "gone"),
+        (one(types.LongType()), one(types.LongType(), nullable=False), "x"),
+        (one(types.LongType()), one(types.LongType()).add("new", types.LongType(), nullable=False), "new"),
+        (one(types.LongType()).add("gone", types.LongType()), one(types.LongType()), "gone"),
         (
-            one(StructType().add("a", LongType()).add("b", LongType())),
-            one(StructType().add("a", LongType())),
+            one(types.StructType().add("a", types.LongType()).add("b", types.LongType())),
+            one(types.StructType().add("a", types.LongType())),
             "x.b",
         ),
-        (one(ArrayType(LongType())), one(ArrayType(LongType(), containsNull=False)), "x[]"),
-        (one(NullType()), one(LongType(), nullable=False), "x"),
+        (
+            one(types.ArrayType(types.LongType())),
+            one(types.ArrayType(types.LongType(), containsNull=False)),
+            "x[]",
+        ),
+        (one(types.NullType()), one(types.LongType(), nullable=False), "x"),
     ],
 )
 def test_what_would_lose_or_lack_values_is_refused_by_field(was, now, field):
@@ -130,11 +112,11 @@ def test_what_would_lose_or_lack_values_is_refused_by_field(was, now, field):
 
 
 def test_kind_and_map_keys_do_not_change_and_a_time_to_live_does():
-    schema = one(LongType())
-    was = record(schema, kind=StateKind.MAP, map_key=to_json(one(StringType())))
+    schema = one(types.LongType())
+    was = record(schema, kind=StateKind.MAP, map_key=to_json(one(types.StringType())))
     for now in (
         record(schema),
-        attrs.evolve(was, map_key=to_json(one(LongType()))),
+        attrs.evolve(was, map_key=to_json(one(types.LongType()))),
         attrs.evolve(was, kind=StateKind.LIST, map_key=None),
     ):
         with pytest.raises(StateSchemaError):
@@ -145,7 +127,7 @@ def test_kind_and_map_keys_do_not_change_and_a_time_to_live_does():
 
 
 def test_a_state_that_is_new_or_the_same_is_as_it_is_declared():
-    first, second = one(ByteType()), one(LongType())
+    first, second = one(types.ByteType()), one(types.LongType())
     assert evolve(None, record(first), "o", "s") == record(first)
     both = evolve(record(first), record(second), "o", "s")
     assert evolve(both, record(second), "o", "s") == both
@@ -155,7 +137,7 @@ def test_a_state_that_is_new_or_the_same_is_as_it_is_declared():
 
 def test_more_schemas_than_a_byte_can_number_are_refused():
     def fields(count):
-        return StructType([StructField(f"f{at}", LongType()) for at in range(count)])
+        return types.StructType([types.StructField(f"f{at}", types.LongType()) for at in range(count)])
 
     known = record(fields(1))
     for count in range(2, MAX_VERSIONS + 1):
@@ -173,20 +155,23 @@ def changes(draw, dtype, value):
     options = [new for old, new in WIDER if type(old) is type(dtype) and old == dtype]
     if options and draw(st.booleans()):
         new = draw(st.sampled_from(options))
-        convert = float if isinstance(new, DoubleType) else lambda v: v
+        convert = float if isinstance(new, types.DoubleType) else lambda v: v
         return new, None if value is None else convert(value)
-    if isinstance(dtype, StructType):
+    if isinstance(dtype, types.StructType):
         fields, values = [], []
         for at, field in enumerate(dtype.fields):
             new, item = draw(changes(field.dataType, None if value is None else value[at]))
-            fields.append(StructField(field.name, new))
+            fields.append(types.StructField(field.name, new))
             values.append(item)
         for at in range(draw(st.integers(0, 2))):
             place = draw(st.integers(0, len(fields)))
-            fields.insert(place, StructField(f"new{at}", draw(st.sampled_from([LongType(), StringType()]))))
+            fields.insert(
+                place,
+                types.StructField(f"new{at}", draw(st.sampled_from([types.LongType(), types.StringType()]))),
+            )
             values.insert(place, None)
         names = [field.name for field in fields]
-        return StructType(fields), None if value is None else Row(*names)(*values)
+        return types.StructType(fields), None if value is None else types.Row(*names)(*values)
     return dtype, value
 
 
@@ -202,7 +187,7 @@ def kinds(value):
 def test_rows_of_an_older_schema_are_read_as_rows_of_the_newer_singly_and_as_columns(case, data):
     was, rows = case
     row = rows[0]
-    now, expected = data.draw(changes(was, Row(*was.names)(*row)))
+    now, expected = data.draw(changes(was, types.Row(*was.names)(*row)))
     known = evolve(record(was), record(now), "o", "s")
     versions = [was, now][-len(known.versions) :]
     stored = Packing([was], NAME).pack_row(row)
@@ -217,11 +202,13 @@ def test_rows_of_an_older_schema_are_read_as_rows_of_the_newer_singly_and_as_col
 
 
 def test_nested_values_of_several_versions_come_back_as_those_of_the_last():
-    first = one(ArrayType(StructType().add("a", ByteType())))
-    second = one(ArrayType(StructType().add("b", StringType()).add("a", IntegerType())))
-    third = one(ArrayType(StructType().add("b", StringType()).add("a", DoubleType()))).add(
-        "y", DecimalType(9, 2)
+    first = one(types.ArrayType(types.StructType().add("a", types.ByteType())))
+    second = one(
+        types.ArrayType(types.StructType().add("b", types.StringType()).add("a", types.IntegerType()))
     )
+    third = one(
+        types.ArrayType(types.StructType().add("b", types.StringType()).add("a", types.DoubleType()))
+    ).add("y", types.DecimalType(9, 2))
     versions = [first, second, third]
     stored = [
         Packing([first], NAME).pack_row(([(1,), None],)),
@@ -230,9 +217,9 @@ def test_nested_values_of_several_versions_come_back_as_those_of_the_last():
     ]
     packing = Packing(versions, NAME)
     expected = [
-        ([Row(b=None, a=1.0), None], None),
-        ([Row(b="u", a=2.0)], None),
-        ([Row(b="v", a=3.0)], decimal.Decimal("1.50")),
+        ([types.Row(b=None, a=1.0), None], None),
+        ([types.Row(b="u", a=2.0)], None),
+        ([types.Row(b="v", a=3.0)], decimal.Decimal("1.50")),
     ]
     assert [packing.unpack_row(data) for data in stored] == expected
     assert packing.unpack(pa.array(stored, BYTES)).to_pylist() == [

@@ -10,31 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CalendarIntervalType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    Row,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-    YearMonthIntervalType,
-)
+from pyspark.sql import types
 
 from chandy.state.errors import DefinitionError, StateTypeError
 from chandy.state.format.keys import KeyCodec
@@ -45,21 +21,21 @@ from ...effort import trying
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
-_leaves: list[tuple[DataType, st.SearchStrategy]] = [
-    (BooleanType(), st.booleans()),
-    (ByteType(), st.integers(-(2**7), 2**7 - 1)),
-    (LongType(), st.integers(-(2**63), 2**63 - 1)),
-    (FloatType(), st.floats(width=32)),
-    (DoubleType(), st.floats() | st.sampled_from([0.0, -0.0, float("nan")])),
-    (StringType(), _text),
-    (BinaryType(), st.binary(max_size=3)),
-    (DecimalType(38, 18), st.decimals(-(10**19), 10**19, places=18)),
-    (DecimalType(5, 2), st.decimals(-999, 999, places=2)),
-    (DateType(), st.dates()),
-    (TimestampType(), st.datetimes(timezones=st.just(datetime.UTC))),
-    (TimestampNTZType(), st.datetimes()),
-    (DayTimeIntervalType(), st.timedeltas(datetime.timedelta(-999), datetime.timedelta(999))),
-    (NullType(), st.none()),
+_leaves: list[tuple[types.DataType, st.SearchStrategy]] = [
+    (types.BooleanType(), st.booleans()),
+    (types.ByteType(), st.integers(-(2**7), 2**7 - 1)),
+    (types.LongType(), st.integers(-(2**63), 2**63 - 1)),
+    (types.FloatType(), st.floats(width=32)),
+    (types.DoubleType(), st.floats() | st.sampled_from([0.0, -0.0, float("nan")])),
+    (types.StringType(), _text),
+    (types.BinaryType(), st.binary(max_size=3)),
+    (types.DecimalType(38, 18), st.decimals(-(10**19), 10**19, places=18)),
+    (types.DecimalType(5, 2), st.decimals(-999, 999, places=2)),
+    (types.DateType(), st.dates()),
+    (types.TimestampType(), st.datetimes(timezones=st.just(datetime.UTC))),
+    (types.TimestampNTZType(), st.datetimes()),
+    (types.DayTimeIntervalType(), st.timedeltas(datetime.timedelta(-999), datetime.timedelta(999))),
+    (types.NullType(), st.none()),
 ]
 
 
@@ -71,9 +47,9 @@ def typed(draw, depth=2):
         return draw(st.sampled_from(_leaves))
     if kind == 3:
         element, values = draw(typed(depth=depth - 1))
-        return ArrayType(element), st.lists(st.none() | values, max_size=2)
+        return types.ArrayType(element), st.lists(st.none() | values, max_size=2)
     fields = draw(st.lists(typed(depth=depth - 1), min_size=1, max_size=2))
-    schema = StructType([StructField(f"f{at}", dtype) for at, (dtype, _) in enumerate(fields)])
+    schema = types.StructType([types.StructField(f"f{at}", dtype) for at, (dtype, _) in enumerate(fields)])
     return schema, st.fixed_dictionaries(
         {f"f{at}": st.none() | values for at, (_, values) in enumerate(fields)}
     )
@@ -82,7 +58,7 @@ def typed(draw, depth=2):
 @st.composite
 def schemas_with_keys(draw):
     fields = draw(st.lists(typed(), min_size=1, max_size=3))
-    schema = StructType([StructField(f"c{at}", dtype) for at, (dtype, _) in enumerate(fields)])
+    schema = types.StructType([types.StructField(f"c{at}", dtype) for at, (dtype, _) in enumerate(fields)])
     keys = st.tuples(*(st.none() | values for _, values in fields))
     drawn = draw(st.lists(keys, min_size=1, max_size=6))
     # Equal keys are rare among drawn ones.
@@ -135,12 +111,12 @@ def test_bytes_decode_to_the_key(case):
 @settings(deadline=None)
 @given(st.lists(st.tuples(_text, _text), min_size=2, max_size=2, unique=True))
 def test_where_one_column_ends_and_the_next_begins_tells_keys_apart(keys):
-    codec = KeyCodec(StructType().add("a", StringType()).add("b", StringType()))
+    codec = KeyCodec(types.StructType().add("a", types.StringType()).add("b", types.StringType()))
     assert codec.encode(keys[0]) != codec.encode(keys[1])
 
 
 def test_the_two_zeros_are_one_key_and_all_nans_are_one_key():
-    codec = KeyCodec(StructType().add("x", DoubleType()))
+    codec = KeyCodec(types.StructType().add("x", types.DoubleType()))
     bits = pa.array([0, -(2**63), 0x7FF8000000000000, 0x7FF8000000000001, -1], pa.int64())
     zero, minus_zero, *nans = codec.encode_columns([bits.view(pa.float64())]).to_pylist()
     assert zero == minus_zero
@@ -148,7 +124,7 @@ def test_the_two_zeros_are_one_key_and_all_nans_are_one_key():
 
 
 def test_a_timestamp_is_the_same_key_in_every_time_zone_and_two_keys_in_an_hour_that_comes_twice():
-    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    codec = KeyCodec(types.StructType().add("ts", types.TimestampType()))
     berlin = ZoneInfo("Europe/Berlin")
     twice = datetime.datetime(2020, 10, 25, 2, 30, tzinfo=berlin)
     first, second = twice, twice.replace(fold=1)
@@ -179,7 +155,7 @@ def local(monkeypatch):
 @given(st.data())
 def test_a_local_time_is_its_instant_whatever_was_encoded_before(local, zone, end, data):
     local(zone)
-    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    codec = KeyCodec(types.StructType().add("ts", types.TimestampType()))
     # Within two hours of the end of summer time, or half a year away.
     near = st.integers(-7200_000_000, 7200_000_000)
     micros = st.builds(add, st.sampled_from([0, 0, 15_552_000_000_000]), near)
@@ -191,7 +167,7 @@ def test_a_local_time_is_its_instant_whatever_was_encoded_before(local, zone, en
 
 
 def test_the_first_and_the_last_local_time_can_be_encoded(local):
-    codec = KeyCodec(StructType().add("ts", TimestampType()))
+    codec = KeyCodec(types.StructType().add("ts", types.TimestampType()))
     for zone in ("Asia/Tokyo", "America/New_York"):
         local(zone)
         keys = {codec.encode((naive,)) for naive in (datetime.datetime.min, datetime.datetime.max)}
@@ -199,7 +175,7 @@ def test_the_first_and_the_last_local_time_can_be_encoded(local):
 
 
 def test_a_decimal_of_38_digits_keeps_them_all():
-    codec = KeyCodec(StructType().add("x", DecimalType(38, 10)))
+    codec = KeyCodec(types.StructType().add("x", types.DecimalType(38, 10)))
     low, high = (decimal.Decimal(f"{'9' * 28}.999999999{last}") for last in "89")
     assert codec.encode((low,)) != codec.encode((high,))
     assert codec.decode(codec.encode((high,))) == (high,)
@@ -207,17 +183,17 @@ def test_a_decimal_of_38_digits_keeps_them_all():
 
 def test_a_key_may_be_given_as_pyspark_shows_it():
     schema = (
-        StructType()
-        .add("x", DoubleType())
-        .add("d", DecimalType(5, 2))
-        .add("ts", TimestampType())
-        .add("s", StructType().add("y", FloatType()).add("z", StringType()))
+        types.StructType()
+        .add("x", types.DoubleType())
+        .add("d", types.DecimalType(5, 2))
+        .add("ts", types.TimestampType())
+        .add("s", types.StructType().add("y", types.FloatType()).add("z", types.StringType()))
     )
     codec = KeyCodec(schema)
     aware = datetime.datetime(2020, 7, 1, 12, tzinfo=datetime.UTC)
     expected = codec.encode((2.0, decimal.Decimal("1.50"), aware, {"y": 0.0, "z": "a"}))
     naive = aware.astimezone().replace(tzinfo=None)
-    assert codec.encode((2, decimal.Decimal("1.5"), naive, Row(y=-0.0, z="a"))) == expected
+    assert codec.encode((2, decimal.Decimal("1.5"), naive, types.Row(y=-0.0, z="a"))) == expected
     assert codec.encode([2, decimal.Decimal("1.5"), naive, (0.0, "a")]) == expected
     assert codec.encode((2, 1, naive, (0.0, "a"))) == codec.encode(
         (2.0, decimal.Decimal(1), aware, (0.0, "a"))
@@ -237,7 +213,12 @@ def test_a_key_may_be_given_as_pyspark_shows_it():
     ],
 )
 def test_a_key_that_its_columns_cannot_have_is_refused_by_column(key, column):
-    codec = KeyCodec(StructType().add("a", StringType()).add("b", DoubleType()).add("c", DecimalType(5, 2)))
+    codec = KeyCodec(
+        types.StructType()
+        .add("a", types.StringType())
+        .add("b", types.DoubleType())
+        .add("c", types.DecimalType(5, 2))
+    )
     with pytest.raises(StateTypeError) as refused:
         codec.encode(key)
     assert refused.value.what.endswith(f" key column {column!r}" if column else " the key")
@@ -254,24 +235,24 @@ def test_keys_come_back_as_columns_too(case):
 
 
 def test_whether_a_column_can_have_nulls_does_not_change_its_keys():
-    strict = KeyCodec(StructType().add("x", LongType(), nullable=False))
+    strict = KeyCodec(types.StructType().add("x", types.LongType(), nullable=False))
     for key in ((1,), (None,)):
-        assert strict.encode(key) == KeyCodec(StructType().add("x", LongType())).encode(key)
+        assert strict.encode(key) == KeyCodec(types.StructType().add("x", types.LongType())).encode(key)
 
 
 @pytest.mark.parametrize(
     "dtype",
     [
-        MapType(StringType(), LongType()),
-        ArrayType(MapType(StringType(), LongType())),
-        StructType().add("m", MapType(StringType(), LongType())),
-        VariantType(),
-        CalendarIntervalType(),
-        YearMonthIntervalType(),
-        StringType("UTF8_LCASE"),
+        types.MapType(types.StringType(), types.LongType()),
+        types.ArrayType(types.MapType(types.StringType(), types.LongType())),
+        types.StructType().add("m", types.MapType(types.StringType(), types.LongType())),
+        types.VariantType(),
+        types.CalendarIntervalType(),
+        types.YearMonthIntervalType(),
+        types.StringType("UTF8_LCASE"),
     ],
 )
 def test_a_type_that_rows_cannot_be_grouped_by_is_refused(dtype):
     with pytest.raises(DefinitionError) as refused:
-        KeyCodec(StructType().add("fine", IntegerType()).add("bad", dtype))
+        KeyCodec(types.StructType().add("fine", types.IntegerType()).add("bad", dtype))
     assert "key column 'bad" in refused.value.what

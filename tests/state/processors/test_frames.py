@@ -9,24 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import Row
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import Row, types
 
 from chandy.state.errors import OutputTypeError
 from chandy.state.format.rows import SLICE
@@ -37,22 +20,22 @@ from chandy.state.processors.style import UNLIMITED, FrameLimits
 
 ZONE = "America/New_York"
 KINDS = (
-    StructType()
-    .add("b", BooleanType())
-    .add("y", ByteType())
-    .add("i", IntegerType())
-    .add("l", LongType())
-    .add("f", FloatType())
-    .add("d", DoubleType())
-    .add("s", StringType())
-    .add("x", BinaryType())
-    .add("e", DecimalType(9, 2))
-    .add("u", DateType())
-    .add("t", TimestampType())
-    .add("z", TimestampNTZType())
-    .add("a", ArrayType(IntegerType()))
-    .add("m", MapType(StringType(), LongType()))
-    .add("o", StructType().add("p", LongType()).add("q", StringType()))
+    types.StructType()
+    .add("b", types.BooleanType())
+    .add("y", types.ByteType())
+    .add("i", types.IntegerType())
+    .add("l", types.LongType())
+    .add("f", types.FloatType())
+    .add("d", types.DoubleType())
+    .add("s", types.StringType())
+    .add("x", types.BinaryType())
+    .add("e", types.DecimalType(9, 2))
+    .add("u", types.DateType())
+    .add("t", types.TimestampType())
+    .add("z", types.TimestampNTZType())
+    .add("a", types.ArrayType(types.IntegerType()))
+    .add("m", types.MapType(types.StringType(), types.LongType()))
+    .add("o", types.StructType().add("p", types.LongType()).add("q", types.StringType()))
 )
 NOON = datetime.datetime(2024, 1, 1, 12)
 FULL = (
@@ -60,7 +43,7 @@ FULL = (
     NOON.replace(tzinfo=datetime.UTC), NOON, [1, None], {"k": 5}, {"p": 1, "q": None},
 )  # fmt: skip
 EMPTY = (None,) * len(FULL)
-COUNTS = StructType().add("k", StringType()).add("n", LongType())
+COUNTS = types.StructType().add("k", types.StringType()).add("n", types.LongType())
 
 
 def table_of(rows, schema=KINDS):
@@ -247,17 +230,17 @@ def test_a_dataframe_that_does_not_fit_is_told_by_its_column(frame, column):
     assert (refused.value.operator, refused.value.part) == ("delays", part)
 
 
-STRUCT = StructType().add("p", LongType()).add("q", StructType().add("r", LongType()))
+STRUCT = types.StructType().add("p", types.LongType()).add("q", types.StructType().add("r", types.LongType()))
 
 
 @pytest.mark.parametrize(
     ("dtype", "wrap"),
     [
         (STRUCT, lambda x: x),
-        (ArrayType(STRUCT), lambda x: [None, x]),
-        (ArrayType(STRUCT), lambda x: np.array([x, None], object)),
-        (MapType(StringType(), STRUCT), lambda x: {"a": None, "b": x}),
-        (StructType().add("s", STRUCT), lambda x: {"s": x}),
+        (types.ArrayType(STRUCT), lambda x: [None, x]),
+        (types.ArrayType(STRUCT), lambda x: np.array([x, None], object)),
+        (types.MapType(types.StringType(), STRUCT), lambda x: {"a": None, "b": x}),
+        (types.StructType().add("s", STRUCT), lambda x: {"s": x}),
     ],
     ids=["struct", "list", "array", "map", "nested"],
 )
@@ -273,7 +256,7 @@ STRUCT = StructType().add("p", LongType()).add("q", StructType().add("r", LongTy
     ids=repr,
 )
 def test_a_struct_inside_a_dataframe_has_exactly_its_fields(dtype, wrap, value, wrong):
-    schema = StructType().add("x", dtype)
+    schema = types.StructType().add("x", dtype)
     fine = pd.DataFrame({"x": [wrap({"p": 1, "q": {"r": 2}}), None]})
     written([fine], schema)
     with pytest.raises(OutputTypeError, match=f"a struct {wrong} in ") as refused:
@@ -282,7 +265,7 @@ def test_a_struct_inside_a_dataframe_has_exactly_its_fields(dtype, wrap, value, 
 
 
 def test_a_null_in_a_column_without_nulls_is_refused():
-    strict = StructType().add("n", LongType(), False)
+    strict = types.StructType().add("n", types.LongType(), False)
     with pytest.raises(OutputTypeError, match="that is not null"):
         written([pd.DataFrame({"n": [1.0, float("nan")]})], strict)
 
