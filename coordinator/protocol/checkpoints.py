@@ -18,22 +18,9 @@ from ...state.rpc.orders import AbortOrder, CompleteOrder, ReleaseOrder, Snapsho
 from ...state.shards import RestoreSource, ShardId
 from ...storage.checkpoints.manifest import Handle, Manifest
 from ...storage.ids import NO_BATCH, BatchId, CheckpointId
+from . import instructions
 from .admission import Admission, Load
 from .events import NotFinalized, ProgressStored, ShardsCopied
-from .instructions import (
-    ChooseCut,
-    CopyShards,
-    DiscardAborted,
-    Finalize,
-    Instruction,
-    Publish,
-    ReadBack,
-    ReportStatistics,
-    ReportStatisticsFailure,
-    Resolve,
-    Send,
-    StoreProgress,
-)
 from .membership import Membership
 from .pending import AckResult, CheckpointPhase, PendingCheckpoint
 from .placement import Placement
@@ -61,7 +48,7 @@ class Checkpoints:
     retained: RetainedCheckpoints
     publications: Publications
     history: History
-    _out: list[Instruction]
+    _out: list[instructions.Instruction]
     pending: dict[CheckpointId, PendingCheckpoint] = attrs.field(factory=dict, init=False)
 
     # --- reads ----------------------------------------------------------------------------------------------
@@ -181,7 +168,7 @@ class Checkpoints:
         pending.doomed |= self.retained.being_deleted()
         self.pending[pending.id] = pending
         order = self.queries.downstream_first()
-        self._out.append(ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
+        self._out.append(instructions.ChooseCut(pending.id, order, pending.root, pending.is_savepoint))
         self._count(lambda history: history.started(pending.id, pending.kind, now))
 
     def cut(
@@ -241,7 +228,7 @@ class Checkpoints:
             for host, shards in assignment.by_owner().items()
         }
         pending.expect(query.name, assignment.shards, orders, query.operators_at(cut))
-        self._out.extend(Send(host, order) for host, order in orders.items())
+        self._out.extend(instructions.Send(host, order) for host, order in orders.items())
         to_copy: list[tuple[ShardId, RestoreSource]] = []
         for shard in list(assignment.unowned()):
             source = assignment.sources.get(shard)
@@ -250,11 +237,13 @@ class Checkpoints:
             else:
                 pending.acknowledge_shard(query.name, shard, source.handle if source else None)
         if to_copy:
-            self._out.append(CopyShards(pending.id, query.name, tuple(to_copy), pending.root))
+            self._out.append(instructions.CopyShards(pending.id, query.name, tuple(to_copy), pending.root))
         base = self.retained.find(pending.base)
         record = next((q for q in base.queries if q.name == query.name), None) if base else None
         self._out.append(
-            StoreProgress(pending.id, query.name, cut, pending.root, record.files if record else None)
+            instructions.StoreProgress(
+                pending.id, query.name, cut, pending.root, record.files if record else None
+            )
         )
 
     # --- acknowledgements -----------------------------------------------------------------------------------
@@ -317,14 +306,14 @@ class Checkpoints:
     def _discard_late(self, checkpoint: CheckpointId) -> None:
         """Delete what was stored for a checkpoint that has ended."""
         if 0 < checkpoint < self.next_id and not self.retained.may_exist(checkpoint):
-            self._out.append(DiscardAborted(checkpoint, self.root, is_savepoint=False))
+            self._out.append(instructions.DiscardAborted(checkpoint, self.root, is_savepoint=False))
 
     # --- outcomes -------------------------------------------------------------------------------------------
 
     def _finish_if_complete(self, pending: PendingCheckpoint, now: float) -> None:
         if pending.phase is CheckpointPhase.COLLECTING and pending.is_fully_acknowledged:
             pending.enter(CheckpointPhase.FINALIZING, now)
-            self._out.append(Finalize(pending.id, pending.root))
+            self._out.append(instructions.Finalize(pending.id, pending.root))
 
     def finalized(self, manifest: Manifest, now: float) -> None:
         """Complete a checkpoint: its manifest is durable."""
@@ -347,12 +336,12 @@ class Checkpoints:
         queries = {query.name for query in manifest.queries if query.outputs}
         if queries and not pending.is_savepoint:
             publication = self.publications.begin(manifest, queries, pending.deadline, request)
-            self._out.append(Publish(manifest.id, tuple(sorted(queries))))
+            self._out.append(instructions.Publish(manifest.id, tuple(sorted(queries))))
             if self.admission.life.is_over:
                 # Nobody looks at deadlines any more, and the next start publishes what is left.
                 self._answer(publication)
         elif request is not None:
-            self._out.append(Resolve(request, manifest, pending.root))
+            self._out.append(instructions.Resolve(request, manifest, pending.root))
         self._count(
             lambda history: history.completed(
                 manifest.id,
@@ -380,7 +369,7 @@ class Checkpoints:
     def _answer(self, publication: Publication) -> None:
         """Answer the request of a completed checkpoint, whether its output is published or not."""
         if (request := publication.take_request()) is not None:
-            self._out.append(Resolve(request, publication.manifest, self.root))
+            self._out.append(instructions.Resolve(request, publication.manifest, self.root))
 
     def expire(self, now: float) -> None:
         """Abort what has taken too long, and answer requests whose output takes longer."""
@@ -418,7 +407,7 @@ class Checkpoints:
         latest = self.retained.latest
         self.send_all(AbortOrder(pending.id, latest.id if latest else None))
         if discards:
-            self._out.append(DiscardAborted(pending.id, pending.root, pending.is_savepoint))
+            self._out.append(instructions.DiscardAborted(pending.id, pending.root, pending.is_savepoint))
         if is_awaited:
             self._fail_request(pending, reason, detail, now)
 
@@ -507,7 +496,7 @@ class Checkpoints:
             ]
             if left := tuple(source for source in sources if source.handle.files):
                 query.is_read_back = True
-                self._out.append(ReadBack(query.query_id, left))
+                self._out.append(instructions.ReadBack(query.query_id, left))
             else:
                 query.verified()
 
@@ -515,15 +504,15 @@ class Checkpoints:
 
     def send_all(self, order: CompleteOrder | AbortOrder | ReleaseOrder) -> None:
         """Send an order to all hosts."""
-        self._out.extend(Send(host, order) for host in sorted(self.members.hosts))
+        self._out.extend(instructions.Send(host, order) for host in sorted(self.members.hosts))
 
     def _count(self, record: Callable[[History], CheckpointStatistics | None]) -> None:
         """Keep the statistics, and tell of those that are final. Whatever goes wrong with them, checkpoints go on."""
         try:
             if (ended := record(self.history)) is not None:
-                self._out.append(ReportStatistics(ended))
+                self._out.append(instructions.ReportStatistics(ended))
         except Exception as error:  # noqa: BLE001 (see above)
-            self._out.append(ReportStatisticsFailure(error))
+            self._out.append(instructions.ReportStatisticsFailure(error))
 
 
 def _part(source: RestoreSource, keys: Collection[str]) -> RestoreSource:

@@ -33,45 +33,12 @@ from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
 from ...storage.ids import BatchId, CheckpointId
+from . import events
 from .acts import Acts
 from .admission import Admission
 from .checkpoints import Checkpoints
 from .decisions import Decision, HostLost, RecoveryEvent
 from .emptying import Emptying
-from .events import (
-    Acked,
-    ActEnded,
-    ActRequested,
-    Answer,
-    BacklogChanged,
-    BatchAsked,
-    BatchCommitted,
-    CheckpointRequested,
-    CutChosen,
-    Discarded,
-    DrainRequested,
-    Event,
-    ExecutorsGone,
-    ExecutorsLeaving,
-    Finalized,
-    HostJoined,
-    HostLeft,
-    InstructionFailed,
-    NotFinalized,
-    PipelineRestored,
-    PlanningDone,
-    ProgressStored,
-    Published,
-    QueryAdded,
-    QueryRemoved,
-    QueryStopped,
-    Released,
-    ScheduleStarted,
-    ShardsCopied,
-    ShardsRead,
-    SourcesReadBack,
-    Tick,
-)
 from .failover import Failover
 from .instructions import Decided, Instruction, Send
 from .life import Life
@@ -88,10 +55,10 @@ from .statistics import History
 
 
 @attrs.frozen
-class Outcome(Generic[Answer]):
+class Outcome(Generic[events.Answer]):
     """What an event leads to."""
 
-    answer: Answer
+    answer: events.Answer
     """For the sender of the event."""
     instructions: tuple[Instruction, ...]
 
@@ -150,7 +117,7 @@ class PipelineStateMachine:
             out=out,
         )
 
-    def handle(self, event: Event[Answer], now: float) -> Outcome[Answer]:
+    def handle(self, event: events.Event[events.Answer], now: float) -> Outcome[events.Answer]:
         """Handle an event. Nothing else changes the state machine.
 
         Args:
@@ -168,7 +135,7 @@ class PipelineStateMachine:
             Nothing has changed after any other than a ``PhaseError``.
         """
         # The type of an event says which answer its method returns.
-        answer = cast(Answer, self._change(event, now))
+        answer = cast(events.Answer, self._change(event, now))
         while self.failover.noticed:
             noticed = self.failover.noticed.pop(0)
             self._out.append(Decided(noticed, self._recover(noticed, now)))
@@ -177,82 +144,82 @@ class PipelineStateMachine:
         self._out.clear()
         return Outcome(answer, instructions)
 
-    def _change(self, event: Event[Any], now: float) -> object:
+    def _change(self, event: events.Event[Any], now: float) -> object:
         answer: object = None
         match event:
             # A checkpoint of a large pipeline has thousands of these. They see themselves to what follows from them.
-            case Acked(ack):
+            case events.Acked(ack):
                 return self.checkpoints.ack(ack, now)
-            case BatchAsked(ask):
+            case events.BatchAsked(ask):
                 return self._ask(ask, now)
-            case QueryAdded():
+            case events.QueryAdded():
                 self._add_query(event)
-            case QueryRemoved(query):
+            case events.QueryRemoved(query):
                 self._remove_query(query, now)
-            case QueryStopped(query, batch):
+            case events.QueryStopped(query, batch):
                 self.checkpoints.query_stopped(query, batch, now)
-            case HostJoined(hello):
+            case events.HostJoined(hello):
                 self._host_joined(hello, now)
-            case HostLeft(hello, is_silent):
+            case events.HostLeft(hello, is_silent):
                 self._host_left(hello, now, is_silent=is_silent)
             case CopyReport():
                 self.placement.reported(event)
             case DropStandby():
                 self.placement.drop_standby(event)
-            case DrainRequested(machine, seconds):
+            case events.DrainRequested(machine, seconds):
                 answer = self.emptying.drain(machine, seconds, now)
-            case ActRequested(kind, name):
+            case events.ActRequested(kind, name):
                 answer = self.acts.ask(kind, name)
-            case ActEnded(number, error):
+            case events.ActEnded(number, error):
                 self.acts.ended(number, error)
-            case ExecutorsLeaving(executors):
+            case events.ExecutorsLeaving(executors):
                 self.placement.leave(executors)
-            case ExecutorsGone(executors):
+            case events.ExecutorsGone(executors):
                 self.members.gone |= executors
-            case CheckpointRequested():
+            case events.CheckpointRequested():
                 answer = self._request(event, now)
-            case ScheduleStarted(chance):
+            case events.ScheduleStarted(chance):
                 self.admission.start_schedule(chance, now)
-            case BacklogChanged(is_behind):
+            case events.BacklogChanged(is_behind):
                 self.admission.schedule.falls_behind(is_behind)
-            case Tick():
+            case events.Tick():
                 self._tick(now)
-            case CutChosen(checkpoint, query, planned, current_batch):
+            case events.CutChosen(checkpoint, query, planned, current_batch):
                 self.checkpoints.cut(checkpoint, query, planned, current_batch)
-            case PlanningDone(checkpoint):
+            case events.PlanningDone(checkpoint):
                 self.checkpoints.planning_done(checkpoint, now)
             case ClaimShards():
                 answer = self.placement.claim(event)
-            case ShardsRead(query_id, shards):
+            case events.ShardsRead(query_id, shards):
                 self._shards_read(query_id, shards)
             case ShardNotOpened(host, query_id, shard):
                 self._shard_given_up(host, query_id, shard)
-            case SourcesReadBack(query_id, whole):
+            case events.SourcesReadBack(query_id, whole):
                 self._sources_read_back(query_id, whole)
-            case BatchCommitted(query, batch):
+            case events.BatchCommitted(query, batch):
                 self._batch_committed(query, batch)
             case Decline():
                 self.checkpoints.decline(event, now)
-            case ProgressStored():
+            case events.ProgressStored():
                 self.checkpoints.progress_stored(event, now)
-            case ShardsCopied():
+            case events.ShardsCopied():
                 self.checkpoints.shards_copied(event, now)
-            case InstructionFailed(checkpoint, reason, detail):
+            case events.InstructionFailed(checkpoint, reason, detail):
                 self.checkpoints.failed(checkpoint, reason, detail, now)
-            case Finalized(manifest):
+            case events.Finalized(manifest):
                 self.checkpoints.finalized(manifest, now)
-            case Published(checkpoint, query):
+            case events.Published(checkpoint, query):
                 self.checkpoints.published(checkpoint, query, now)
-            case NotFinalized():
+            case events.NotFinalized():
                 self.checkpoints.not_finalized(event, now)
-            case Discarded(checkpoints, remaining):
+            case events.Discarded(checkpoints, remaining):
                 self.checkpoints.discarded(checkpoints, remaining, now)
             case RecoveryEvent():
                 answer = self._recover(event, now)
-            case PipelineRestored(checkpoint):
+            case events.PipelineRestored(checkpoint):
                 if checkpoint is not None:
                     self.checkpoints.restored(checkpoint)
-            case Released(query_ids):
+            case events.Released(query_ids):
                 self._release(query_ids)
             case _:
                 raise TypeError(f"{type(event).__name__} is no event of the protocol")
@@ -315,7 +282,7 @@ class PipelineStateMachine:
 
     # --- queries and batches --------------------------------------------------------------------------------
 
-    def _add_query(self, added: QueryAdded) -> None:
+    def _add_query(self, added: events.QueryAdded) -> None:
         self.queries.check_reads(added.name, added.reads)
         self.placement.query_over(added.name)
         shards = tuple(ShardId(op.uid, number) for op in added.operators for number in range(len(op.shards)))
@@ -403,7 +370,7 @@ class PipelineStateMachine:
 
     # --- requests, time and life cycle ----------------------------------------------------------------------
 
-    def _request(self, asked: CheckpointRequested, now: float) -> Request:
+    def _request(self, asked: events.CheckpointRequested, now: float) -> Request:
         request = self.admission.new_request(asked.kind, now, asked.target, is_final=asked.is_final)
         self.admission.request(request, self.checkpoints.load())
         return request
