@@ -8,24 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...state.errors import HostDismissedError
-from ...state.rpc.messages import (
-    Ack,
-    AskBatch,
-    BatchAnswer,
-    BatchTimes,
-    ClaimAnswer,
-    ClaimShards,
-    CopyReport,
-    CopyStep,
-    Decline,
-    DropStandby,
-    HostHello,
-    HostPulse,
-    Message,
-    ShardNotOpened,
-    ShardsRestored,
-    TaskFailure,
-)
+from ...state.rpc import messages
 from ...state.rpc.orders import Order, StopHost
 from ...state.shards import ShardId
 from ...storage import runtime
@@ -63,7 +46,7 @@ class ConnectedHosts:
         protocol: LockedProtocol,
         proof: FenceProof,
         *,
-        times: Callable[[str, BatchId], BatchTimes],
+        times: Callable[[str, BatchId], messages.BatchTimes],
         clock: Callable[[], float],
         timeout: float,
         reports: Reports,
@@ -80,26 +63,26 @@ class ConnectedHosts:
         self.disks = DiskWatch()
         """What is free on their disks."""
         self._streams: dict[str, object] = {}
-        self._hellos: dict[str, HostHello] = {}
+        self._hellos: dict[str, messages.HostHello] = {}
         self._dismissed: set[str] = set()
         self._stopped = False
-        self.handlers: dict[type[Message[Any]], Callable[[Any], object]] = {
-            AskBatch: self.ask,
-            ClaimShards: self.claim,
-            Ack: self.ack,
-            Decline: self.decline,
-            CopyReport: self.moved,
-            DropStandby: self.drop_standby,
-            HostPulse: self.pulse,
-            TaskFailure: reports.processor_failed,
-            ShardsRestored: self.restored,
-            ShardNotOpened: self.not_opened,
+        self.handlers: dict[type[messages.Message[Any]], Callable[[Any], object]] = {
+            messages.AskBatch: self.ask,
+            messages.ClaimShards: self.claim,
+            messages.Ack: self.ack,
+            messages.Decline: self.decline,
+            messages.CopyReport: self.moved,
+            messages.DropStandby: self.drop_standby,
+            messages.HostPulse: self.pulse,
+            messages.TaskFailure: reports.processor_failed,
+            messages.ShardsRestored: self.restored,
+            messages.ShardNotOpened: self.not_opened,
         }
         """What answers each class of messages."""
 
     # --- what they ask and report ---------------------------------------------------------------------------
 
-    def ask(self, ask: AskBatch) -> BatchAnswer:
+    def ask(self, ask: messages.AskBatch) -> messages.BatchAnswer:
         """Answer "begin batch". While a shard of the query is handed over to another host, there is no answer.
 
         Raises:
@@ -110,7 +93,7 @@ class ConnectedHosts:
             self._protocol.wait_until(lambda state: not state.holds(ask.query_id), HAND_OVER_SECONDS)
         return answer
 
-    def ask_once(self, ask: AskBatch) -> BatchAnswer | None:
+    def ask_once(self, ask: messages.AskBatch) -> messages.BatchAnswer | None:
         """Answer as ``ask``; return None while a shard of the query is handed over."""
         self._proof.check()
         self._check_not_dismissed(ask.host)
@@ -119,30 +102,30 @@ class ConnectedHosts:
         # Spark has logged the times of a batch before its tasks run, so every attempt at it gets the same ones.
         return attrs.evolve(answer, times=self._times(ask.query_id, ask.batch))
 
-    def claim(self, claim: ClaimShards) -> ClaimAnswer:
+    def claim(self, claim: messages.ClaimShards) -> messages.ClaimAnswer:
         """Make a host the owner of shards."""
         self._check_not_dismissed(claim.host)
         return self._protocol.handle(claim)
 
-    def ack(self, ack: Ack) -> None:
+    def ack(self, ack: messages.Ack) -> None:
         """Record an acknowledgement."""
         self._check_not_dismissed(ack.host)
         results = self._protocol.handle_often(events.Acked(ack))
         log.debug("ack", checkpoint=ack.checkpoint, host=ack.host, results=[r.value for r in results])
 
-    def decline(self, decline: Decline) -> None:
+    def decline(self, decline: messages.Decline) -> None:
         """Record that a host cannot do its part of a checkpoint."""
         log.warning("a state host declined", checkpoint=decline.checkpoint, error=decline.error)
         self._protocol.handle(decline)
 
-    def moved(self, report: CopyReport) -> None:
+    def moved(self, report: messages.CopyReport) -> None:
         """Record how far a move is."""
         self._check_not_dismissed(report.host)
-        if report.step is CopyStep.FAILED:
+        if report.step is messages.CopyStep.FAILED:
             log.warning("a shard stays where it is", copy=report.copy_id, host=report.host, why=report.why)
         self._protocol.handle(report)
 
-    def drop_standby(self, drop: DropStandby) -> None:
+    def drop_standby(self, drop: messages.DropStandby) -> None:
         """Consent that the owner of a shard goes on without its standby."""
         self._check_not_dismissed(drop.host)
         self._protocol.handle(drop)
@@ -153,7 +136,7 @@ class ConnectedHosts:
             host=drop.host,
         )
 
-    def pulse(self, pulse: HostPulse) -> None:
+    def pulse(self, pulse: messages.HostPulse) -> None:
         """Record that a host lives."""
         now = self._clock()
         with self._lock:
@@ -170,13 +153,13 @@ class ConnectedHosts:
                 full_in_minutes=round(full_in / 60),
             )
 
-    def restored(self, restored: ShardsRestored) -> None:
+    def restored(self, restored: messages.ShardsRestored) -> None:
         """Record how shards were restored."""
         shards = tuple(ShardId(restored.uid, number) for number in restored.read)
         self._protocol.handle_often(events.ShardsRead(restored.query_id, shards))
         self._reports.shards_restored(restored)
 
-    def not_opened(self, failed: ShardNotOpened) -> None:
+    def not_opened(self, failed: messages.ShardNotOpened) -> None:
         """Record that a host gives up a shard that it could not open."""
         log.warning(
             "a shard could not be opened", uid=failed.shard.uid, shard=failed.shard.shard, why=failed.why
@@ -186,7 +169,7 @@ class ConnectedHosts:
 
     # --- orders ---------------------------------------------------------------------------------------------
 
-    def orders(self, hello: HostHello) -> Iterator[Order]:
+    def orders(self, hello: messages.HostHello) -> Iterator[Order]:
         """Yield the orders to one host. The host counts as living as long as it reads them."""
         # A host may open a new stream before the end of its broken one is noticed.
         stream = object()
@@ -219,14 +202,14 @@ class ConnectedHosts:
         self._stopped = True
         self._order_streams.stop_all()
 
-    def _stream_ended(self, hello: HostHello, stream: object, told: BoundLogger) -> None:
+    def _stream_ended(self, hello: messages.HostHello, stream: object, told: BoundLogger) -> None:
         with self._lock:
             if self._streams.get(hello.host) is not stream:
                 return
             self._forget_host(hello, is_silent=False)
         told.warning("state host disconnected")
 
-    def _forget_host(self, hello: HostHello, *, is_silent: bool) -> None:
+    def _forget_host(self, hello: messages.HostHello, *, is_silent: bool) -> None:
         """Take a host for gone, with the lock held."""
         self._streams.pop(hello.host, None)
         self._hellos.pop(hello.host, None)
@@ -256,7 +239,7 @@ class ConnectedHosts:
                 case host_watch.TakenForLost(_, silent):
                     self._dismiss(hello, silent)
 
-    def _dismiss(self, hello: HostHello, silent: float) -> None:
+    def _dismiss(self, hello: messages.HostHello, silent: float) -> None:
         """Go on without a host that may come back: it is killed if it can be, and nothing that it says counts."""
         with self._lock:
             self._dismissed.add(hello.host)

@@ -19,16 +19,7 @@ from typing import Any, Generic, cast
 import attrs
 
 from ...barrier.gate import Gate
-from ...state.rpc.messages import (
-    AskBatch,
-    BatchAnswer,
-    ClaimShards,
-    CopyReport,
-    Decline,
-    DropStandby,
-    HostHello,
-    ShardNotOpened,
-)
+from ...state.rpc import messages
 from ...state.rpc.orders import ReleaseOrder, StopHost
 from ...state.shards import ShardId
 from ...storage.checkpoints.manifest import Manifest
@@ -162,9 +153,9 @@ class PipelineStateMachine:
                 self._host_joined(hello, now)
             case events.HostLeft(hello, is_silent):
                 self._host_left(hello, now, is_silent=is_silent)
-            case CopyReport():
+            case messages.CopyReport():
                 self.placement.reported(event)
-            case DropStandby():
+            case messages.DropStandby():
                 self.placement.drop_standby(event)
             case events.DrainRequested(machine, seconds):
                 answer = self.emptying.drain(machine, seconds, now)
@@ -188,17 +179,17 @@ class PipelineStateMachine:
                 self.checkpoints.cut(checkpoint, query, planned, current_batch)
             case events.PlanningDone(checkpoint):
                 self.checkpoints.planning_done(checkpoint, now)
-            case ClaimShards():
+            case messages.ClaimShards():
                 answer = self.placement.claim(event)
             case events.ShardsRead(query_id, shards):
                 self._shards_read(query_id, shards)
-            case ShardNotOpened(host, query_id, shard):
+            case messages.ShardNotOpened(host, query_id, shard):
                 self._shard_given_up(host, query_id, shard)
             case events.SourcesReadBack(query_id, whole):
                 self._sources_read_back(query_id, whole)
             case events.BatchCommitted(query, batch):
                 self._batch_committed(query, batch)
-            case Decline():
+            case messages.Decline():
                 self.checkpoints.decline(event, now)
             case events.ProgressStored():
                 self.checkpoints.progress_stored(event, now)
@@ -304,7 +295,7 @@ class PipelineStateMachine:
         self.placement.query_over(name)
         self.queries.pop(name, None)
 
-    def _ask(self, ask: AskBatch, now: float) -> BatchAnswer | None:
+    def _ask(self, ask: messages.AskBatch, now: float) -> messages.BatchAnswer | None:
         query = self.queries.get_running(ask.query_id, ask.batch)
         self.members.check_not_dismissed(ask.host)
         # Spark begins a batch only after its predecessor has committed.
@@ -316,7 +307,7 @@ class PipelineStateMachine:
             self.checkpoints.order(query.name, barrier.checkpoint, ask.host)
             for barrier in query.gate.passes(ask.batch)
         )
-        return BatchAnswer(tuple(order for order in orders if order is not None))
+        return messages.BatchAnswer(tuple(order for order in orders if order is not None))
 
     def _batch_committed(self, name: str, batch: BatchId) -> None:
         if (query := self.queries.get(name)) is not None:
@@ -338,7 +329,7 @@ class PipelineStateMachine:
 
     # --- hosts ----------------------------------------------------------------------------------------------
 
-    def _host_joined(self, hello: HostHello, now: float) -> None:
+    def _host_joined(self, hello: messages.HostHello, now: float) -> None:
         if hello.host in self.members.dismissed:
             self._out.append(Send(hello.host, StopHost(is_replaced=True)))
             return
@@ -351,7 +342,7 @@ class PipelineStateMachine:
             self._out.append(Send(replaced.host, StopHost(is_replaced=True)))
             self._host_lost(replaced, f"a new state host took the place of one on {hello.machine}", now)
 
-    def _host_left(self, hello: HostHello, now: float, *, is_silent: bool) -> None:
+    def _host_left(self, hello: messages.HostHello, now: float, *, is_silent: bool) -> None:
         if hello.host not in self.members.hosts:
             # Another one has taken its place: what it had is lost already.
             return
@@ -359,7 +350,7 @@ class PipelineStateMachine:
         why = f"state host {hello.host} on {hello.machine} is gone"
         self._host_lost(hello, why, now, is_silent=is_silent)
 
-    def _host_lost(self, hello: HostHello, why: str, now: float, *, is_silent: bool = False) -> None:
+    def _host_lost(self, hello: messages.HostHello, why: str, now: float, *, is_silent: bool = False) -> None:
         """Give the shards that a host had other owners, or take the pipeline back."""
         found = self.placement.replacements(hello, is_silent=is_silent)
         if found is not None and found.shards:

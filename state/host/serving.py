@@ -6,19 +6,8 @@ from pyarrow import flight
 
 from ...storage.codec import from_json
 from ..errors import ShardRefusedError
+from ..rpc import messages
 from ..rpc.calls import ActionServer, Call, Stream, handler_errors
-from ..rpc.messages import (
-    AskBatches,
-    AskHost,
-    AskMetrics,
-    BeginTask,
-    Forward,
-    HandOver,
-    HostName,
-    OpenShards,
-    ReadValues,
-    TaskFailure,
-)
 from ..rpc.metrics import OperatorMetrics
 from ..rpc.tls import Identity
 from ..rpc.wire import (
@@ -38,13 +27,13 @@ from .task_access import TaskAccess
 def actions_of(state_host: StateHost) -> dict[str, Call | Stream]:
     """Return what a host answers, by the name of the action."""
     return {
-        "begin": Call(BeginTask, state_host.begin),
-        "open": Call(OpenShards, state_host.open),
-        "read": Call(ReadValues, state_host.read),
-        "operator_metrics": Call(AskMetrics, state_host.operator_metrics),
-        "batches": Call(AskBatches, state_host.batches),
-        "report": Call(TaskFailure, state_host.report),
-        "host": Call(AskHost, lambda _: HostName(state_host.host)),
+        "begin": Call(messages.BeginTask, state_host.begin),
+        "open": Call(messages.OpenShards, state_host.open),
+        "read": Call(messages.ReadValues, state_host.read),
+        "operator_metrics": Call(messages.AskMetrics, state_host.operator_metrics),
+        "batches": Call(messages.AskBatches, state_host.batches),
+        "report": Call(messages.TaskFailure, state_host.report),
+        "host": Call(messages.AskHost, lambda _: messages.HostName(state_host.host)),
     }
 
 
@@ -66,7 +55,7 @@ class HostServer(ActionServer):
     ) -> None:
         """Serve one task's access as described in ``wire``. The descriptor holds its ``BeginTask``."""
         with handler_errors("exchange"):
-            task = from_json(BeginTask, descriptor.command)
+            task = from_json(messages.BeginTask, descriptor.command)
             access = TaskAccess(task, self._state_host)
             writer.begin(ANSWER)
             for message in reader:
@@ -87,7 +76,7 @@ class HostServer(ActionServer):
         """Serve another host that takes a shard over, as described in ``wire``. The ticket is its ``HandOver``."""
         with handler_errors("hand over"):
             return flight.GeneratorStream(
-                *self._state_host.hand_over(from_json(HandOver, ticket.ticket)).pack()
+                *self._state_host.hand_over(from_json(messages.HandOver, ticket.ticket)).pack()
             )
 
     def do_put(
@@ -99,7 +88,7 @@ class HostServer(ActionServer):
     ) -> None:
         """Stage on standbys what the owner of their shards has staged. The descriptor holds its ``Forward``."""
         with handler_errors("forward"):
-            request = from_json(Forward, descriptor.command)
+            request = from_json(messages.Forward, descriptor.command)
             changes: dict[int, Changes] = {}
             for chunk in reader:
                 for shard, columns in unpack_changes(chunk.data):

@@ -20,35 +20,8 @@ from ...storage.logs import logger
 from ...storage.store import Store
 from ..errors import ChangelogBrokenError, CopyGivenUpError, ShardMissingError, ShardRefusedError
 from ..local.changelog import Changelog, newest, read
-from ..rpc.messages import (
-    AskBatches,
-    AskMetrics,
-    BeginTask,
-    Begun,
-    Control,
-    Forward,
-    HandOver,
-    OpenShards,
-    ReadValues,
-    TaskFailure,
-    Values,
-)
+from ..rpc import messages, orders
 from ..rpc.metrics import BatchMetrics, OperatorMetrics, RecentMetrics
-from ..rpc.orders import (
-    AbortOrder,
-    CompleteOrder,
-    ConfirmOwner,
-    EndStandby,
-    Heartbeat,
-    OpenAhead,
-    Order,
-    Promote,
-    ReleaseOrder,
-    Reopen,
-    SnapshotOrder,
-    StopHost,
-    TakeOver,
-)
 from ..rpc.wire import HandedOver
 from ..shards import FIRST_TERM, RestoreSource, ResumePoint
 from .arrivals import Arrivals
@@ -76,7 +49,7 @@ class StateHost:
     def __init__(
         self,
         host: str,
-        control: Control,
+        control: messages.Control,
         directory: Path,
         memory: Memory,
         cache: FileCache,
@@ -132,7 +105,7 @@ class StateHost:
             host, control, self._table.held, directory / "snapshots", open_store, cache
         )
 
-    def begin(self, task: BeginTask) -> Begun:
+    def begin(self, task: messages.BeginTask) -> messages.Begun:
         """Make the task's shards ready for its batch: first take the snapshots ahead of it, then begin it.
 
         Raises:
@@ -152,13 +125,13 @@ class StateHost:
             found.begin(task.batch)
         fresh = [key.shard for key, found in shards.items() if found.position == NO_BATCH]
         terms = {key.shard: found.term for key, found in shards.items() if found.term > FIRST_TERM}
-        return Begun(acquired.elsewhere, answer.times, tuple(fresh), terms)
+        return messages.Begun(acquired.elsewhere, answer.times, tuple(fresh), terms)
 
-    def open(self, request: OpenShards) -> None:
+    def open(self, request: messages.OpenShards) -> None:
         """Start to open shards that tasks will need soon."""
         self._table.open(request.query_id, request.uid, request.shards)
 
-    def shards(self, task: BeginTask) -> dict[int, Shard]:
+    def shards(self, task: messages.BeginTask) -> dict[int, Shard]:
         """Return the task's shards, which must have been begun here.
 
         Raises:
@@ -172,7 +145,9 @@ class StateHost:
                 )
         return found
 
-    def stage(self, task: BeginTask, shards: Mapping[int, Shard], changes: Mapping[int, Changes]) -> None:
+    def stage(
+        self, task: messages.BeginTask, shards: Mapping[int, Shard], changes: Mapping[int, Changes]
+    ) -> None:
         """Stage the changes of an attempt on its shards and on their standbys.
 
         Raises:
@@ -181,7 +156,7 @@ class StateHost:
         """
         self._forwarding.stage(task, shards, changes)
 
-    def follow(self, request: Forward, changes: Mapping[int, Changes]) -> None:
+    def follow(self, request: messages.Forward, changes: Mapping[int, Changes]) -> None:
         """Stage on standbys here what the owner of their shards has staged.
 
         Raises:
@@ -192,7 +167,7 @@ class StateHost:
             raise CopyGivenUpError(min(one.copy_id for one in request.shards.values()))
         self._arrivals.follow(request, changes)
 
-    def hand_over(self, request: HandOver) -> HandedOver:
+    def hand_over(self, request: messages.HandOver) -> HandedOver:
         """Return what another host does not have of a shard. With a cut no task gets it here from now on.
 
         Raises:
@@ -208,11 +183,11 @@ class StateHost:
             self._table.set_aside(key, shard)
         return found
 
-    def read(self, request: ReadValues) -> Values:
+    def read(self, request: messages.ReadValues) -> messages.Values:
         """Return the values of keys that the operator's shards here have. The caller need not know a key's shard."""
         keys = [bytes.fromhex(key) for key in request.keys]
         # A key is in at most one shard.
-        return Values(
+        return messages.Values(
             {
                 key.hex(): value.hex()
                 for shard in self._table.of_operator(request.query_id, request.uid)
@@ -220,17 +195,17 @@ class StateHost:
             }
         )
 
-    def metrics(self, task: BeginTask, metrics: BatchMetrics) -> None:
+    def metrics(self, task: messages.BeginTask, metrics: BatchMetrics) -> None:
         """Add the metrics of a task that has ended."""
         with self._lock:
             self._metrics[task.query_id, task.uid].add(metrics.tasks)
         self._recent.add(task, metrics)
 
-    def batches(self, request: AskBatches) -> RecentMetrics:
+    def batches(self, request: messages.AskBatches) -> RecentMetrics:
         """Return what the operator's tasks did on this host in the latest batches."""
         return RecentMetrics(self._recent.of(request.query_id, request.uid))
 
-    def operator_metrics(self, request: AskMetrics) -> OperatorMetrics:
+    def operator_metrics(self, request: messages.AskMetrics) -> OperatorMetrics:
         """Return the metrics of the operator's tasks and shards on this host."""
         total = OperatorMetrics()
         with self._lock:
@@ -239,38 +214,38 @@ class StateHost:
             total.add(shard.metrics)
         return total
 
-    def report(self, failure: TaskFailure) -> None:
+    def report(self, failure: messages.TaskFailure) -> None:
         """Tell the coordinator that a processor raised."""
         self._control.send(failure)
 
-    def obey(self, order: Order) -> None:
+    def obey(self, order: orders.Order) -> None:
         """Carry out an order. Slow work goes on in the background."""
         match order:
-            case SnapshotOrder():
+            case orders.SnapshotOrder():
                 self._snapshots.accept(order)
-            case CompleteOrder(checkpoint):
+            case orders.CompleteOrder(checkpoint):
                 for key, cut in self._snapshots.complete(checkpoint):
                     with contextlib.suppress(ShardMissingError):
                         self._table.held(key).durable(cut)
-            case AbortOrder(checkpoint):
+            case orders.AbortOrder(checkpoint):
                 self._snapshots.abort(checkpoint)
-            case OpenAhead() | Reopen() if self._arrivals is not None:
+            case orders.OpenAhead() | orders.Reopen() if self._arrivals is not None:
                 key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
                 # What was here of it before is not what comes.
                 self._snapshots.forget([key])
-                if isinstance(order, OpenAhead):
+                if isinstance(order, orders.OpenAhead):
                     self._arrivals.open(order)
                 else:
                     self._arrivals.reopen(order)
-            case TakeOver() if self._arrivals is not None:
+            case orders.TakeOver() if self._arrivals is not None:
                 self._arrivals.take_over(order)
-            case Promote() if self._arrivals is not None:
+            case orders.Promote() if self._arrivals is not None:
                 self._arrivals.promote(order)
-            case EndStandby():
+            case orders.EndStandby():
                 self._end_standby(order)
-            case ConfirmOwner():
+            case orders.ConfirmOwner():
                 self._confirm_owner(order)
-            case ReleaseOrder(query_id):
+            case orders.ReleaseOrder(query_id):
                 if self._arrivals is not None:
                     self._arrivals.release(query_id)
                 self._snapshots.forget(self._table.release(query_id))
@@ -281,10 +256,10 @@ class StateHost:
                         del self._metrics[known]
                 if self._changelogs is not None:
                     self._changelogs.release(query_id)
-            case StopHost(is_replaced):
+            case orders.StopHost(is_replaced):
                 self.is_replaced = is_replaced
                 self.stopped.set()
-            case Heartbeat():
+            case orders.Heartbeat():
                 pass
 
     def leave(self) -> None:
@@ -298,7 +273,7 @@ class StateHost:
             self._arrivals.close()
         self._table.close()
 
-    def _confirm_owner(self, order: ConfirmOwner) -> None:
+    def _confirm_owner(self, order: orders.ConfirmOwner) -> None:
         """Do what the end of a move means for this host, as its owner, its target, or both."""
         if self._arrivals is not None:
             self._arrivals.give_up_copy(order)
@@ -311,7 +286,7 @@ class StateHost:
             with contextlib.suppress(ChandyError):
                 self._table.held(key).stop_following()
 
-    def _end_standby(self, order: EndStandby) -> None:
+    def _end_standby(self, order: orders.EndStandby) -> None:
         """Do what the end of a standby means for this host: it has the standby, or the shard."""
         key = ShardKey(order.query_id, order.shard.uid, order.shard.shard)
         if self._arrivals is not None and self._arrivals.end(order.copy_id):
@@ -323,7 +298,7 @@ class StateHost:
     def _open_arrival(self, key: ShardKey, source: RestoreSource) -> Shard:
         return self._open(key, source, RestoreTally())
 
-    def _open_lost(self, key: ShardKey, order: Reopen) -> Shard:
+    def _open_lost(self, key: ShardKey, order: orders.Reopen) -> Shard:
         return self._open(key, order.source, RestoreTally(), partial(self._replay_lost, key, order))
 
     def _open_shard(
@@ -397,7 +372,9 @@ class StateHost:
         # These batches are needed again if this host dies, too, before the next checkpoint.
         changelog.inherit(earlier)
 
-    def _replay_lost(self, key: ShardKey, order: Reopen, shard: Shard, changelog: Changelog | None) -> None:
+    def _replay_lost(
+        self, key: ShardKey, order: orders.Reopen, shard: Shard, changelog: Changelog | None
+    ) -> None:
         """Bring the shard of a lost host from its checkpoint to where it was there."""
         if not isinstance(self._changelogs, HostChangelogs) or changelog is None:
             raise _without_changelogs(key, order.cut)

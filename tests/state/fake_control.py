@@ -8,22 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chandy.state.rpc.messages import (
-    Ack,
-    AskBatch,
-    BatchAnswer,
-    BatchTimes,
-    ClaimAnswer,
-    ClaimShards,
-    CopyReport,
-    Decline,
-    DropStandby,
-    Message,
-    Reply,
-    ShardNotOpened,
-    ShardsRestored,
-    TaskFailure,
-)
+from chandy.state.rpc import messages
 from chandy.state.rpc.orders import SnapshotOrder
 from chandy.state.shards import RestoreSource, ResumePoint, ShardId
 from chandy.storage.ids import BatchId, CheckpointId
@@ -36,33 +21,33 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.forget()
-        self.handlers: dict[type[Message[Any]], Callable[[Any], Any]] = {
-            AskBatch: self._ask,
-            ClaimShards: self._claim,
-            ShardsRestored: lambda restored: self.told.put(restored),
-            ShardNotOpened: lambda given_up: self.given_up.put(given_up),
-            Ack: lambda ack: self.acks.put(ack),
-            Decline: lambda decline: self.declines.put(decline),
-            CopyReport: lambda report: self.moves.put(report),
-            DropStandby: self._drop_standby,
-            TaskFailure: lambda failure: self.reports.append(failure),
+        self.handlers: dict[type[messages.Message[Any]], Callable[[Any], Any]] = {
+            messages.AskBatch: self._ask,
+            messages.ClaimShards: self._claim,
+            messages.ShardsRestored: lambda restored: self.told.put(restored),
+            messages.ShardNotOpened: lambda given_up: self.given_up.put(given_up),
+            messages.Ack: lambda ack: self.acks.put(ack),
+            messages.Decline: lambda decline: self.declines.put(decline),
+            messages.CopyReport: lambda report: self.moves.put(report),
+            messages.DropStandby: self._drop_standby,
+            messages.TaskFailure: lambda failure: self.reports.append(failure),
         }
 
     def forget(self) -> None:
         """Forget what a test has set and what it was told."""
-        self.asked: list[AskBatch] = []
-        self.claims: list[ClaimShards] = []
-        self.told: queue.Queue[ShardsRestored] = queue.Queue()
-        self.given_up: queue.Queue[ShardNotOpened] = queue.Queue()
-        self.acks: queue.Queue[Ack] = queue.Queue()
-        self.declines: queue.Queue[Decline] = queue.Queue()
-        self.moves: queue.Queue[CopyReport] = queue.Queue()
-        self.dropped: list[DropStandby] = []
+        self.asked: list[messages.AskBatch] = []
+        self.claims: list[messages.ClaimShards] = []
+        self.told: queue.Queue[messages.ShardsRestored] = queue.Queue()
+        self.given_up: queue.Queue[messages.ShardNotOpened] = queue.Queue()
+        self.acks: queue.Queue[messages.Ack] = queue.Queue()
+        self.declines: queue.Queue[messages.Decline] = queue.Queue()
+        self.moves: queue.Queue[messages.CopyReport] = queue.Queue()
+        self.dropped: list[messages.DropStandby] = []
         self.drop_refusal: Exception | None = None
         self.kept: tuple[int, ...] = ()
-        self.reports: list[TaskFailure] = []
+        self.reports: list[messages.TaskFailure] = []
         self.ahead: dict[int, tuple[SnapshotOrder, ...]] = {}
-        self.times: dict[int, BatchTimes] = {}
+        self.times: dict[int, messages.BatchTimes] = {}
         self.sources: dict[int, RestoreSource] = {}
         self.resume_point: ResumePoint | None = None
         self.elsewhere: dict[int, str] = {}
@@ -71,18 +56,20 @@ class FakeControl:
         self.ask_gate.set()
         self.claim_gate.set()
 
-    def send(self, message: Message[Reply]) -> Reply:
-        answer: Reply = self.handlers[type(message)](message)
+    def send(self, message: messages.Message[messages.Reply]) -> messages.Reply:
+        answer: messages.Reply = self.handlers[type(message)](message)
         return answer
 
-    def _ask(self, ask: AskBatch) -> BatchAnswer:
+    def _ask(self, ask: messages.AskBatch) -> messages.BatchAnswer:
         self.asked.append(ask)
         assert self.ask_gate.wait(DEADLINE)
         if self.refusal:
             raise self.refusal
-        return BatchAnswer(self.ahead.get(ask.batch, ()), self.times.get(ask.batch, BatchTimes()))
+        return messages.BatchAnswer(
+            self.ahead.get(ask.batch, ()), self.times.get(ask.batch, messages.BatchTimes())
+        )
 
-    def _claim(self, claim: ClaimShards) -> ClaimAnswer:
+    def _claim(self, claim: messages.ClaimShards) -> messages.ClaimAnswer:
         self.claims.append(claim)
         assert self.claim_gate.wait(DEADLINE)
         if self.refusal:
@@ -91,14 +78,14 @@ class FakeControl:
         granted = {shard: self.sources.get(shard) for shard in claim.shards if shard not in apart}
         elsewhere = {s: a for s, a in self.elsewhere.items() if s in claim.shards}
         kept = tuple(shard for shard in self.kept if shard in claim.shards)
-        return ClaimAnswer(granted, elsewhere, self.resume_point, kept)
+        return messages.ClaimAnswer(granted, elsewhere, self.resume_point, kept)
 
-    def _drop_standby(self, drop: DropStandby) -> None:
+    def _drop_standby(self, drop: messages.DropStandby) -> None:
         if self.drop_refusal:
             raise self.drop_refusal
         self.dropped.append(drop)
 
-    def acked(self) -> Ack:
+    def acked(self) -> messages.Ack:
         """The next acknowledgement; a decline instead is a failure."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
@@ -112,7 +99,7 @@ class FakeControl:
         """The error of the next decline."""
         return self.declines.get(timeout=DEADLINE).error
 
-    def restore_from(self, ack: Ack, root: str, batch: int) -> None:
+    def restore_from(self, ack: messages.Ack, root: str, batch: int) -> None:
         """Let claims get the state of an acknowledged checkpoint."""
         for snapshot in ack.snapshots:
             source = RestoreSource(root, ack.checkpoint, BatchId(batch), snapshot.handle)
