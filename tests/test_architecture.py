@@ -457,6 +457,16 @@ def test_one_name_is_one_class() -> None:
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 
+def test_one_name_is_one_class_in_what_tests_share() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        if not path.name.startswith("test_"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    defined.setdefault(node.name, []).append(str(path))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
 def test_only_the_watch_for_a_successor_proves_that_there_is_none() -> None:
     made = {name for name, code in modules().items() for _, bases in code.classes if "FenceProof" in bases}
     assert made == {"coordinator.execution.successor_watch", "storage.checkpoints.proof"}

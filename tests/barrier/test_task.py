@@ -44,7 +44,7 @@ PROPERTIES = {
 TIMES = BatchTimes(timestamp_ms=5, watermark_ms=3, late_ms=2)
 
 
-class Counts(StatefulProcessor):
+class CountingRows(StatefulProcessor):
     def init(self, handle):
         self.count = handle.getValueState("count", COUNT)
 
@@ -57,25 +57,25 @@ class Counts(StatefulProcessor):
         pass
 
 
-class Raises(Counts):
+class RaisingCounts(CountingRows):
     def handleInputRows(self, key, rows, timerValues):
         raise ValueError("user's own")
 
 
-class YieldsText(Counts):
+class YieldsText(CountingRows):
     def handleInputRows(self, key, rows, timerValues):
         self.count.update((1,))
         yield Row(k=key[0], rows="many")
 
 
-class YieldsMuch(Counts):
+class YieldsMuch(CountingRows):
     def handleInputRows(self, key, rows, timerValues):
         self.count.update((1,))
         for n in range(2 * SLICE):
             yield (key[0], n)
 
 
-class Host:
+class NotedHost:
     """A state host and the way to it, which notes what a task does in which order."""
 
     def __init__(self):
@@ -119,7 +119,7 @@ class Host:
         self.failures.append(failure)
 
 
-class Context:
+class TaskOfBatch:
     def __init__(self, partition, properties):
         self._partition = partition
         self._properties = properties
@@ -133,13 +133,13 @@ class Context:
 
 @pytest.fixture
 def host():
-    return Host()
+    return NotedHost()
 
 
 @pytest.fixture(autouse=True)
 def runs_in(monkeypatch):
     def run_in(partition=1, properties=PROPERTIES):
-        context = None if properties is None else Context(partition, properties)
+        context = None if properties is None else TaskOfBatch(partition, properties)
         monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: context))
 
     run_in()
@@ -148,7 +148,7 @@ def runs_in(monkeypatch):
 
 def task_of(host, processor=None, spec=None):
     made = spec or processor_spec(
-        INPUT, uid="delays", key=["k"], processor=processor or Counts(), output=OUTPUT
+        INPUT, uid="delays", key=["k"], processor=processor or CountingRows(), output=OUTPUT
     )
     return OperatorTask(
         uid="delays",
@@ -273,7 +273,7 @@ def test_a_task_that_spark_stops_pulling_applies_nothing(host):
 
 def test_a_processor_that_raises_is_reported_and_nothing_is_applied(host):
     with pytest.raises(ProcessorError, match="user's own"):
-        list(task_of(host, Raises())(iter([batch("a")])))
+        list(task_of(host, RaisingCounts())(iter([batch("a")])))
     assert "apply" not in host.events
     (failure,) = host.failures
     assert (failure.query_id, failure.batch, failure.uid, failure.key) == (
@@ -297,7 +297,7 @@ def test_output_that_does_not_fit_is_reported_and_nothing_is_applied(host):
 def test_the_processors_error_is_raised_also_when_it_cannot_be_reported(host):
     host.lost = True
     with pytest.raises(ProcessorError, match="user's own"):
-        list(task_of(host, Raises())(iter([batch("a")])))
+        list(task_of(host, RaisingCounts())(iter([batch("a")])))
 
 
 @pytest.mark.parametrize(

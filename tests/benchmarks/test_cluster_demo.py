@@ -46,7 +46,7 @@ def test_what_is_shown_is_what_there_is(shards: list[int]) -> None:
 
 
 @attrs.define
-class Machine:
+class DemoMachine:
     name: str
     killed: bool = False
 
@@ -56,14 +56,14 @@ class Machine:
 
 @attrs.define
 class Machines:
-    machines: list[Machine]
+    machines: list[DemoMachine]
     workers: list[str] = attrs.field(factory=list)
 
-    def add(self, name: str) -> Machine:
-        self.machines.append(Machine(name))
+    def add(self, name: str) -> DemoMachine:
+        self.machines.append(DemoMachine(name))
         return self.machines[-1]
 
-    def start_worker(self, machine: Machine) -> None:
+    def start_worker(self, machine: DemoMachine) -> None:
         self.workers.append(machine.name)
 
 
@@ -72,7 +72,7 @@ def screen() -> DemoScreen:
 
 
 def test_a_machine_joins_and_one_is_lost_at_half_once_the_newcomer_has_shards() -> None:
-    machines: Any = Machines([Machine("m1"), Machine("m2"), Machine("m3")])
+    machines: Any = Machines([DemoMachine("m1"), DemoMachine("m2"), DemoMachine("m3")])
     story, shown = Story(executors=3), screen()
     history = []
     for days, executors, newcomer in ((0, 3, 0), (1, 3, 0), (5, 3, 0), (6, 4, 0), (7, 4, 1), (7, 3, 1)):
@@ -87,7 +87,7 @@ def test_a_machine_joins_and_one_is_lost_at_half_once_the_newcomer_has_shards() 
 
 
 def test_a_machine_is_lost_in_time_also_if_the_newcomer_gets_no_shard() -> None:
-    machines: Any = Machines([Machine("m1"), Machine("m4"), Machine("m2"), Machine("m3")])
+    machines: Any = Machines([DemoMachine("m1"), DemoMachine("m4"), DemoMachine("m2"), DemoMachine("m3")])
     story, shown = Story(executors=4, shards={"m1": [0], "m3": [1, 2]}), screen()
     for days, lost in ((8, ""), (9, "m3")):
         story.days = days

@@ -34,7 +34,7 @@ STARTED = "process session coordinator query"
 
 
 @attrs.define
-class Query:
+class ReportingQuery:
     """A query that makes a report at each look, and ends after the last."""
 
     reports: list[dict[str, Any] | None]
@@ -60,13 +60,13 @@ def report(batch: int, entry: int, rows: int = 100) -> dict[str, Any]:
     }
 
 
-def follow(query: Query, days: int = 10) -> list[Position]:
+def follow(query: ReportingQuery, days: int = 10) -> list[Position]:
     found = positions(query, days, days_per_batch=2)  # type: ignore[arg-type]
     return [position for position in found if position is not None]
 
 
 def test_the_stream_ends_with_its_last_day_though_two_entries_were_one_batch() -> None:
-    query = Query(
+    query = ReportingQuery(
         [None, report(0, 0), report(0, 0), report(1, 2), report(2, 3), report(3, 4), report(4, 4, 0)]
     )
     assert follow(query) == [Position(2, 0), Position(6, 1), Position(8, 2), Position(10, 3)]
@@ -74,16 +74,16 @@ def test_the_stream_ends_with_its_last_day_though_two_entries_were_one_batch() -
 
 
 def test_the_last_batch_may_have_fewer_days() -> None:
-    assert follow(Query([report(1, 1), report(2, 2)]), days=5) == [Position(4, 1), Position(5, 2)]
+    assert follow(ReportingQuery([report(1, 1), report(2, 2)]), days=5) == [Position(4, 1), Position(5, 2)]
 
 
 def test_a_query_with_nothing_left_to_do_is_at_its_end() -> None:
-    assert follow(Query([report(5, 4, rows=0)])) == [Position(10, 4)]
+    assert follow(ReportingQuery([report(5, 4, rows=0)])) == [Position(10, 4)]
 
 
 def test_a_query_that_ends_early_says_where_and_why() -> None:
     with pytest.raises(QueryEndedError, match=r"after 4 of 10 days: ValueError: no disk$"):
-        follow(Query([report(0, 1)], ValueError("no disk\nand much more")))
+        follow(ReportingQuery([report(0, 1)], ValueError("no disk\nand much more")))
 
 
 def test_a_number_of_flights_is_reached_with_a_day() -> None:

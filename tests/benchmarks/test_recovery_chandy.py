@@ -59,7 +59,7 @@ def test_runs_that_go_while_they_are_looked_at_have_committed_nothing(
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-class Silent:
+class SilentDriver:
     """A driver that runs, and tells nothing."""
 
     def __init__(self, arguments: list[str], *, folder: Path, **_: Any) -> None:
@@ -79,7 +79,7 @@ class Silent:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(chandy, "Life", Silent)
+    monkeypatch.setattr(chandy, "Life", SilentDriver)
     made = Path(tempfile.mkdtemp(prefix="chandy-"))
     yield made / "chandy"
     shutil.rmtree(made)

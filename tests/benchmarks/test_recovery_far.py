@@ -9,7 +9,7 @@ from benchmarks import far
 from benchmarks.far import carry
 
 
-class World:
+class FarWorld:
     """A sender whose pieces come at given moments, a receiver that notes when it gets them, and a clock for both."""
 
     def __init__(self, pieces: Sequence[tuple[float, bytes]]) -> None:
@@ -55,19 +55,19 @@ class World:
 
 
 def test_every_piece_arrives_in_order_and_as_late_as_the_way_is_long() -> None:
-    world = World([(0.0, b"a"), (1.0, b"b"), (1.0, b"c"), (7.0, b"d"), (8.0, b"")])
+    world = FarWorld([(0.0, b"a"), (1.0, b"b"), (1.0, b"c"), (7.0, b"d"), (8.0, b"")])
     world.carry(3.0)
     assert world.got == [(3.0, b"a"), (4.0, b"b"), (4.0, b"c"), (10.0, b"d")]
 
 
 def test_what_follows_at_once_does_not_wait_for_what_is_under_way() -> None:
-    world = World([(0.0, bytes([number])) for number in range(100)] + [(0.0, b"")])
+    world = FarWorld([(0.0, bytes([number])) for number in range(100)] + [(0.0, b"")])
     world.carry(3.0)
     assert {moment for moment, _ in world.got} == {3.0}
 
 
 def test_no_more_is_taken_than_may_be_under_way() -> None:
-    world = World([(0.0, b"x") for _ in range(2 * far.UNDER_WAY)] + [(0.0, b"")])
+    world = FarWorld([(0.0, b"x") for _ in range(2 * far.UNDER_WAY)] + [(0.0, b"")])
     most: list[int] = []
     written = world.write
 

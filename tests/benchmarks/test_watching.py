@@ -15,7 +15,7 @@ PATIENCE = Patience(notice=15, give_up=100)
 
 
 @attrs.define
-class Driver:
+class TellingDriver:
     """A driver that tells an event after so many seconds each."""
 
     script: list[tuple[float, str]]
@@ -62,20 +62,20 @@ def stalled(seconds: int) -> str:
 
 
 def test_a_driver_that_makes_progress_is_not_reported() -> None:
-    driver = Driver([(14, "process"), (14, "session"), (14, "batch"), (1, "")])
+    driver = TellingDriver([(14, "process"), (14, "session"), (14, "batch"), (1, "")])
     assert driver.play() == ["process", "session", "batch"]
     assert driver.notes == []
 
 
 def test_each_stall_is_reported_once() -> None:
-    driver = Driver([(20, "process"), (90, "session"), (1, "batch"), (1, "")])
+    driver = TellingDriver([(20, "process"), (90, "session"), (1, "batch"), (1, "")])
     assert driver.play() == ["process", "session", "batch"]
     assert driver.notes == [f"15: the {stalled(15)}", f"35: the {stalled(15)}"]
 
 
 @pytest.mark.parametrize("every", [3, 0.01])
 def test_a_stalled_stream_is_given_up_although_checkpoints_continue(every: float) -> None:
-    driver = Driver([(1, "batch"), *[(every, "checkpoint")] * 100_000])
+    driver = TellingDriver([(1, "batch"), *[(every, "checkpoint")] * 100_000])
     with pytest.raises(DriverFailedError) as caught:
         driver.play()
     assert str(caught.value) == f"The {stalled(100)} and was stopped. Its log: log"
@@ -83,7 +83,7 @@ def test_a_stalled_stream_is_given_up_although_checkpoints_continue(every: float
 
 
 def test_a_dead_driver_is_not_waited_for_as_long_as_a_living_one() -> None:
-    driver = Driver([], is_alive=False, code=-9)
+    driver = TellingDriver([], is_alive=False, code=-9)
     with pytest.raises(DriverFailedError, match="was killed by SIGKILL while streaming"):
         driver.play()
     assert driver.now < 1000 + PATIENCE.notice

@@ -42,20 +42,20 @@ def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path)
 
 
 @attrs.frozen
-class Loss:
+class MachineLoss:
     """What happens to a machine, and what makes it good again."""
 
     lose: Callable[[Machine], None]
     mend: Callable[[Cluster, Machine], None]
 
 
-def killed(what: str) -> Loss:
+def killed(what: str) -> MachineLoss:
     """Return the loss of the processes whose command line has a text. Others start them again."""
 
     def kill(machine: Machine) -> None:
         machine.run("pkill", "-KILL", "-f", what)
 
-    return Loss(kill, lambda cluster, machine: None)
+    return MachineLoss(kill, lambda cluster, machine: None)
 
 
 def _unplug(machine: Machine) -> None:
@@ -71,13 +71,13 @@ def _plug(cluster: Cluster, machine: Machine) -> None:
 KILLS = {
     "executor": killed(_EXECUTOR),
     "state host": killed(_HOST),
-    "machine": Loss(lambda machine: machine.kill(), Cluster.replace),
+    "machine": MachineLoss(lambda machine: machine.kill(), Cluster.replace),
 }
 
 LOSSES = {
     **KILLS,
-    "network": Loss(_unplug, _plug),
-    "time": Loss(lambda machine: machine.freeze(), lambda cluster, machine: machine.thaw()),
+    "network": MachineLoss(_unplug, _plug),
+    "time": MachineLoss(lambda machine: machine.freeze(), lambda cluster, machine: machine.thaw()),
 }
 """A machine that has lost time was frozen, and goes on."""
 

@@ -65,7 +65,7 @@ def both(cluster: Cluster) -> Iterator[Both]:
 
 
 @attrs.define
-class Driver:
+class MachineDriver:
     """A driver on a machine."""
 
     machine: Machine
@@ -92,15 +92,15 @@ class Driver:
         self.process.wait()
 
 
-class Pipeline:
+class ClusterPipeline:
     """The folders of a pipeline, and its drivers."""
 
     def __init__(self, both: Both, folder: Path) -> None:
         self._both, self._folder, self._files = both, folder, 0
-        self.drivers: list[Driver] = []
+        self.drivers: list[MachineDriver] = []
         (folder / "in").mkdir(parents=True)
 
-    def start(self, machine: Machine, *, standby: bool) -> Driver:
+    def start(self, machine: Machine, *, standby: bool) -> MachineDriver:
         """Start a driver on a machine."""
         log = self._folder / f"driver-{len(self.drivers)}.log"
         settings = {
@@ -126,7 +126,7 @@ class Pipeline:
         command = [sys.executable, "-m", _DRIVER, json.dumps(options)]
         env = {"PYTHONPATH": str(_REPOSITORY), "PYSPARK_PYTHON": sys.executable}
         with log.open("ab") as output:
-            driver = Driver(machine, log, machine.start(command, env, output))
+            driver = MachineDriver(machine, log, machine.start(command, env, output))
         self.drivers.append(driver)
         return driver
 
@@ -146,8 +146,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(cluster: Cluster, both: Both, tmp_path: Path) -> Iterator[Pipeline]:
-    made = Pipeline(both, cluster.shared / tmp_path.name)
+def pipeline(cluster: Cluster, both: Both, tmp_path: Path) -> Iterator[ClusterPipeline]:
+    made = ClusterPipeline(both, cluster.shared / tmp_path.name)
     wait_for("two workers", lambda: both.standalone.workers() == len(both.machines), 120)
     yield made
     for driver in made.drivers:
@@ -156,7 +156,7 @@ def pipeline(cluster: Cluster, both: Both, tmp_path: Path) -> Iterator[Pipeline]
 
 
 def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when_its_machine_is_frozen(
-    both: Both, pipeline: Pipeline
+    both: Both, pipeline: ClusterPipeline
 ) -> None:
     first, second = both.machines
     killed = pipeline.start(first, standby=True)
@@ -198,7 +198,9 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
 @pytest.mark.full(
     "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
 )
-def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both, pipeline: Pipeline) -> None:
+def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(
+    both: Both, pipeline: ClusterPipeline
+) -> None:
     first, second = both.machines
     if not isinstance(first, NamespaceMachine):
         pytest.skip("machines share one network here")
@@ -226,7 +228,9 @@ def test_a_driver_that_is_started_while_another_is_cut_off_fences_it(both: Both,
 @pytest.mark.full(
     "cluster/test_drivers.py::test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when_its_machine_is_frozen"
 )
-def test_a_standby_goes_on_when_the_drivers_machine_loses_its_power(both: Both, pipeline: Pipeline) -> None:
+def test_a_standby_goes_on_when_the_drivers_machine_loses_its_power(
+    both: Both, pipeline: ClusterPipeline
+) -> None:
     first, second = both.machines
     pipeline.start(first, standby=True).event("leads")
     standby = pipeline.start(second, standby=True)

@@ -76,7 +76,7 @@ class Lock:
         self.release()
 
 
-class Other:
+class OtherThread:
     """A call in another thread."""
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -96,13 +96,13 @@ class Other:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def end(self) -> Other:
+    def end(self) -> OtherThread:
         self._thread.join(DEADLINE)
         assert self.ended
         return self
 
 
-class Pipeline:
+class Coordinated:
     """A coordinator and the runs of its queries."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +125,10 @@ class Pipeline:
         writer: Any = SimpleNamespace(_df=None)
         return self.coordinator.start(writer, name=name)
 
-    def meanwhile(self, call: Callable[[], object]) -> Other:
+    def meanwhile(self, call: Callable[[], object]) -> OtherThread:
         """Call something in another thread; return when the call has ended, or waits for others."""
         self.lock.awaited.clear()
-        other = Other(call)
+        other = OtherThread(call)
         eventually(lambda: other.ended or self.lock.awaited.is_set())
         return other
 
@@ -182,8 +182,8 @@ def made(
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path, monkeypatch)
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinated]:
+    running = Coordinated(tmp_path, monkeypatch)
     yield running
     running.on_start = lambda: None
     for run in running.runs:
@@ -191,7 +191,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
     running.coordinator.stop(timeout="1 s")
 
 
-def commit(pipeline: Pipeline, batch: int) -> None:
+def commit(pipeline: Coordinated, batch: int) -> None:
     """Let Spark have committed a batch of the only query."""
     (run,) = insides.runs(pipeline.coordinator)
     for log in ("offsets", "commits"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from chandy.coordinator.execution.successor_watch import SuccessorWatch
 from chandy.coordinator.protocol.decisions import Decision, WaitToRestart
 from chandy.coordinator.recovery.announcements import Announcements
 from chandy.coordinator.recovery.pipeline_events import PipelineEvent
+from chandy.coordinator.spark.writer_facts import WriterFacts
 from chandy.state.rpc.messages import ShardsRestored, TaskFailure
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.manifest import Manifest
@@ -95,3 +97,10 @@ class RecordedReports:
 def watch_of(catalog: Catalog, generation: int, trusts_look: float = 15.0) -> SuccessorWatch:
     """Return a watch for a successor, without a lease. It looks only when it is asked to."""
     return SuccessorWatch(catalog, generation, trusts_look=trusts_look, hold_lease=lambda: 0.0, within=None)
+
+
+class NoTicks:
+    """Spark's ticks, of which nobody wants any."""
+
+    def watch(self, uids: list[str], directory: Path, facts: WriterFacts) -> None:
+        pass

@@ -49,7 +49,7 @@ from ..builders import make_manifest
 from ..permits import printed
 from ..waiting import DEADLINE, eventually
 from .life_events import FAILED
-from .stand_in_pipeline import Other, Pipeline, Run, cluster, commit, made, stored
+from .stand_in_pipeline import Coordinated, OtherThread, Run, cluster, commit, made, stored
 from .stand_in_pipeline import pipeline as pipeline
 from .stand_ins import Spark
 
@@ -74,8 +74,10 @@ def test_an_older_checkpoint_that_is_damaged_stands_in_nobodys_way(
 # --- stopping -----------------------------------------------------------------------------------------------
 
 
-def test_a_query_that_is_being_started_when_the_pipeline_stops_is_stopped_with_it(pipeline: Pipeline) -> None:
-    stops: list[Other] = []
+def test_a_query_that_is_being_started_when_the_pipeline_stops_is_stopped_with_it(
+    pipeline: Coordinated,
+) -> None:
+    stops: list[OtherThread] = []
     pipeline.on_start = lambda: stops.append(pipeline.meanwhile(pipeline.coordinator.stop))
     query = pipeline.start("late")
     assert stops[0].end().error is None
@@ -83,9 +85,9 @@ def test_a_query_that_is_being_started_when_the_pipeline_stops_is_stopped_with_i
     assert not pipeline.runs[0].isActive
 
 
-def test_what_is_added_while_the_pipeline_stops_is_refused(pipeline: Pipeline) -> None:
+def test_what_is_added_while_the_pipeline_stops_is_refused(pipeline: Coordinated) -> None:
     frame: Any = None
-    others: list[Other] = []
+    others: list[OtherThread] = []
 
     def add() -> None:
         others.append(pipeline.meanwhile(lambda: pipeline.start("late")))
@@ -98,8 +100,8 @@ def test_what_is_added_while_the_pipeline_stops_is_refused(pipeline: Pipeline) -
     assert [run.isActive for run in pipeline.runs] == [False]
 
 
-def test_a_query_that_waits_for_a_stop_which_fails_is_started(pipeline: Pipeline, tmp_path: Path) -> None:
-    others: list[Other] = []
+def test_a_query_that_waits_for_a_stop_which_fails_is_started(pipeline: Coordinated, tmp_path: Path) -> None:
+    others: list[OtherThread] = []
     early = pipeline.start("early")
     pipeline.runs[0].on_stop = lambda: others.append(pipeline.meanwhile(lambda: pipeline.start("late")))
     (tmp_path / "file").touch()
@@ -113,7 +115,7 @@ def test_a_query_that_waits_for_a_stop_which_fails_is_started(pipeline: Pipeline
 
 
 def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not_run_again(
-    pipeline: Pipeline,
+    pipeline: Coordinated,
 ) -> None:
     fenced = FencedError("file:///store", 1, 2, "another driver")
     pipeline.start("q")
@@ -125,7 +127,9 @@ def test_a_pipeline_that_fails_for_good_while_it_stops_with_a_savepoint_does_not
         pipeline.start("another")
 
 
-def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off(pipeline: Pipeline) -> None:
+def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off(
+    pipeline: Coordinated,
+) -> None:
     pipeline.start("q")
     (run,) = insides.runs(pipeline.coordinator)
     (run.directory / "offsets").mkdir(exist_ok=True)
@@ -143,8 +147,8 @@ def test_a_stop_with_a_savepoint_waits_for_no_checkpoint_whose_batch_was_cut_off
     assert taken.batches == {"q": -1}
 
 
-def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pipeline) -> None:
-    others: list[Other] = []
+def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Coordinated) -> None:
+    others: list[OtherThread] = []
     left: list[list[Path]] = []
 
     def stop() -> None:
@@ -163,7 +167,7 @@ def test_two_stops_at_once_are_one_and_both_return_when_it_is_done(pipeline: Pip
     assert pipeline.closed == 1
 
 
-def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Coordinated, tmp_path: Path) -> None:
     pipeline.start("q")
     commit(pipeline, 0)
     assert pipeline.coordinator.checkpoint().result(DEADLINE).batches == {"q": 0}
@@ -177,7 +181,7 @@ def test_a_stop_takes_a_last_checkpoint_of_what_has_committed(pipeline: Pipeline
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_stop_takes_no_checkpoint_of_what_the_latest_one_has(
-    pipeline: Pipeline, tmp_path: Path, committed: bool
+    pipeline: Coordinated, tmp_path: Path, committed: bool
 ) -> None:
     pipeline.start("q")
     if committed:
@@ -188,7 +192,7 @@ def test_a_stop_takes_no_checkpoint_of_what_the_latest_one_has(
     assert stored(tmp_path) == before == ([1] if committed else [])
 
 
-def test_a_stop_takes_no_checkpoint_if_it_is_told_not_to(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_stop_takes_no_checkpoint_if_it_is_told_not_to(pipeline: Coordinated, tmp_path: Path) -> None:
     pipeline.start("q")
     commit(pipeline, 0)
     assert pipeline.coordinator.stop(checkpoint=False) is None
@@ -197,7 +201,10 @@ def test_a_stop_takes_no_checkpoint_if_it_is_told_not_to(pipeline: Pipeline, tmp
 
 @pytest.mark.parametrize("error", ["the disk is full", None])
 def test_a_stop_whose_last_checkpoint_fails_or_takes_too_long_ends_and_says_so(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: str | None
+    pipeline: Coordinated,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: str | None,
 ) -> None:
     answer: Future[Checkpoint] = Future()
     if error is not None:
@@ -222,7 +229,7 @@ def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_after_a_stop_without_its_last_checkpoint_the_next_start_resumes(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = Pipeline(tmp_path, monkeypatch)
+    pipeline = Coordinated(tmp_path, monkeypatch)
     pipeline.start("q")
     commit(pipeline, 0)
     if fails:
@@ -243,7 +250,7 @@ def test_after_a_stop_without_its_last_checkpoint_the_next_start_resumes(
 
 
 def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
-    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pipeline: Coordinated, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.start("q")
     commit(pipeline, 0)
@@ -261,7 +268,7 @@ def test_a_coordinator_that_has_failed_or_was_replaced_takes_no_last_checkpoint(
     assert not any("no last checkpoint" in line for line in lines(caplog))
 
 
-def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Coordinated, tmp_path: Path) -> None:
     pipeline.coordinator.stop()
     spark = cluster()
     writer: Any = SimpleNamespace(_df=None)
@@ -274,7 +281,7 @@ def test_a_session_that_is_stopped_beneath_a_pipeline_ends_it(pipeline: Pipeline
         assert not query.isActive
 
 
-class Gone(Run):
+class EndedRun(Run):
     """A run whose JVM has ended."""
 
     def __init__(self, error: Exception) -> None:
@@ -298,15 +305,17 @@ class Gone(Run):
     ],
 )
 def test_a_query_whose_jvm_has_ended_still_answers(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, error: Exception
+    pipeline: Coordinated, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: Gone(error))
+    monkeypatch.setattr(launcher, "start_spark", lambda *args, **kwargs: EndedRun(error))
     query = pipeline.start("q")
     assert (query.lastProgress, query.recentProgress, query.id) == (None, [], "a UUID")
     assert query.status["message"].startswith("the JVM does not answer")
 
 
-def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(
+    pipeline: Coordinated, tmp_path: Path
+) -> None:
     """However long the program takes to start it; only a name gives its state up."""
     for name in ("a", "b"):
         pipeline.start(name)
@@ -339,7 +348,7 @@ def test_no_checkpoint_drops_a_query_that_is_still_to_be_started(pipeline: Pipel
 
 
 def test_a_driver_that_listens_says_how_its_pipeline_is(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Coordinated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.coordinator.stop()
 
@@ -483,7 +492,7 @@ def test_a_coordinator_that_could_not_be_made_after_all_leaves_the_sinks_to_the_
 
 
 def test_a_coordinator_that_has_stopped_leaves_the_sinks_to_the_next(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: Coordinated, tmp_path: Path
 ) -> None:
     pipeline.start("q")
     assert list(tmp_path.glob("store/p/generations/*.driver.json"))
@@ -492,7 +501,7 @@ def test_a_coordinator_that_has_stopped_leaves_the_sinks_to_the_next(
 
 
 def test_a_second_coordinator_in_a_process_first_stops_the_queries_of_the_first(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: Coordinated, tmp_path: Path
 ) -> None:
     """As when a notebook's cell runs twice."""
     query = pipeline.start("q")
@@ -508,7 +517,7 @@ def test_a_second_coordinator_in_a_process_first_stops_the_queries_of_the_first(
 
 
 def test_a_second_coordinator_does_not_begin_while_a_query_of_the_first_goes_on(
-    pipeline: Pipeline, tmp_path: Path
+    pipeline: Coordinated, tmp_path: Path
 ) -> None:
     class StuckError(Exception):
         pass
@@ -532,7 +541,7 @@ def refused(folder: Path) -> list[int]:
     return [one.generation for one in entries if one.what == "start refused"]
 
 
-def test_a_query_that_is_refused_is_in_the_journal(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_query_that_is_refused_is_in_the_journal(pipeline: Coordinated, tmp_path: Path) -> None:
     pipeline.start("q")
     with pytest.raises(ChandyError):
         pipeline.start("q")
@@ -562,7 +571,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_every_line_names_its_pipeline_and_its_query(
-    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pipeline: Coordinated, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     other = CheckpointCoordinator(
@@ -584,7 +593,7 @@ def test_every_line_names_its_pipeline_and_its_query(
 
 
 def test_a_first_batch_that_takes_long_is_told_and_a_query_without_data_is_not(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pipeline: Coordinated, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     reminded = threading.Event()
@@ -607,7 +616,7 @@ def test_a_first_batch_that_takes_long_is_told_and_a_query_without_data_is_not(
 
 
 def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_none(
-    pipeline: Pipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pipeline: Coordinated, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     pipeline.start("q")
@@ -626,7 +635,7 @@ def test_a_checkpoint_that_fails_is_a_warning_and_one_that_a_policy_refuses_is_n
     assert refused.reason is Reason.COORDINATOR_SUSPENDED
 
 
-def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
+def test_what_users_look_at_reads_well(pipeline: Coordinated) -> None:
     query = pipeline.start("q")
     taken = pipeline.coordinator.checkpoint().result(DEADLINE)
     assert repr(query) == "CheckpointedQuery(name='q', status=starts, guarantee=at least once)"
@@ -644,7 +653,7 @@ def test_what_users_look_at_reads_well(pipeline: Pipeline) -> None:
 # --- what driver and hosts agree on -------------------------------------------------------------------------
 
 
-def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Pipeline) -> None:
+def test_the_driver_keeps_files_of_snapshots_where_hosts_do(pipeline: Coordinated) -> None:
     told = pipeline.coordinator._operators.endpoint.cache
     assert insides.supervisor(pipeline.coordinator)._launcher._cache.files == FileCache(Path(told)).files
 

@@ -20,7 +20,7 @@ from chandy.storage.errors import FencedError
 from chandy.storage.ids import CheckpointId
 
 from ..waiting import DEADLINE, eventually
-from .stand_in_pipeline import Other, Pipeline
+from .stand_in_pipeline import Coordinated, OtherThread
 from .stand_in_pipeline import pipeline as pipeline
 
 
@@ -28,7 +28,7 @@ def catalog_of(coordinator: CheckpointCoordinator) -> Catalog:
     return coordinator._taken.catalog
 
 
-def inherited(pipeline: Pipeline) -> Inheritance:
+def inherited(pipeline: Coordinated) -> Inheritance:
     """What a coordinator leads on with that has run its own pipeline until now, as if it had been the shadow of it."""
     catalog = catalog_of(pipeline.coordinator)
     taken = catalog.read(pipeline.coordinator.checkpoint().result(DEADLINE).id)
@@ -40,9 +40,9 @@ def inherited(pipeline: Pipeline) -> Inheritance:
     return Inheritance(claim, None, "life", taken)
 
 
-def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: Pipeline) -> None:
+def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: Coordinated) -> None:
     query = pipeline.start("q")
-    waits = Other(query.awaitTermination)
+    waits = OtherThread(query.awaitTermination)
     given = inherited(pipeline)
     seen: list[object] = []
     pipeline.on_start = lambda: seen.append((pipeline.coordinator.queries, query.isActive))
@@ -64,10 +64,10 @@ def test_who_waits_for_a_query_of_a_shadow_waits_for_it_when_it_leads(pipeline: 
 
 
 def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = pipeline.start("q")
-    waits = Other(query.awaitTermination)
+    waits = OtherThread(query.awaitTermination)
     given = inherited(pipeline)
     # Another one was faster, by what it has heard of the claim.
     catalog_of(pipeline.coordinator).claim("a standby", 0.0)
@@ -79,7 +79,7 @@ def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
     assert not query.isActive and isinstance(end.error, FencedError)
 
 
-def handed_over(pipeline: Pipeline, seconds: float, passed: int = 1000, keep_old: float = 0.0) -> Heir:
+def handed_over(pipeline: Coordinated, seconds: float, passed: int = 1000, keep_old: float = 0.0) -> Heir:
     """Ask the leader, as a shadow that has passed the checkpoints up to one."""
     catalog = catalog_of(pipeline.coordinator)
     heir = Heir(catalog, "life", seconds, "next", keep_old)
@@ -88,10 +88,10 @@ def handed_over(pipeline: Pipeline, seconds: float, passed: int = 1000, keep_old
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_batches_go_on_until_the_shadow_has_come_near(pipeline: Pipeline, comes: bool) -> None:
+def test_batches_go_on_until_the_shadow_has_come_near(pipeline: Coordinated, comes: bool) -> None:
     pipeline.start("q")
     heir = handed_over(pipeline, 0.0, passed=0)
-    looks = Other(pipeline.coordinator._offering.look)
+    looks = OtherThread(pipeline.coordinator._offering.look)
     eventually(lambda: catalog_of(pipeline.coordinator).list_ids() or looks.ended, "a checkpoint")
     (run,) = pipeline.runs
     assert not run.stopped.is_set() and heir.offered() is None and not looks.ended
@@ -107,7 +107,7 @@ def test_batches_go_on_until_the_shadow_has_come_near(pipeline: Pipeline, comes:
     "case", ["is kept", "leads again", "is not kept", "cannot follow", "lost to another"]
 )
 def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked(
-    case: str, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    case: str, pipeline: Coordinated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepared(rerun: Rerun, request: QueryRequest) -> QueryRequest:
         if case == "cannot follow":
@@ -118,8 +118,8 @@ def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked
     coordinator, catalog = pipeline.coordinator, catalog_of(pipeline.coordinator)
     query = pipeline.start("q")
     keep_old = 0.0 if case == "is not kept" else DEADLINE
-    waits, heir = Other(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old=keep_old)
-    looks = Other(coordinator._offering.look)
+    waits, heir = OtherThread(query.awaitTermination), handed_over(pipeline, DEADLINE, keep_old=keep_old)
+    looks = OtherThread(coordinator._offering.look)
     eventually(lambda: heir.offered() or looks.ended, "an offer")
     assert pipeline.runs[0].stopped.is_set() and query.isActive
     offer = heir.offered()
@@ -165,12 +165,12 @@ def test_a_leader_stands_still_until_it_sees_the_claim_and_follows_who_has_asked
     assert catalog.leader(1) is None, "it has stepped down"
 
 
-def test_a_leader_goes_on_if_the_shadow_does_not_come_or_gives_up(pipeline: Pipeline) -> None:
+def test_a_leader_goes_on_if_the_shadow_does_not_come_or_gives_up(pipeline: Coordinated) -> None:
     query = pipeline.start("q")
     for seconds in (0.0, DEADLINE):
         runs = len(pipeline.runs)
         heir = handed_over(pipeline, seconds)
-        looks = Other(pipeline.coordinator._offering.look)
+        looks = OtherThread(pipeline.coordinator._offering.look)
         if seconds:
             eventually(lambda heir=heir, looks=looks: heir.offered() or looks.ended, "an offer")  # type: ignore[misc]
             heir.give_up()
@@ -181,10 +181,10 @@ def test_a_leader_goes_on_if_the_shadow_does_not_come_or_gives_up(pipeline: Pipe
         assert asked(catalog_of(pipeline.coordinator).store, 1) is None
 
 
-def test_a_stop_ends_the_wait_for_a_shadow(pipeline: Pipeline) -> None:
+def test_a_stop_ends_the_wait_for_a_shadow(pipeline: Coordinated) -> None:
     query = pipeline.start("q")
     heir = handed_over(pipeline, DEADLINE)
-    looks = Other(pipeline.coordinator._offering.look)
+    looks = OtherThread(pipeline.coordinator._offering.look)
     eventually(lambda: heir.offered() or looks.ended, "an offer")
     pipeline.coordinator.stop()
     assert looks.end().error is None

@@ -16,7 +16,7 @@ from chandy.storage.errors import FencedError
 
 from .. import insides
 from ..waiting import DEADLINE, eventually
-from .stand_in_pipeline import Other, Pipeline, commit, stored
+from .stand_in_pipeline import Coordinated, OtherThread, commit, stored
 from .stand_in_pipeline import pipeline as pipeline
 
 
@@ -33,13 +33,13 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def is_stopped(pipeline: Pipeline) -> bool:
+def is_stopped(pipeline: Coordinated) -> bool:
     return pipeline.coordinator.life.is_over
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_pipeline_with_a_last_checkpoint(
-    pipeline: Pipeline, tmp_path: Path, number: signal.Signals
+    pipeline: Coordinated, tmp_path: Path, number: signal.Signals
 ) -> None:
     before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     pipeline.start("q")
@@ -52,7 +52,7 @@ def test_a_signal_stops_the_pipeline_with_a_last_checkpoint(
     assert {one: signal.getsignal(one) for one in before} == before
 
 
-def test_the_run_is_over_when_all_queries_have_ended(pipeline: Pipeline) -> None:
+def test_the_run_is_over_when_all_queries_have_ended(pipeline: Coordinated) -> None:
     for name in ("a", "b"):
         pipeline.start(name)
     thread = meanwhile(lambda: [run.stop() for run in pipeline.runs])
@@ -69,7 +69,7 @@ def test_the_run_is_over_when_all_queries_have_ended(pipeline: Pipeline) -> None
     ],
 )
 def test_the_exit_code_says_whether_to_start_again(
-    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, error: SetupError | FencedError, ending: int
+    pipeline: Coordinated, caplog: pytest.LogCaptureFixture, error: SetupError | FencedError, ending: int
 ) -> None:
     caplog.set_level("INFO", "chandy")
     query = pipeline.start("q")
@@ -83,7 +83,7 @@ def test_the_exit_code_says_whether_to_start_again(
     assert ("a bad end" if ending == 70 else "another driver") in told
 
 
-def test_a_second_signal_does_what_it_did_before(pipeline: Pipeline) -> None:
+def test_a_second_signal_does_what_it_did_before(pipeline: Coordinated) -> None:
     pipeline.start("q")
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
@@ -97,10 +97,10 @@ def test_a_second_signal_does_what_it_did_before(pipeline: Pipeline) -> None:
     assert came == [signal.SIGTERM]
 
 
-def test_there_must_be_something_to_run_in_the_main_thread(pipeline: Pipeline) -> None:
+def test_there_must_be_something_to_run_in_the_main_thread(pipeline: Coordinated) -> None:
     with pytest.raises(ArgumentError, match="there is nothing to run"):
         pipeline.coordinator.run()
     pipeline.start("q")
-    elsewhere = Other(pipeline.coordinator.run).end()
+    elsewhere = OtherThread(pipeline.coordinator.run).end()
     assert isinstance(elsewhere.error, ArgumentError)
     assert "main thread" in str(elsewhere.error)

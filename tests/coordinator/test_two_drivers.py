@@ -55,7 +55,7 @@ def handle(digit: str) -> Handle:
 
 
 @attrs.define(slots=False)
-class World:
+class TwoDrivers:
     """A pipeline's storage and outputs, and one driver that has begun."""
 
     folder: Path
@@ -241,22 +241,22 @@ def frozen_after(step: int, freeze: Callable[[], object]) -> Iterator[list[int]]
 NEVER = -1
 """No step is the one after which the driver is frozen."""
 ACTS = [
-    World.begins,
-    World.begins_again,
-    World.resumes,
-    World.discards,
-    World.gives_up_a_checkpoint,
-    World.gives_up_a_savepoint,
-    World.drops_what_it_has_claimed,
-    World.adopts,
-    World.publishes,
-    World.takes_back,
+    TwoDrivers.begins,
+    TwoDrivers.begins_again,
+    TwoDrivers.resumes,
+    TwoDrivers.discards,
+    TwoDrivers.gives_up_a_checkpoint,
+    TwoDrivers.gives_up_a_savepoint,
+    TwoDrivers.drops_what_it_has_claimed,
+    TwoDrivers.adopts,
+    TwoDrivers.publishes,
+    TwoDrivers.takes_back,
 ]
 
 
-def freeze(folder: Path, act: Callable[[World], Callable[[], object]], step: int) -> int:
+def freeze(folder: Path, act: Callable[[TwoDrivers], Callable[[], object]], step: int) -> int:
     """Freeze the driver after a step of an act, and check what is left; return how many steps it has taken."""
-    world = World(folder)
+    world = TwoDrivers(folder)
     acts, found = act(world), dict[Path, bytes]()
     with (
         frozen_after(step, lambda: found.update(world.is_taken_over())) as taken,
@@ -271,7 +271,7 @@ def freeze(folder: Path, act: Callable[[World], Callable[[], object]], step: int
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_wherever_a_driver_is_frozen_it_leaves_alone_what_its_successor_has(
-    tmp_path: Path, act: Callable[[World], Callable[[], object]]
+    tmp_path: Path, act: Callable[[TwoDrivers], Callable[[], object]]
 ) -> None:
     steps = freeze(tmp_path / "never", act, NEVER)
     assert steps > 0, "it has taken no steps"
@@ -279,17 +279,17 @@ def test_wherever_a_driver_is_frozen_it_leaves_alone_what_its_successor_has(
         freeze(tmp_path / str(step), act, step)
 
 
-class Session:
+class OneQuerySession:
     """A Spark session in which one query can be started, and what the writer of it is asked for."""
 
     def __init__(self, during: Callable[[], object]) -> None:
         self.during = during
-        self.active: list[Session] = []
-        self.starts: list[Session] = []
+        self.active: list[OneQuerySession] = []
+        self.starts: list[OneQuerySession] = []
         self.id, self.isActive, self.status = "id", True, {"message": "Waiting for data to arrive"}
 
     @property
-    def streams(self) -> Session:
+    def streams(self) -> OneQuerySession:
         return self
 
     _spark = streams
@@ -297,7 +297,7 @@ class Session:
     def option(self, name: str, value: str) -> None:
         pass
 
-    def start(self) -> Session:
+    def start(self) -> OneQuerySession:
         self.starts.append(self)
         self.active.append(self)
         self.during()
@@ -313,9 +313,9 @@ def test_a_driver_that_is_frozen_around_the_start_of_a_query_leaves_none_running
 ) -> None:
     for setting in ("_restored", "_unless_set", "followed"):
         monkeypatch.setattr(starting, setting, lambda *_: nullcontext())
-    world = World(tmp_path)
+    world = TwoDrivers(tmp_path)
     world.proof.check()
-    session: Any = Session((lambda: None) if when == "before" else world.is_taken_over)
+    session: Any = OneQuerySession((lambda: None) if when == "before" else world.is_taken_over)
     if when == "before":
         world.is_taken_over()
     with pytest.raises(FencedError):

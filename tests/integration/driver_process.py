@@ -20,7 +20,7 @@ from .drivers import EVENT
 
 
 @attrs.define
-class Driver:
+class DriverProcess:
     """A driver's process, and the events that it has told so far."""
 
     process: subprocess.Popen[str]
@@ -40,7 +40,7 @@ class Driver:
 
 
 @contextlib.contextmanager
-def driver(module: str, folder: Path, runtime: Path, options: Mapping[str, Any]) -> Iterator[Driver]:
+def driver(module: str, folder: Path, runtime: Path, options: Mapping[str, Any]) -> Iterator[DriverProcess]:
     """Run a module of this package with options as JSON; its errors go to ``driver.log`` in the folder."""
     given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     with (folder / "driver.log").open("a") as log:
@@ -53,7 +53,7 @@ def driver(module: str, folder: Path, runtime: Path, options: Mapping[str, Any])
             env={**os.environ, "CHANDY_RUNTIME_DIR": str(runtime)},
             process_group=0,
         )
-    made = Driver(process)
+    made = DriverProcess(process)
     listener = threading.Thread(target=made.listen)
     listener.start()
     try:

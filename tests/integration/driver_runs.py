@@ -67,7 +67,7 @@ def hosts(runtime: Path) -> set[int]:
     return found
 
 
-class Driver:
+class KilledDriver:
     """A driver in a process of its own, with its JVM and workers in the same process group."""
 
     def __init__(self, folder: Path, runtime: Path, **options: object) -> None:
@@ -169,7 +169,7 @@ class Driver:
         return self._log.read()[-6000:]
 
 
-class Feed:
+class InputFeed:
     """The input folder, with some files more than any batch has taken."""
 
     def __init__(self, folder: Path, ahead: int = AHEAD) -> None:

@@ -228,7 +228,7 @@ class Everything(StatefulProcessor):
         yield Row(k=str(key), what=str(told))
 
 
-class Lives(StatefulProcessor):
+class Expiring(StatefulProcessor):
     """States that expire at once, or not at all; timers of processing time that are due at once."""
 
     def init(self, handle: Any) -> None:
@@ -451,7 +451,7 @@ CASES = [
     Case("lists", LastFew(), PLAIN),
     Case("maps", Counters(), PLAIN),
     Case("everything", Everything(), RICH, key=("k", "j")),
-    Case("lives", Lives(), PLAIN, time_mode="ProcessingTime"),
+    Case("lives", Expiring(), PLAIN, time_mode="ProcessingTime"),
     Case("initial", Begins(), PLAIN, initial=BALANCES),
     Case("composite", Composite(), RICH, key=("j", "k", "x", "t", "d")),
     Case("shapes", Shapes(), RICH, output=SHAPES),

@@ -63,7 +63,7 @@ def check_table(table: dict[str, int]) -> int:
     return files
 
 
-class Counts(StatefulProcessor):
+class CountsUntilNegative(StatefulProcessor):
     """Counts the rows of a key, and forgets it at a row below zero."""
 
     def init(self, handle: Any) -> None:
@@ -126,7 +126,7 @@ def count_rows(coordinator: CheckpointCoordinator, spark: SparkSession, folder: 
     """Count the rows of small files."""
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     return coordinator.transform_with_state(
-        rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+        rows, key=["k"], processor=CountsUntilNegative(), output="k string", uid="counts", shards=4
     )
 
 

@@ -99,7 +99,7 @@ def timed(coordinator: CheckpointCoordinator, df: DataFrame, mode: str, **option
 AVAILABLE_NOW = {"availableNow": True}
 
 
-class Numbered(StatefulProcessor):
+class NumbersRows(StatefulProcessor):
     """Numbers the rows of a key."""
 
     def init(self, handle: Any) -> None:
@@ -113,7 +113,7 @@ class Numbered(StatefulProcessor):
         self.n.update((n,))
 
 
-class Rows:
+class RowsByBatch:
     """What a query has put out, as ``foreachBatch`` gets it."""
 
     def __init__(self) -> None:
@@ -131,8 +131,8 @@ def check_that_the_watermark_is_carried_on(make: Make, spark: SparkSession, seco
     seconds.add(("late", 60), ("d", 200))
     coordinator = make()
 
-    def run(df: DataFrame, name: str) -> Rows:
-        out = Rows()
+    def run(df: DataFrame, name: str) -> RowsByBatch:
+        out = RowsByBatch()
         writer = df.writeStream.foreachBatch(out).trigger(**AVAILABLE_NOW)
         coordinator.start(writer, name=name).awaitTermination()
         return out
@@ -141,7 +141,7 @@ def check_that_the_watermark_is_carried_on(make: Make, spark: SparkSession, seco
         return coordinator.transform_with_state(
             seconds.stream(spark),
             key=["k"],
-            processor=Numbered(),
+            processor=NumbersRows(),
             output="k string, n long, t timestamp",
             uid=uid,
             shards=4,

@@ -106,7 +106,7 @@ def rows(spark: SparkSession, out: Path) -> Counter[tuple[Any, ...]]:
     return Counter(map(tuple, spark.read.parquet(str(out)).collect()))
 
 
-class Case:
+class AdoptedQuery:
     """One query: interrupted, adopted and gone on with, and beside it one that plain Spark runs to the end."""
 
     def __init__(self, spark: SparkSession, folder: Path, build: Build) -> None:
@@ -156,14 +156,14 @@ class Case:
         assert rows(self.spark, self.out) == expected
 
 
-Begin = Callable[[Build, int], Case]
+Begin = Callable[[Build, int], AdoptedQuery]
 """Makes a query that plain Spark has run over so many files, and that has stopped."""
 
 
 @pytest.fixture
 def begin(spark: SparkSession, tmp_path: Path) -> Begin:
-    def new(build: Build, files: int) -> Case:
-        case = Case(spark, tmp_path, build)
+    def new(build: Build, files: int) -> AdoptedQuery:
+        case = AdoptedQuery(spark, tmp_path, build)
         case.add(files)
         case.plain()
         return case
@@ -172,7 +172,7 @@ def begin(spark: SparkSession, tmp_path: Path) -> Begin:
 
 
 @pytest.fixture
-def stopped(begin: Begin) -> Case:
+def stopped(begin: Begin) -> AdoptedQuery:
     """A query with state of Spark's own, which plain Spark has run over four files."""
     return begin(windows, 4)
 
@@ -232,7 +232,7 @@ def test_an_adopted_query_gives_out_what_an_uninterrupted_one_does(
     check_untouched(case.old, before)
 
 
-def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, make: Make) -> None:
+def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: AdoptedQuery, make: Make) -> None:
     newest = stopped.interrupt()
     planned = (stopped.old / "offsets" / str(newest)).read_text()
 
@@ -248,7 +248,7 @@ def test_a_batch_that_was_planned_runs_again_with_its_offsets(stopped: Case, mak
 
 @pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
-    stopped: Case, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stopped: AdoptedQuery, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped.add(2)
     for _ in range(2):
@@ -266,7 +266,7 @@ def test_before_its_first_checkpoint_it_begins_again_where_it_was_adopted(
     stopped.check()
 
 
-def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make: Make) -> None:
+def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: AdoptedQuery, make: Make) -> None:
     stopped.add(2)
     coordinator = make()
     stopped.run(coordinator)
@@ -284,7 +284,7 @@ def test_a_killed_driver_resumes_behind_what_it_has_adopted(stopped: Case, make:
 @pytest.mark.kills
 @pytest.mark.full("integration/test_adopt.py::test_a_killed_driver_resumes_behind_what_it_has_adopted")
 def test_a_query_that_was_killed_goes_on(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    case = Case(spark, tmp_path, windows)
+    case = AdoptedQuery(spark, tmp_path, windows)
     case.add(5)
     code = f"""
 import sys
@@ -311,21 +311,21 @@ test_adopt.into(df, Path({str(case.out)!r})).option("checkpointLocation", {str(c
 # --- what is adopted once -----------------------------------------------------------------------------------
 
 
-def nowhere(case: Case) -> DataStreamWriter:
+def nowhere(case: AdoptedQuery) -> DataStreamWriter:
     """The query with a sink in which nobody can leave a mark."""
     return case.build(case.spark, case.inputs).writeStream.foreachBatch(lambda frame, batch: frame.collect())
 
 
 @pytest.mark.parametrize(
     ("writer", "storage", "error"),
-    [(Case.writer, "elsewhere", SinkTakenError), (nowhere, "store", AdoptionError)],
+    [(AdoptedQuery.writer, "elsewhere", SinkTakenError), (nowhere, "store", AdoptionError)],
     ids=["by its output", "by the storage"],
 )
 def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_is_told_so(
-    writer: Callable[[Case], DataStreamWriter],
+    writer: Callable[[AdoptedQuery], DataStreamWriter],
     storage: str,
     error: type[Exception],
-    stopped: Case,
+    stopped: AdoptedQuery,
     make: Make,
 ) -> None:
     stopped.add(2)
@@ -349,7 +349,7 @@ def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_i
         if one is not refused[0]:
             one.processAllAvailable()
     winner.stop()
-    if writer is Case.writer:
+    if writer is AdoptedQuery.writer:
         stopped.check()
 
 
@@ -357,7 +357,7 @@ def test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_i
     "integration/test_adopt.py::test_of_two_pipelines_that_adopt_a_query_at_once_one_goes_on_and_the_other_is_told_so"
 )
 def test_a_query_that_another_one_has_adopted_is_refused_until_that_is_given_up(
-    stopped: Case, make: Make, tmp_path: Path
+    stopped: AdoptedQuery, make: Make, tmp_path: Path
 ) -> None:
     first, old = make(), str(stopped.old)
     first.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
@@ -378,7 +378,7 @@ def test_a_query_that_another_one_has_adopted_is_refused_until_that_is_given_up(
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_a_query_that_plain_spark_goes_on_with_after_its_adoption_is_noticed_at_the_next_start(
-    has_checkpoint: bool, stopped: Case, make: Make, caplog: pytest.LogCaptureFixture
+    has_checkpoint: bool, stopped: AdoptedQuery, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator, old = make(), str(stopped.old)
     coordinator.start(nowhere(stopped), name="q", adopt=old).processAllAvailable()
@@ -399,7 +399,7 @@ def test_a_query_that_plain_spark_goes_on_with_after_its_adoption_is_noticed_at_
 
 
 def test_a_query_that_runs_here_is_refused(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    case = Case(spark, tmp_path, mapped)
+    case = AdoptedQuery(spark, tmp_path, mapped)
     case.add(1)
     query = case.writer().option("checkpointLocation", str(case.old)).start()
     coordinator = make()

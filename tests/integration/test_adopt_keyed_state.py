@@ -251,7 +251,7 @@ def test_the_values_are_there_before_a_batch_and_in_every_checkpoint_after(
     pair.check()
 
 
-class Other(Totals):
+class OtherType(Totals):
     """Declares the state with another type."""
 
     def init(self, handle: Any) -> None:
@@ -267,7 +267,7 @@ def test_state_that_the_operator_does_not_declare_as_it_was_is_named(
     coordinator = make()
     stream = events.stream(spark)
     for uid, key, processor, why in [
-        ("other", "k", Other(), r"State 'totals' of operator 'other' is declared as \(n int"),
+        ("other", "k", OtherType(), r"State 'totals' of operator 'other' is declared as \(n int"),
         ("by-value", "v", Totals(), r"has the key \(v bigint\), and the state has \(k string\)"),
     ]:
         output = coordinator.transform_with_state(

@@ -211,7 +211,7 @@ def test_keys_that_live_by_event_time_begin_anew_once_the_watermark_has_passed_t
     assert counts == {"stream": expected, "batches": expected}
 
 
-class Counts(ArrowProcessor):
+class ArrowCounts(ArrowProcessor):
     """Counts the rows of a key."""
 
     states = {"count": "n long"}
@@ -228,7 +228,7 @@ def test_an_arrow_processor_runs_in_a_pipeline(spark: SparkSession, make: Make, 
     events.add(3)
     coordinator = make()
     running = coordinator.transform_with_arrow(
-        events.stream(spark), key=["k"], processor=Counts(), output="k string, n long", uid="counts"
+        events.stream(spark), key=["k"], processor=ArrowCounts(), output="k string, n long", uid="counts"
     )
     found: dict[Any, Row] = {}
     finish(coordinator, running, found, "k")

@@ -62,7 +62,7 @@ def totals_of(
     return coordinator.aggregate_batches(stream, by=["k"], uid="totals", shards=4, combine=combine, **COLUMNS)
 
 
-class Kept:
+class NewestRows:
     """A function for ``foreachBatch`` that keeps the newest row of each key."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ def test_a_sum_that_is_too_large_fails_the_query(
     stream = spark.readStream.schema("k string, v long").json(str(tmp_path / "in"))
     coordinator = make()
     with pytest.raises(ChandyError, match="no longer fits"):
-        run_to_end(coordinator, totals_of(coordinator, stream, combine), Kept())
+        run_to_end(coordinator, totals_of(coordinator, stream, combine), NewestRows())
 
 
 @pytest.mark.compat
@@ -182,7 +182,7 @@ def test_a_sum_that_is_too_large_fails_the_query(
 def test_a_query_changes_the_way_from_one_start_to_the_next(
     spark: SparkSession, make: Make, events: Events
 ) -> None:
-    kept = Kept()
+    kept = NewestRows()
     ways: tuple[Combining | None, ...] = (None, "sql", None, "none", "python", "sql")
     for way in ways:
         events.add(2)
@@ -210,7 +210,7 @@ def test_transformations_run_over_each_batch(spark: SparkSession, make: Make, ev
         .transform(lambda rows: rows.withColumn("twice", F.col("n") * 2))
     )
     assert totals.schema.names == ["k", "n", "total", "twice"]
-    kept = Kept()
+    kept = NewestRows()
     run_to_end(coordinator, totals, kept)
     expected = {key: n for key, (n, _) in events.totals(spark).items()}
     assert {key: row.n for key, row in kept.rows.items()} == expected
@@ -233,7 +233,7 @@ def test_a_batch_is_combined_as_the_one_before_asks_for(
     events.add(2, rows=400)
     coordinator = make()
     totals = totals_of(coordinator, events.stream(spark))
-    kept, places = Kept(), list[PreAggregation | None]()
+    kept, places = NewestRows(), list[PreAggregation | None]()
 
     def look(rows: DataFrame, batch: int) -> None:
         places.append(totals._operator.place)
@@ -265,7 +265,7 @@ def test_a_batch_that_fails_and_runs_again_counts_once(
 ) -> None:
     events.add(4)
     coordinator = make(restart=FixedDelay("10 ms", attempts=5))
-    kept, failed = Kept(), set[int]()
+    kept, failed = NewestRows(), set[int]()
 
     def fail_once(rows: DataFrame, batch: int) -> None:
         kept(rows, batch)
@@ -287,7 +287,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-class Killed:
+class KilledOnce:
     """A function for ``mapInArrow`` whose first task with rows after a checkpoint is killed."""
 
     def __init__(self, mark: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_task_that_is_killed_changes_no_output_of_a_transactional_sink(
         restart=FixedDelay("10 ms", attempts=5), interval="300 ms", on_event=told.append, traces=True
     )
     totals = totals_of(coordinator, events.stream(spark), combine)
-    totals = totals.transform(lambda rows: rows.mapInArrow(Killed(mark), totals.schema))
+    totals = totals.transform(lambda rows: rows.mapInArrow(KilledOnce(mark), totals.schema))
     query = coordinator.start(totals.writeStream, sink=sink, name="q")
     assert query.guarantee.level == "exactly once"
     eventually(lambda: Counter(sink.rows()) == expected(events), "the first batches")
@@ -407,8 +407,8 @@ def test_what_cannot_be_is_refused_at_once(
         with pytest.raises(WriterError, match=found):
             coordinator.start(totals.writeStream, name="q", **arguments)
     with pytest.raises(WriterError, match="both"):
-        coordinator.start(totals.writeStream.foreachBatch(Kept()), name="q", sink=sink)
+        coordinator.start(totals.writeStream.foreachBatch(NewestRows()), name="q", sink=sink)
     # Nothing has been started, and what is right still can be.
-    kept = Kept()
+    kept = NewestRows()
     run_to_end(coordinator, totals, kept)
     assert kept.totals == events.totals(spark)

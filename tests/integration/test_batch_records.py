@@ -28,7 +28,7 @@ from .support import TOTALS, Events, Make, Totals
 pytestmark = pytest.mark.spark
 
 
-class Pipeline:
+class RecordedPipeline:
     """Totals into a transactional sink, and the same events into one of Spark's own."""
 
     def __init__(self, spark: SparkSession, events: Events, folder: Path) -> None:
@@ -89,8 +89,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
-    return Pipeline(spark, events, tmp_path)
+def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> RecordedPipeline:
+    return RecordedPipeline(spark, events, tmp_path)
 
 
 def check_entries(directory: Path, records: tuple[BatchRecord, ...], files: Path) -> None:
@@ -108,7 +108,7 @@ def check_entries(directory: Path, records: tuple[BatchRecord, ...], files: Path
 
 
 def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_what_went_out(
-    make: Make, pipeline: Pipeline, tmp_path: Path
+    make: Make, pipeline: RecordedPipeline, tmp_path: Path
 ) -> None:
     coordinator = make(record_batches=True)
     queries = pipeline.start(coordinator)
@@ -148,7 +148,7 @@ def test_checkpoints_have_each_batch_as_spark_has_logged_it_and_the_digest_of_wh
     assert not [*(tmp_path / "exported").rglob("records.json")]
 
 
-def test_digests_outlive_the_driver_that_took_them(make: Make, pipeline: Pipeline) -> None:
+def test_digests_outlive_the_driver_that_took_them(make: Make, pipeline: RecordedPipeline) -> None:
     killed = make(record_batches=True)
     queries = pipeline.start(killed)
     pipeline.run(queries, 2)

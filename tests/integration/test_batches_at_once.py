@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 
 
 @attrs.frozen
-class Table:
+class KeyedTable:
     """A table with one row for each key."""
 
     server: PostgresServer
@@ -61,10 +61,10 @@ class Table:
 
 
 @pytest.fixture
-def table(postgres: PostgresServer) -> Table:
+def table(postgres: PostgresServer) -> KeyedTable:
     postgres.execute("DROP TABLE IF EXISTS chandy_positions, totals")
     postgres.execute("CREATE TABLE totals (k text PRIMARY KEY, n bigint, total bigint)")
-    return Table(postgres, "totals")
+    return KeyedTable(postgres, "totals")
 
 
 def totals(coordinator: CheckpointCoordinator, spark: SparkSession, events: Events) -> DataFrame:
@@ -74,14 +74,14 @@ def totals(coordinator: CheckpointCoordinator, spark: SparkSession, events: Even
 
 
 def start(
-    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, table: Table
+    coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, table: KeyedTable
 ) -> CheckpointedQuery:
     frame = totals(coordinator, spark, events)
     return coordinator.start(frame.writeStream, sink=table.sink, name="totals")
 
 
 def test_rows_are_visible_before_any_checkpoint_and_a_checkpoint_moves_the_position(
-    make: Make, spark: SparkSession, events: Events, table: Table
+    make: Make, spark: SparkSession, events: Events, table: KeyedTable
 ) -> None:
     coordinator = make()
     query = start(coordinator, spark, events, table)
@@ -99,7 +99,7 @@ def test_rows_are_visible_before_any_checkpoint_and_a_checkpoint_moves_the_posit
 
 
 def test_going_back_comes_to_the_same_totals(
-    make: Make, spark: SparkSession, events: Events, table: Table
+    make: Make, spark: SparkSession, events: Events, table: KeyedTable
 ) -> None:
     coordinator = make(changelog=False, restart=FixedDelay(attempts=3, delay="0 s"))
     query = start(coordinator, spark, events, table)
@@ -127,7 +127,7 @@ def test_going_back_comes_to_the_same_totals(
     "coordinator/sinks/two_phase/test_batches.py::test_a_batch_waits_for_its_target_and_goes_on_by_itself"
 )
 def test_a_batch_waits_for_its_target_and_a_stop_does_not(
-    make: Make, spark: SparkSession, events: Events, table: Table
+    make: Make, spark: SparkSession, events: Events, table: KeyedTable
 ) -> None:
     coordinator = make()
     query = start(coordinator, spark, events, table)
@@ -157,7 +157,7 @@ def test_a_batch_waits_for_its_target_and_a_stop_does_not(
 
 
 def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails(
-    make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path
+    make: Make, spark: SparkSession, events: Events, table: KeyedTable, tmp_path: Path
 ) -> None:
     coordinator = make(restart=FixedDelay(attempts=3, delay="0 s"))
     query = start(coordinator, spark, events, table)
@@ -181,7 +181,7 @@ def test_a_driver_that_has_a_successor_at_its_target_publishes_nothing_and_fails
 @pytest.mark.parametrize("changelog", sampled([RESUMES, GOES_BACK], 1))
 @pytest.mark.full("integration/test_batches_at_once.py::test_going_back_comes_to_the_same_totals")
 def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
-    make: Make, spark: SparkSession, events: Events, table: Table, tmp_path: Path, changelog: bool
+    make: Make, spark: SparkSession, events: Events, table: KeyedTable, tmp_path: Path, changelog: bool
 ) -> None:
     events.add(3)
     wanted = events.totals(spark)
@@ -201,7 +201,7 @@ def test_a_driver_that_is_killed_without_a_checkpoint_comes_to_the_same_totals(
 
 
 @contextlib.contextmanager
-def driver(folder: Path, table: Table, changelog: bool) -> Iterator[subprocess.Popen[bytes]]:
+def driver(folder: Path, table: KeyedTable, changelog: bool) -> Iterator[subprocess.Popen[bytes]]:
     """Run the query in a process of its own, without checkpoints."""
     options = {"folder": str(folder), "conninfo": table.server.conninfo(), "changelog": changelog}
     with (folder / "driver.log").open("ab") as log:

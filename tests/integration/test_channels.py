@@ -32,7 +32,7 @@ from tests.waiting import DEADLINE, eventually
 
 from ..coordinator.channels.listed_files import listed, local
 from .channels_driver import PIPELINE
-from .driver_process import Driver, driver
+from .driver_process import DriverProcess, driver
 from .driver_runs import runtime as runtime
 from .drivers import ROWS, add_file, records
 from .support import EVENTS, Events, Make
@@ -59,7 +59,7 @@ def given(events: Events) -> Counter[tuple[object, ...]]:
 
 
 @attrs.frozen
-class Pair:
+class WriterAndReaders:
     """A writer, and one or more readers of what it writes."""
 
     writer: CheckpointedQuery
@@ -68,7 +68,7 @@ class Pair:
 
 def start(
     coordinator: CheckpointCoordinator, spark: SparkSession, events: Events, folder: Path, readers: int = 1
-) -> Pair:
+) -> WriterAndReaders:
     writer = coordinator.start(
         events.stream(spark).writeStream, sink=FilesSink(str(folder / "middle")), name="writer"
     )
@@ -77,7 +77,7 @@ def start(
         rows = spark.readStream.schema(EVENTS).parquet(str(folder / "middle"))
         out = FilesSink(str(folder / f"out-{number}"))
         found.append(coordinator.start(rows.writeStream, sink=out, name=f"reader-{number}"))
-    return Pair(writer, tuple(found))
+    return WriterAndReaders(writer, tuple(found))
 
 
 def test_a_channel_has_what_is_published_and_not_read_and_what_waits(
@@ -284,7 +284,7 @@ def test_a_query_that_is_stopped_between_the_sinks_log_and_the_commit_log_gives_
 
 def driven(
     folder: Path, runtime: Path, restore: str | int, *, transactional: bool
-) -> contextlib.AbstractContextManager[Driver]:
+) -> contextlib.AbstractContextManager[DriverProcess]:
     options = {
         "folder": folder,
         "interval": "300 ms",
@@ -294,7 +294,7 @@ def driven(
     return driver("channels_driver", folder, runtime, options)
 
 
-def is_refused(driver: Driver) -> bool:
+def is_refused(driver: DriverProcess) -> bool:
     return any(one.startswith("refused") for one in driver.events)
 
 

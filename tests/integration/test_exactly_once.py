@@ -33,7 +33,7 @@ from chandy.storage.errors import FencedError
 from ..effort import IS_FULL, chance, rounds, sampled
 from ..waiting import DEADLINE, eventually
 from . import drivers
-from .driver_runs import AHEAD, Driver, Feed, coordinate, hosts, parquet, rows
+from .driver_runs import AHEAD, InputFeed, KilledDriver, coordinate, hosts, parquet, rows
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
 from .drivers import Output, answer, answer_of_batches, batches_in, chained, files_sunk, seen, trouble
@@ -107,14 +107,14 @@ def moments() -> list[Moment]:
 def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a_batch_job(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
-    lives: list[Driver] = []
+    feed = InputFeed(tmp_path / "in")
+    lives: list[KilledDriver] = []
     # The next driver starts its JVM while this one works. Now and then one keeps no changelogs.
-    spare = Driver(tmp_path, runtime)
+    spare = KilledDriver(tmp_path, runtime)
     try:
         for number, moment in enumerate(moments()):
             driver = spare
-            spare = Driver(tmp_path, runtime, changelog=number % 4 != 1)
+            spare = KilledDriver(tmp_path, runtime, changelog=number % 4 != 1)
             lives.append(driver)
             driver.wait("warm")
             driver.tell()
@@ -166,11 +166,11 @@ def test_a_driver_killed_at_random_moments_again_and_again_leaves_the_state_of_a
 def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entries_for_one_batch(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     marks, out = tmp_path / "marks", tmp_path / "out"
     marks.mkdir()
     (marks / "4-0-held").touch()
-    driver = Driver(tmp_path, local, marks=str(marks))
+    driver = KilledDriver(tmp_path, local, marks=str(marks))
     try:
         driver.wait("warm")
         driver.tell()
@@ -204,8 +204,8 @@ def test_a_driver_killed_between_the_logs_of_source_and_offsets_leaves_two_entri
 def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
     tmp_path: Path, runtime: Path
 ) -> None:
-    Feed(tmp_path / "in")
-    driver = Driver(tmp_path, runtime)
+    InputFeed(tmp_path / "in")
+    driver = KilledDriver(tmp_path, runtime)
     try:
         driver.wait("warm")
         driver.tell()
@@ -232,13 +232,13 @@ def test_the_hosts_of_a_killed_driver_end_by_themselves_and_leave_nothing(
 def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     marks = tmp_path / "marks"
     marks.mkdir()
     failing = [(0, 0), (0, 1), (2, 1), (3, 0), (5, 0), (5, 1), (7, 1)]
     for batch, partition in failing:
         (marks / f"{batch}-{partition}").touch()
-    driver = Driver(tmp_path, runtime, master="local[2,3]", marks=str(marks))
+    driver = KilledDriver(tmp_path, runtime, master="local[2,3]", marks=str(marks))
     try:
         driver.wait("warm")
         driver.tell()
@@ -256,7 +256,7 @@ def test_a_task_that_fails_after_it_has_applied_its_batch_counts_once(
 def test_a_sink_that_evaluates_the_plan_twice_counts_each_row_once(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     evaluated: list[list[Output]] = []
 
     def twice(frame: DataFrame, batch: int) -> None:
@@ -273,7 +273,7 @@ def test_a_sink_that_evaluates_the_plan_twice_counts_each_row_once(
 def test_a_query_that_fails_while_its_hosts_live_runs_the_same_batch_again_and_no_other(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     marks = tmp_path / "marks"
     marks.mkdir()
     for mark in ("2-0", "5-1"):
@@ -313,7 +313,7 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
     spark: SparkSession, tmp_path: Path, local: Path, changelog: bool
 ) -> None:
     numbers = chance("hosts", changelog)
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     out = tmp_path / "out"
     known: set[str] = set()
     with coordinate(spark, tmp_path, interval="500 ms", attempts=30, changelog=changelog) as coordinator:
@@ -351,7 +351,7 @@ def test_state_hosts_killed_at_random_batches_take_nothing_with_them(
 def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
     spark: SparkSession, tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     marks = tmp_path / "marks"
     marks.mkdir()
     (marks / "4-0").touch()
@@ -383,7 +383,7 @@ def test_going_back_begins_anew_as_a_whole_when_it_fails_half_way(
 def test_a_driver_that_was_overtaken_completes_nothing_more_and_the_next_one_goes_on(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     emitted: list[list[tuple[int, list[Output]]]] = []
     lives: list[tuple[CheckpointCoordinator, CheckpointedQuery]] = []
     completed: list[int] = []
@@ -452,7 +452,7 @@ def test_a_driver_that_was_overtaken_completes_nothing_more_and_the_next_one_goe
 def test_a_pipeline_that_has_stopped_leaves_no_process_and_no_file(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
         writer = parquet(chained(coordinator, spark, feed.folder), tmp_path / "out")
         coordinator.start(writer, name="chained").processAllAvailable()

@@ -48,7 +48,7 @@ Plan = Callable[[DataFrame], DataFrame]
 
 
 @attrs.define
-class Input:
+class TimedFiles:
     """A folder of files, one a batch, whose event times go on."""
 
     folder: Path
@@ -80,8 +80,8 @@ class Input:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Input:
-    return Input(tmp_path / "in")
+def given(tmp_path: Path) -> TimedFiles:
+    return TimedFiles(tmp_path / "in")
 
 
 def to_files(df: DataFrame, output: Path) -> DataStreamWriter:
@@ -135,7 +135,7 @@ def joined(rows: DataFrame) -> DataFrame:
     return left.join(right, near).select("k", "v", "v2")
 
 
-class Running(StatefulProcessor):
+class RunningCounts(StatefulProcessor):
     """Counts rows by key."""
 
     def init(self, handle: Any) -> None:
@@ -149,7 +149,7 @@ class Running(StatefulProcessor):
 
 
 def processed(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("k").transformWithState(Running(), "k string, n long", "Append", "None")
+    return rows.groupBy("k").transformWithState(RunningCounts(), "k string, n long", "Append", "None")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_query_goes_on_as_if_nothing_had_happened(
     make: Make,
     spark: SparkSession,
     settings: dict[str, str],
-    given: Input,
+    given: TimedFiles,
     tmp_path: Path,
 ) -> None:
     settings[PROVIDER] = PROVIDERS[provider]
@@ -200,7 +200,7 @@ def test_a_query_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.full("integration/test_export.py::test_a_query_goes_on_as_if_nothing_had_happened")
 def test_logs_that_were_compacted_go_on(
-    make: Make, spark: SparkSession, given: Input, tmp_path: Path
+    make: Make, spark: SparkSession, given: TimedFiles, tmp_path: Path
 ) -> None:
     coordinator = make()
     given.add(21)
@@ -220,7 +220,7 @@ def test_logs_that_were_compacted_go_on(
 
 @pytest.mark.compat
 def test_an_output_that_is_ahead_goes_on_with_the_log_of_the_export(
-    make: Make, spark: SparkSession, given: Input, tmp_path: Path
+    make: Make, spark: SparkSession, given: TimedFiles, tmp_path: Path
 ) -> None:
     coordinator = make()
     given.add(3)
@@ -246,7 +246,7 @@ def test_an_output_that_is_ahead_goes_on_with_the_log_of_the_export(
 
 
 def test_a_transactional_sink_has_published_everything_before_its_query_is_exported(
-    make: Make, spark: SparkSession, given: Input, tmp_path: Path
+    make: Make, spark: SparkSession, given: TimedFiles, tmp_path: Path
 ) -> None:
     coordinator = make()
     given.add(2)
@@ -275,7 +275,7 @@ def test_a_transactional_sink_has_published_everything_before_its_query_is_expor
 # --- Chandy's own operators ---------------------------------------------------------------------------------
 
 
-class Keeper(StatefulProcessor):
+class KeepsRows(StatefulProcessor):
     """Keeps the rows of a key in every kind of state, and tells all of it."""
 
     def init(self, handle: Any) -> None:
@@ -332,13 +332,13 @@ def kept(rows: DataFrame, state: DataFrame | None = None) -> DataFrame:
     """Spark's own operator, with an initial state or without."""
     initial = None if state is None else state.groupBy("k")
     return rows.groupBy("k").transformWithState(
-        Keeper(), KEEPER, "Append", "ProcessingTime", initialState=initial
+        KeepsRows(), KEEPER, "Append", "ProcessingTime", initialState=initial
     )
 
 
 @pytest.mark.compat
 def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
-    make: Make, spark: SparkSession, settings: dict[str, str], given: Input, tmp_path: Path
+    make: Make, spark: SparkSession, settings: dict[str, str], given: TimedFiles, tmp_path: Path
 ) -> None:
     settings[PROVIDER] = PROVIDERS["RocksDB"]
     settings[EMPTY_BATCHES] = "false"
@@ -347,7 +347,7 @@ def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
     rows = coordinator.transform_with_state(
         given.stream(spark),
         key=["k"],
-        processor=Keeper(),
+        processor=KeepsRows(),
         output=KEEPER,
         uid="keeper",
         time_mode="ProcessingTime",
@@ -379,7 +379,7 @@ def test_the_state_of_a_processor_is_the_initial_state_of_sparks_own(
 
 @pytest.mark.full("integration/test_export.py::test_a_query_goes_on_as_if_nothing_had_happened")
 def test_a_source_with_a_long_log_reads_on_from_the_checkpoint(
-    make: Make, spark: SparkSession, given: Input, tmp_path: Path
+    make: Make, spark: SparkSession, given: TimedFiles, tmp_path: Path
 ) -> None:
     coordinator = make()
     given.add(12)

@@ -25,7 +25,7 @@ from tests.coordinator.connectors.postgres_server import postgres as postgres
 from ..effort import chance, rounds
 from ..waiting import eventually
 from . import driver_process
-from .driver_process import Driver
+from .driver_process import DriverProcess
 from .driver_runs import rows
 from .driver_runs import runtime as runtime
 from .drivers import add_file, answer_of_batches, batches_in, records
@@ -36,7 +36,7 @@ ROUNDS = rounds(1, full=100)
 TABLE = "frozen_ids"
 
 
-def processes(driver: Driver, which: str) -> Callable[[int], None]:
+def processes(driver: DriverProcess, which: str) -> Callable[[int], None]:
     """Return what sends a signal to a driver's Python alone, as under a debugger; to its JVM alone; or to all of it."""
     pid = driver.process.pid
     if which == "all":
@@ -46,14 +46,14 @@ def processes(driver: Driver, which: str) -> Callable[[int], None]:
     return partial(os.kill, pid)
 
 
-def tell(driver: Driver, line: str = "") -> None:
+def tell(driver: DriverProcess, line: str = "") -> None:
     assert driver.process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         driver.process.stdin.write(f"{line}\n")
         driver.process.stdin.flush()
 
 
-def saved(drivers: list[Driver]) -> list[str]:
+def saved(drivers: list[DriverProcess]) -> list[str]:
     """The savepoints that some driver has acknowledged."""
     return [event.split()[1] for one in drivers for event in one.events if event.startswith("saved ")]
 
@@ -66,7 +66,7 @@ def was_stopped(folder: Path) -> bool:
 
 
 def check(
-    spark: SparkSession, folder: Path, postgres: PostgresServer, files: int, drivers: list[Driver]
+    spark: SparkSession, folder: Path, postgres: PostgresServer, files: int, drivers: list[DriverProcess]
 ) -> None:
     """Every row once in each target, and every acknowledged savepoint whole."""
     expected = Counter(record for file in range(files) for record in records(file))
@@ -99,10 +99,10 @@ def test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone(
         add_file(tmp_path / "in", file)
     with contextlib.ExitStack() as ends:
 
-        def begun() -> Driver:
+        def begun() -> DriverProcess:
             return ends.enter_context(driver_process.driver("frozen_driver", tmp_path, runtime, options))
 
-        def stands_by(driver: Driver) -> None:
+        def stands_by(driver: DriverProcess) -> None:
             eventually(lambda: driver.told("warm"))
             tell(driver)
 

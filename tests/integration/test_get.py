@@ -32,7 +32,7 @@ OUTPUT = "k string, n long"
 LARGE = 3000
 
 
-class Everything(StatefulProcessor):
+class TotalsAndLatest(StatefulProcessor):
     """Keeps of every key a total, its latest values, and how often each came; of one key a large list and map."""
 
     def init(self, handle: Any) -> None:
@@ -57,7 +57,7 @@ def everything(
     coordinator: CheckpointCoordinator, stream: DataFrame, key: list[str] | None = None
 ) -> DataFrame:
     return coordinator.transform_with_state(
-        stream, key=key or ["k"], processor=Everything(), output=OUTPUT, uid="all", shards=4
+        stream, key=key or ["k"], processor=TotalsAndLatest(), output=OUTPUT, uid="all", shards=4
     )
 
 

@@ -39,7 +39,7 @@ class More(Totals):
         self.more = handle.getValueState("more", "n long")
 
 
-class Sums(Totals):
+class SumsOfTotals(Totals):
     """Adds up what ``Totals`` counts: downstream of it."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -50,7 +50,7 @@ class Sums(Totals):
         yield Row(k=key[0], n=n, total=total)
 
 
-class Pipeline:
+class TwoQueries:
     """Two queries, the second of which reads what the first one writes; what batches the sinks were given."""
 
     def __init__(self, spark: SparkSession, events: Events, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Pipeline:
         self.rows: dict[int, list[Row]] = {}
 
     def start(
-        self, coordinator: CheckpointCoordinator, second: type[Totals] = Sums
+        self, coordinator: CheckpointCoordinator, second: type[Totals] = SumsOfTotals
     ) -> tuple[CheckpointedQuery, CheckpointedQuery]:
         return self.start_first(coordinator), self.start_second(coordinator, second)
 
@@ -79,7 +79,7 @@ class Pipeline:
         return coordinator.start(writer, name="totals")
 
     def start_second(
-        self, coordinator: CheckpointCoordinator, second: type[Totals] = Sums
+        self, coordinator: CheckpointCoordinator, second: type[Totals] = SumsOfTotals
     ) -> CheckpointedQuery:
         produced = self.spark.readStream.schema(TOTALS).parquet(str(self.middle))
         sums = coordinator.transform_with_state(
@@ -124,8 +124,8 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> Pipeline:
-    return Pipeline(spark, events, tmp_path)
+def pipeline(spark: SparkSession, events: Events, tmp_path: Path) -> TwoQueries:
+    return TwoQueries(spark, events, tmp_path)
 
 
 def ids(coordinator: CheckpointCoordinator) -> set[str]:
@@ -137,7 +137,9 @@ def changelogs(coordinator: CheckpointCoordinator) -> list[Path]:
     return [path for id in ids(coordinator) for path in (CHANGELOGS / id).glob("*/*.log")]
 
 
-def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make, pipeline: Pipeline) -> None:
+def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(
+    make: Make, pipeline: TwoQueries
+) -> None:
     first = make()
     taken = pipeline.live(first)
     insides.crash(first)
@@ -167,7 +169,7 @@ def test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them(make: Make,
 @pytest.mark.full(
     "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
 )
-def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: Pipeline) -> None:
+def test_a_resumed_run_can_be_resumed_again(make: Make, pipeline: TwoQueries) -> None:
     """Killed again and again, and never a checkpoint."""
     coordinator = make()
     queries = pipeline.start(coordinator)
@@ -200,7 +202,7 @@ def damage(coordinator: CheckpointCoordinator) -> None:
 
 
 def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoint(
-    make: Make, pipeline: Pipeline
+    make: Make, pipeline: TwoQueries
 ) -> None:
     first = make()
     pipeline.live(first)
@@ -222,7 +224,7 @@ def test_a_damaged_changelog_is_found_and_the_pipeline_goes_back_to_its_checkpoi
 
 
 def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_counted(
-    make: Make, pipeline: Pipeline
+    make: Make, pipeline: TwoQueries
 ) -> None:
     """Killed between the two: Spark would pass over that batch, and its shards would never hear of it."""
     first = make()
@@ -277,7 +279,7 @@ def test_a_query_whose_working_directory_a_cleaner_has_emptied_loses_and_repeats
 @pytest.mark.full(
     "integration/test_going_on.py::test_no_batch_runs_again_and_the_next_checkpoint_has_all_of_them"
 )
-def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: Pipeline) -> None:
+def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, pipeline: TwoQueries) -> None:
     first = make()
     pipeline.live(first)
     insides.crash(first)
@@ -287,7 +289,7 @@ def test_a_query_that_has_changed_takes_those_back_that_had_gone_on(make: Make, 
     assert in_place(second) == [True]
     upstream.processAllAvailable()
 
-    class Changed(Sums, More):
+    class Changed(SumsOfTotals, More):
         pass
 
     downstream = pipeline.start_second(second, Changed)

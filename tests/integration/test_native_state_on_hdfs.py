@@ -62,7 +62,7 @@ def left(folder: HadoopFolder) -> list[str]:
     return [name for name in folder.files_below() if "/state/" not in name]
 
 
-class Pipeline:
+class HdfsPipeline:
     """A pipeline whose one query drops duplicates by Spark's own state, and counts what is left by it."""
 
     def __init__(self, spark: SparkSession, folder: Path, work_dir: str) -> None:
@@ -92,13 +92,13 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: SparkSession, tmp_path: Path, work_dir: str) -> Pipeline:
-    return Pipeline(spark, tmp_path, work_dir)
+def pipeline(spark: SparkSession, tmp_path: Path, work_dir: str) -> HdfsPipeline:
+    return HdfsPipeline(spark, tmp_path, work_dir)
 
 
 @pytest.mark.parametrize("store", sampled([*STORES], 1))
 def test_state_is_restored_from_the_checkpoint_into_a_fresh_directory(
-    pipeline: Pipeline, folder: HadoopFolder, settings: dict[str, str], store: str
+    pipeline: HdfsPipeline, folder: HadoopFolder, settings: dict[str, str], store: str
 ) -> None:
     for name, value in STORES[store].items():
         settings[f"spark.sql.streaming.stateStore.{name}"] = value
@@ -165,7 +165,7 @@ def test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer
     "integration/test_native_state_on_hdfs.py::test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer"
 )
 def test_the_newer_of_two_coordinators_goes_on_and_the_older_deletes_nothing_of_it(
-    pipeline: Pipeline, folder: HadoopFolder
+    pipeline: HdfsPipeline, folder: HadoopFolder
 ) -> None:
     pipeline.events.add(2)
     first, query = pipeline.begin()
@@ -186,7 +186,7 @@ def test_the_newer_of_two_coordinators_goes_on_and_the_older_deletes_nothing_of_
 
 
 def test_a_directory_that_was_wiped_between_two_starts_is_made_again(
-    pipeline: Pipeline, folder: HadoopFolder
+    pipeline: HdfsPipeline, folder: HadoopFolder
 ) -> None:
     pipeline.events.add(2)
     first, query = pipeline.begin()
@@ -202,7 +202,7 @@ def test_a_directory_that_was_wiped_between_two_starts_is_made_again(
 
 
 def test_what_others_have_in_the_directory_stays(
-    pipeline: Pipeline, folder: HadoopFolder, tmp_path: Path
+    pipeline: HdfsPipeline, folder: HadoopFolder, tmp_path: Path
 ) -> None:
     (tmp_path / "theirs").write_text("theirs")
     folder.upload(["theirs"], tmp_path)
@@ -254,7 +254,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anybody_is_fenced(
             case _:
                 work_dir = below_a_file(folder, tmp_path)
         with pytest.raises(WorkingDirectoryError) as refused:
-            Pipeline(spark, tmp_path, work_dir).begin()
+            HdfsPipeline(spark, tmp_path, work_dir).begin()
     finally:
         hadoop.unset("ipc.client.connect.max.retries")
     assert work_dir in str(refused.value)

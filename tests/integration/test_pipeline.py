@@ -570,7 +570,7 @@ def test_several_operators_in_one_query_and_several_states_in_one_processor(
     assert {row[0]: (row[1], row[2]) for row in rows} == expected
 
 
-class Raises(Totals):
+class RaisesAtOneKey(Totals):
     """Fails at one key."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -585,7 +585,7 @@ def test_a_processor_that_raises_is_named_with_its_key_and_batch(
     events.add(1)
     coordinator = make(restart=FixedDelay("10 ms", attempts=1))
     totals = coordinator.transform_with_state(
-        events.stream(spark), key=["k"], processor=Raises(), output=TOTALS, uid="raises", shards=4
+        events.stream(spark), key=["k"], processor=RaisesAtOneKey(), output=TOTALS, uid="raises", shards=4
     )
     query = coordinator.start(totals.writeStream.format("noop"), name="totals")
     with pytest.raises(ProcessorFailedError) as caught:

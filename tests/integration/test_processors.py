@@ -189,7 +189,7 @@ def test_dataframes_are_no_larger_than_the_session_allows_and_init_declares_and_
     assert coordinator._operators.record("chunks").states == {}
 
 
-class Declares(StatefulProcessor):
+class DeclaresInSpark(StatefulProcessor):
     def init(self, handle: Any) -> None:
         handle.getValueState("short", "n long", 1000)
 
@@ -248,7 +248,7 @@ def test_a_processor_of_data_frames_goes_on_from_a_checkpoint(
 def test_what_cannot_be_is_refused_where_the_operator_is_defined(make: Make, spark: SparkSession) -> None:
     coordinator = make()
     rows = spark.readStream.format("rate").load().withColumnRenamed("value", "n")
-    good: dict[str, Any] = {"key": ["n"], "processor": Declares(), "output": "n long", "uid": "u"}
+    good: dict[str, Any] = {"key": ["n"], "processor": DeclaresInSpark(), "output": "n long", "uid": "u"}
     timed = good | {"time_mode": "ProcessingTime"}
     other = spark.createDataFrame([("a",)], "n string")
     for says, given in [

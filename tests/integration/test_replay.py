@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-class WrongForOneKey(Totals):
+class WrongFromRow25(Totals):
     """From its 25th row on, the total of one key is too high by one."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -39,8 +39,8 @@ class WrongForOneKey(Totals):
             yield row
 
 
-class Failing(Totals):
-    """Fails where ``WrongForOneKey`` is wrong."""
+class FailsFromRow25(Totals):
+    """Fails where ``WrongFromRow25`` is wrong."""
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         for row in super().handleInputRows(key, rows, timerValues):
@@ -109,7 +109,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from chandy import CheckpointCoordinator
-from tests.integration.test_replay import Failing, Recorded, Totals
+from tests.integration.test_replay import FailsFromRow25, Recorded, Totals
 
 spark = SparkSession.builder.getOrCreate()
 folder = Path(sys.argv[1])
@@ -150,7 +150,7 @@ def test_a_wrong_total_of_one_key_is_found_in_its_batch_with_an_example(
 ) -> None:
     (found,) = PipelineTester.replay(
         recorded.storage,
-        lambda coordinator: recorded.build(coordinator, WrongForOneKey()),
+        lambda coordinator: recorded.build(coordinator, WrongFromRow25()),
         spark=spark,
         keep=tmp_path,
     )
@@ -164,7 +164,7 @@ def test_a_wrong_total_of_one_key_is_found_in_its_batch_with_an_example(
     }
     assert not PipelineTester.replay(
         recorded.storage,
-        lambda coordinator: recorded.build(coordinator, WrongForOneKey()),
+        lambda coordinator: recorded.build(coordinator, WrongFromRow25()),
         spark=spark,
         ignore=["files.total", "totals.total"],
     )
@@ -214,7 +214,7 @@ def test_a_program_that_fails_stops_at_its_batch_and_a_debugger_shows_the_key_on
             *places,
             "--",
             str(recorded.folder),
-            "Failing",
+            "FailsFromRow25",
         ],
         # Into the processor, and up to where it fails.
         input="step\nstep\np 'before', self.state.get()\ncontinue\n",
@@ -233,7 +233,7 @@ def test_a_program_that_fails_stops_at_its_batch_and_a_debugger_shows_the_key_on
 def test_halves_find_a_difference_without_running_all_of_it(recorded: Recorded, spark: SparkSession) -> None:
     (found,) = PipelineTester.replay(
         recorded.storage,
-        lambda coordinator: recorded.build(coordinator, WrongForOneKey()),
+        lambda coordinator: recorded.build(coordinator, WrongFromRow25()),
         spark=spark,
         until_different=True,
     )

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 WAIT = f"{DEADLINE:g} s"
 
 
-class Counts(StatefulProcessor):
+class CountsBelow(StatefulProcessor):
     """Counts the rows of a key, and forgets it at a row below zero."""
 
     def init(self, handle: Any) -> None:
@@ -66,7 +66,7 @@ class Counted:
         self.coordinator = self.make(retained=5, restart=PLANS_IN_PYTHON, **options)
         rows = self.spark.readStream.schema("k string, v long").json(str(self.folder))
         counts = self.coordinator.transform_with_state(
-            rows, key=["k"], processor=Counts(), output="k string", uid="counts", shards=4
+            rows, key=["k"], processor=CountsBelow(), output="k string", uid="counts", shards=4
         )
         self.query = self.coordinator.start(counts.writeStream.format("noop"), name="counts")
 
@@ -155,8 +155,8 @@ def test_targets_that_were_away_get_what_has_come_meanwhile_in_one_step(
     counted: Counted, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     by_key: dict[str, Any] = {"mode": "upsert", "key": ("k",), "deleted": "_deleted"}
-    delta = delta_tables.Table(str(tmp_path / "delta"))
-    iceberg = iceberg_tables.Table(tmp_path / "iceberg")
+    delta = delta_tables.DeltaTarget(str(tmp_path / "delta"))
+    iceberg = iceberg_tables.IcebergTarget(tmp_path / "iceberg")
     (iceberg.folder / "warehouse").mkdir(parents=True)
     sinks = {
         "postgres": table(postgres),

@@ -19,7 +19,7 @@ from tests.coordinator.connectors.postgres_server import postgres as postgres
 from tests.effort import IS_FULL, chance, rounds
 from tests.waiting import eventually
 
-from .driver_process import Driver, driver
+from .driver_process import DriverProcess, driver
 from .driver_runs import runtime as runtime
 from .replica_driver import PIPELINE, add_file, add_keys, check_table
 
@@ -55,13 +55,13 @@ def check_log(folder: Path) -> int:
     return files
 
 
-def has_told(one: Driver, event: str, times: int) -> bool:
+def has_told(one: DriverProcess, event: str, times: int) -> bool:
     assert one.process.poll() is None, f"the driver has ended after {one.events[-5:]}"
     assert not any(told.startswith("failed") for told in one.events), one.events[-5:]
     return sum(told.startswith(event) for told in one.events) >= times
 
 
-def run_to_the_end(folder: Path, runtime: Path, options: Mapping[str, Any]) -> Driver:
+def run_to_the_end(folder: Path, runtime: Path, options: Mapping[str, Any]) -> DriverProcess:
     """Run a driver until its replica has everything, and it has stopped."""
     with driver("replica_driver", folder, runtime, options) as last:
         eventually(lambda: has_told(last, "runs", 1), "the last driver")
@@ -113,7 +113,7 @@ def test_a_first_copy_that_is_killed_goes_on_in_the_middle(
     each = BATCHES // (COPY_KILLS + 1)
     begun_at: list[int] = []
 
-    def batches(one: Driver) -> list[int]:
+    def batches(one: DriverProcess) -> list[int]:
         return [int(told.split()[1]) for told in one.events if told.startswith("batch")]
 
     for kill in range(COPY_KILLS):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
-class Input:
+class SourceFolders:
     """Folders with files, each a source."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -74,7 +74,7 @@ def evolving(spark: SparkSession) -> Iterator[None]:
 def test_sources_with_names_come_and_go_and_the_state_stays(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = Input(spark, tmp_path)
+    rows = SourceFolders(spark, tmp_path)
     rows.add("a", 1, 2)
     assert life(make(), rows.read("a")) == {"a": 3}
     rows.add("a", 3)
@@ -91,7 +91,7 @@ def test_sources_with_names_come_and_go_and_the_state_stays(
 def test_a_replica_stands_where_its_source_stands_that_has_a_name(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = Input(spark, tmp_path)
+    rows = SourceFolders(spark, tmp_path)
     rows.add("a", 1, 2)
     coordinator = make(restart=PLANS_IN_PYTHON)
     totals = coordinator.aggregate(rows.read("a"), by=["k"], uid="totals", total=("v", "sum"))
@@ -104,7 +104,7 @@ def test_a_replica_stands_where_its_source_stands_that_has_a_name(
 
 
 def test_sources_without_names_neither_come_nor_go(make: Make, spark: SparkSession, tmp_path: Path) -> None:
-    rows = Input(spark, tmp_path)
+    rows = SourceFolders(spark, tmp_path)
     rows.add("a", 1, 2)
     rows.add("b", 10)
     assert life(make(), rows.read("a", named=False)) == {"a": 3}
@@ -117,7 +117,7 @@ def test_sources_without_names_neither_come_nor_go(make: Make, spark: SparkSessi
 def test_a_file_that_is_gone_when_its_batch_runs_again_is_named_until_it_is_back(
     make: Make, spark: SparkSession, tmp_path: Path
 ) -> None:
-    rows = Input(spark, tmp_path)
+    rows = SourceFolders(spark, tmp_path)
     rows.add("a", 1)
     file, away = tmp_path / "a" / "1.json", tmp_path / "away"
 

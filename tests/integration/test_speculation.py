@@ -40,7 +40,7 @@ SETTINGS = {
 }
 
 
-class Slow(Totals):
+class SlowTotals(Totals):
     """Takes its time for one key, in the first attempt of its task; each attempt leaves a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ def main(kind: str, master: str, folder: Path) -> None:
     with CheckpointCoordinator(
         spark, pipeline="p", storage=str(folder / "store"), config=config
     ) as coordinator:
-        processor = Slow(attempts)
+        processor = SlowTotals(attempts)
         totals = coordinator.transform_with_state(
             events.stream(spark),
             key=["k"],

@@ -12,7 +12,7 @@ from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 
 from ..waiting import eventually
-from .driver_runs import Driver, Feed, rows
+from .driver_runs import InputFeed, KilledDriver, rows
 from .driver_runs import runtime as runtime
 from .drivers import HAND_OVER, answer_of_batches, batches_in
 from .whole_output import check_whole
@@ -24,15 +24,15 @@ TAKES_OVER = "a standby takes over"
 
 
 @pytest.fixture
-def drivers(tmp_path: Path, runtime: Path, request: pytest.FixtureRequest) -> Iterator[list[Driver]]:
+def drivers(tmp_path: Path, runtime: Path, request: pytest.FixtureRequest) -> Iterator[list[KilledDriver]]:
     """Three drivers of one program. The first leads, and the others stand by for it.
 
     The parameter is the interval of their checkpoints.
     """
-    made: list[Driver] = []
+    made: list[KilledDriver] = []
     try:
         made.extend(
-            Driver(tmp_path, runtime, standby=True, interval=getattr(request, "param", "400 ms"))
+            KilledDriver(tmp_path, runtime, standby=True, interval=getattr(request, "param", "400 ms"))
             for _ in range(3)
         )
         yield made
@@ -41,7 +41,7 @@ def drivers(tmp_path: Path, runtime: Path, request: pytest.FixtureRequest) -> It
             driver.kill()
 
 
-def begin(drivers: list[Driver], feed: Feed) -> None:
+def begin(drivers: list[KilledDriver], feed: InputFeed) -> None:
     """Let the first driver stream, and the others stand by."""
     leader, *others = drivers
     leader.wait("warm")
@@ -53,7 +53,7 @@ def begin(drivers: list[Driver], feed: Feed) -> None:
         eventually(lambda standby=standby: STANDING_BY in standby.log, "it stands by")  # type: ignore[misc]
 
 
-def the_one_that(found: str, drivers: list[Driver]) -> Driver:
+def the_one_that(found: str, drivers: list[KilledDriver]) -> KilledDriver:
     """Return the only driver whose log says something, once one does."""
     eventually(lambda: any(found in one.log for one in drivers), found)
     (one,) = [one for one in drivers if found in one.log]
@@ -61,9 +61,9 @@ def the_one_that(found: str, drivers: list[Driver]) -> Driver:
 
 
 def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over(
-    spark: SparkSession, tmp_path: Path, drivers: list[Driver]
+    spark: SparkSession, tmp_path: Path, drivers: list[KilledDriver]
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     begin(drivers, feed)
     leader, *others = drivers
     leader.kill()
@@ -85,9 +85,9 @@ def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_tak
     "integration/test_standby.py::test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over"
 )
 def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
-    spark: SparkSession, tmp_path: Path, drivers: list[Driver]
+    spark: SparkSession, tmp_path: Path, drivers: list[KilledDriver]
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     begin(drivers, feed)
     leader, *others = drivers
     # Between a batch in the log of its sink and the commit, it would leave nothing that can be resumed.
@@ -111,9 +111,9 @@ def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
     "coordinator/leadership/test_waiting_driver.py::test_a_stop_on_purpose_lasts_until_the_next_driver"
 )
 def test_a_stop_on_purpose_is_no_reason_to_take_over_and_a_hand_over_is(
-    spark: SparkSession, tmp_path: Path, runtime: Path, drivers: list[Driver]
+    spark: SparkSession, tmp_path: Path, runtime: Path, drivers: list[KilledDriver]
 ) -> None:
-    feed = Feed(tmp_path / "in")
+    feed = InputFeed(tmp_path / "in")
     third = drivers.pop()
     begin(drivers, feed)
     leader, standby = drivers

@@ -29,7 +29,7 @@ from chandy.storage.store import Store
 
 from ..effort import chance, sampled
 from ..waiting import eventually, freeze_group
-from .driver_process import Driver, driver
+from .driver_process import DriverProcess, driver
 from .driver_runs import runtime as runtime
 from .switch_driver import add_files, numbered, target
 
@@ -61,8 +61,8 @@ class Switched:
 
     folder: Path
     store: Store
-    leader: Driver
-    shadow: Driver
+    leader: DriverProcess
+    shadow: DriverProcess
     generation: int
     written: set[str] = attrs.field(factory=set)
     """All objects that were ever seen."""
@@ -113,7 +113,7 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
     store = open_store(str(tmp_path / "store" / "p"))
     add_files(tmp_path / "in", 0, 2)
 
-    def begin(**options: Any) -> Driver:
+    def begin(**options: Any) -> DriverProcess:
         return running.enter_context(
             driver("switch_driver", tmp_path, runtime, {"folder": tmp_path} | options)
         )

@@ -17,7 +17,7 @@ from chandy.storage.errors import FencedError
 
 from ..effort import chance, rounds
 from ..waiting import DEADLINE, eventually
-from .driver_runs import Driver, Feed, parquet
+from .driver_runs import InputFeed, KilledDriver, parquet
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
 from .drivers import chained, files_sunk
@@ -36,7 +36,7 @@ def test_a_cell_that_runs_again_and_again_leaves_a_whole_sink(
     spark: SparkSession, tmp_path: Path, local: Path
 ) -> None:
     numbers = chance("moments")
-    feed, out = Feed(tmp_path / "in", ahead=4), tmp_path / "out"
+    feed, out = InputFeed(tmp_path / "in", ahead=4), tmp_path / "out"
     made: list[CheckpointCoordinator] = []
     queries: list[CheckpointedQuery] = []
     try:
@@ -74,14 +74,14 @@ def test_drivers_that_start_while_another_runs_leave_a_whole_sink(
     spark: SparkSession, tmp_path: Path, runtime: Path
 ) -> None:
     numbers = chance("moments")
-    feed = Feed(tmp_path / "in")
-    drivers = [Driver(tmp_path, runtime, interval="1 s")]
+    feed = InputFeed(tmp_path / "in")
+    drivers = [KilledDriver(tmp_path, runtime, interval="1 s")]
     try:
         drivers[0].wait("warm")
         drivers[0].tell()
         for _ in range(ROUNDS):
             # It starts its JVM while the other works.
-            drivers.append(Driver(tmp_path, runtime, interval="1 s"))
+            drivers.append(KilledDriver(tmp_path, runtime, interval="1 s"))
             before, after = drivers[-2:]
             after.wait("warm")
             feed.add(4)

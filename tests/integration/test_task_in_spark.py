@@ -91,7 +91,7 @@ class FileClient:
             path.write_bytes(pickle.dumps(held))
 
 
-class Totals(StatefulProcessor):
+class ShownTotals(StatefulProcessor):
     """Counts and remembers, and shows what it was given."""
 
     def init(self, handle):
@@ -114,7 +114,7 @@ class Totals(StatefulProcessor):
         pass
 
 
-class Fails(Totals):
+class FailingTotals(ShownTotals):
     def handleInputRows(self, key, rows, timerValues):
         raise ValueError("user's own")
 
@@ -186,16 +186,16 @@ def test_a_processor_gives_the_same_rows_as_on_sparks_own_transform_with_state(
     settings["spark.sql.streaming.stateStore.providerClass"] = (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     )
-    own = source.groupBy("name").transformWithState(Totals(), OUTPUT, "append", "none")
+    own = source.groupBy("name").transformWithState(ShownTotals(), OUTPUT, "append", "none")
     expected = run(own, tmp_path, "spark")
     assert [len(rows) for rows in expected] == [20, 20]
-    assert run(operator(source, tmp_path, Totals()).over(source), tmp_path, "chandy") == expected
+    assert run(operator(source, tmp_path, ShownTotals()).over(source), tmp_path, "chandy") == expected
 
 
 def test_every_task_begins_its_shards_in_every_batch_also_without_rows(source, tmp_path):
     one_key = source.where("name = 'k1'")
     assert [
-        len(rows) for rows in run(operator(one_key, tmp_path, Totals()).over(one_key), tmp_path, "query")
+        len(rows) for rows in run(operator(one_key, tmp_path, ShownTotals()).over(one_key), tmp_path, "query")
     ] == [1, 1]
     with FileClient(tmp_path).opened() as held:
         begun = held["begun"]
@@ -206,7 +206,7 @@ def test_every_task_begins_its_shards_in_every_batch_also_without_rows(source, t
 
 def test_a_processor_that_raises_fails_the_query_with_its_traceback_once(source, tmp_path):
     with pytest.raises(Exception, match="user's own") as failed:
-        run(operator(source, tmp_path, Fails()).over(source), tmp_path, "query")
+        run(operator(source, tmp_path, FailingTotals()).over(source), tmp_path, "query")
     assert str(failed.value).count('raise ValueError("user\'s own")') == 1
     with FileClient(tmp_path).opened() as held:
         assert held["values"] == {}
@@ -215,20 +215,20 @@ def test_a_processor_that_raises_fails_the_query_with_its_traceback_once(source,
 
 
 def test_an_operator_followed_by_a_union_is_refused_when_it_runs(source, tmp_path):
-    output = operator(source, tmp_path, Totals()).over(source)
+    output = operator(source, tmp_path, ShownTotals()).over(source)
     with pytest.raises(Exception, match="put a repartition between"):
         run(output.union(output), tmp_path, "query")
 
 
 def test_an_operator_outside_of_a_streaming_query_is_refused_when_it_runs(spark, tmp_path):
     static = spark.range(3).selectExpr("cast(id as string) name", "id x")
-    task = operator(static, tmp_path, Totals(), output="name string")
+    task = operator(static, tmp_path, ShownTotals(), output="name string")
     with pytest.raises(Exception, match=r"coordinator\.start"):
         task.over(static).collect()
 
 
 def test_the_function_has_the_operators_name_in_the_plan(source, tmp_path, capsys):
-    operator(source, tmp_path, Totals()).over(source).explain(True)
+    operator(source, tmp_path, ShownTotals()).over(source).explain(True)
     assert function_name("delays") in capsys.readouterr().out
 
 
@@ -282,7 +282,7 @@ def test_partitions_get_the_shards_of_their_ranges(spark):
     assert all(row.s in ranges(50, 7)[row.p] for row in rows)
 
 
-class Locked(Totals):
+class Locked(ShownTotals):
     def __init__(self):
         self.lock = threading.Lock()
 
@@ -301,14 +301,14 @@ class Locked(Totals):
         ({"output": "int"}, DefinitionError, "output"),
         ({"output": "not a schema"}, DefinitionError, "cannot read as DDL"),
         ({"output": "i interval year to month"}, DefinitionError, "cannot hold"),
-        ({"processor": Totals}, DefinitionError, "the class Totals"),
+        ({"processor": ShownTotals}, DefinitionError, "the class ShownTotals"),
         ({"processor": print}, DefinitionError, "builtin_function_or_method"),
         ({"processor": Locked()}, DefinitionError, "can be pickled"),
     ],
 )
 def test_what_cannot_run_is_refused_at_once(source, tmp_path, arguments, error, says):
     with pytest.raises(error, match=says):
-        operator(source, tmp_path, **({"processor": Totals()} | arguments))
+        operator(source, tmp_path, **({"processor": ShownTotals()} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -322,4 +322,4 @@ def test_what_cannot_run_is_refused_at_once(source, tmp_path, arguments, error, 
 def test_columns_whose_names_clash_are_refused(spark, source, tmp_path, column, says):
     renamed = source.select("*", F.lit(1).alias(column))
     with pytest.raises(DefinitionError, match=says):
-        operator(renamed, tmp_path, Totals())
+        operator(renamed, tmp_path, ShownTotals())

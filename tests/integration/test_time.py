@@ -13,7 +13,7 @@ from chandy.state.operators.ticks import TICKS
 
 from ..effort import sampled
 from ..waiting import DEADLINE, eventually
-from .seconds import AVAILABLE_NOW, OUTPUT, START, Alarm, Numbered, Rows, Seconds, Timed, timed
+from .seconds import AVAILABLE_NOW, OUTPUT, START, Alarm, NumbersRows, RowsByBatch, Seconds, Timed, timed
 from .seconds import seconds as seconds
 from .support import Make
 
@@ -39,7 +39,7 @@ def test_event_time_is_as_in_spark_to_the_last_timer(
     seconds.add(("b", 100), ("late by its own watermark only", 40))
     seconds.add(("c", 50), ("a", 130))
     seconds.add(("late", 60), ("d", 200))
-    native, own = Rows(), Rows()
+    native, own = RowsByBatch(), RowsByBatch()
     grouped = seconds.stream(spark).groupBy("k")
     expected = grouped.transformWithState(Timed(), OUTPUT, "Append", "EventTime")
     writer = expected.writeStream.foreachBatch(native).option("checkpointLocation", str(tmp_path / "native"))
@@ -60,7 +60,7 @@ def test_event_time_is_as_in_spark_to_the_last_timer(
 def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_a_restore(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
-    out = Rows()
+    out = RowsByBatch()
     first = make()
     writer = timed(first, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
     query = first.start(writer, name="timed")
@@ -93,7 +93,7 @@ def test_timers_of_event_time_fire_on_an_idle_stream_and_the_watermark_survives_
 def test_timers_of_processing_time_fire_on_an_idle_stream(
     make: Make, spark: SparkSession, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = Rows()
+    out = RowsByBatch()
     monkeypatch.setenv("CHANDY_TIMER_PERIOD", "0.001")
     coordinator = make()
     writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
@@ -115,7 +115,7 @@ def test_a_query_that_is_to_end_fires_the_timers_of_processing_time_that_are_due
 ) -> None:
     monkeypatch.setenv("CHANDY_TIMER_PERIOD", "3600")
     for expected in (["1 rows"], ["timer"], []):
-        out = Rows()
+        out = RowsByBatch()
         with make() as coordinator:
             writer = timed(coordinator, seconds.stream(spark), "ProcessingTime").writeStream.foreachBatch(out)
             if expected == ["1 rows"]:
@@ -134,7 +134,7 @@ def test_a_timer_of_event_time_fires_at_the_latest_when_a_query_that_was_to_end_
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
     # With PySpark 4.1, Spark has decided what the last batch is before its watermark is known.
-    out = Rows()
+    out = RowsByBatch()
     seconds.add(("a", 0))
     seconds.add(("b", 100))
     for _ in range(2):
@@ -154,7 +154,7 @@ def test_without_batches_for_no_data_a_timer_waits_for_data(
     make: Make, spark: SparkSession, settings: dict[str, str], seconds: Seconds
 ) -> None:
     settings["spark.sql.streaming.noDataMicroBatches.enabled"] = "false"
-    out = Rows()
+    out = RowsByBatch()
     coordinator = make()
     writer = timed(coordinator, seconds.stream(spark), "EventTime").writeStream.foreachBatch(out)
     query = coordinator.start(writer, name="timed")
@@ -190,13 +190,13 @@ def test_only_what_waits_for_time_is_given_ticks_and_only_once_in_a_query(
 def test_ticks_between_two_operators_leave_the_shards_of_the_first_in_their_places(
     make: Make, spark: SparkSession, seconds: Seconds
 ) -> None:
-    out = Rows()
+    out = RowsByBatch()
     coordinator = make()
     files = (
         spark.readStream.schema("k string, t long").option("maxFilesPerTrigger", 1).json(str(seconds.folder))
     )
     first = coordinator.transform_with_state(
-        files, key=["k"], processor=Numbered(), output="k string, n long, t long", uid="numbered", shards=4
+        files, key=["k"], processor=NumbersRows(), output="k string, n long, t long", uid="numbered", shards=4
     )
     numbered = first.selectExpr("k || n as k", "timestamp_seconds(t) as t").withWatermark("t", "10 seconds")
     writer = timed(coordinator, numbered, "EventTime").writeStream.foreachBatch(out)

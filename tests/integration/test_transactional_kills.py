@@ -15,7 +15,7 @@ from tests.coordinator.sinks.two_phase import sqlite_sink
 from tests.effort import chance, rounds, sampled
 from tests.waiting import DEADLINE, eventually
 
-from .driver_process import Driver, driver
+from .driver_process import DriverProcess, driver
 from .driver_runs import local as local
 from .driver_runs import runtime as runtime
 from .drivers import add_file
@@ -32,17 +32,17 @@ FILES = 12
 cloudpickle.register_pickle_by_value(sqlite_sink)
 
 
-def check_lives(one: Driver) -> None:
+def check_lives(one: DriverProcess) -> None:
     assert one.process.poll() is None, f"the driver has ended after {one.events[-5:]}"
 
 
-def has_told(one: Driver, events: int) -> bool:
+def has_told(one: DriverProcess, events: int) -> bool:
     """Whether a driver has told of so many batches and checkpoints since it began."""
     check_lives(one)
     return sum(event.startswith("event") for event in one.events) >= events
 
 
-def wait_for_events(one: Driver, events: int) -> None:
+def wait_for_events(one: DriverProcess, events: int) -> None:
     """Wait until a driver has told of so many batches and checkpoints, for as long as it goes on to tell anything."""
     while not has_told(one, events):
         told = len(one.events)

@@ -44,7 +44,7 @@ SESSIONS = {
 }
 
 
-class Rows:
+class WindowInput:
     """A folder of input files, one a batch, whose event times go on with the files, some of them late."""
 
     def __init__(self, folder: Path, moments: random.Random) -> None:
@@ -112,7 +112,7 @@ class Twins:
     """The same windows in a pipeline and in a query of Spark's own, which read the same files."""
 
     spark: SparkSession
-    rows: Rows
+    rows: WindowInput
     kind: str
     mode: str
     folder: Path
@@ -152,7 +152,7 @@ def test_windows_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str, mode: str
 ) -> None:
     moments = chance("windows", kind, mode)
-    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, mode, tmp_path)
+    twins = Twins(spark, WindowInput(tmp_path / "in", moments), kind, mode, tmp_path)
     checkpoint = twins.lives(make, rounds(2, full=10), moments)
     stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint, operator="windows")
     # What is closed has left the state.
@@ -165,7 +165,7 @@ def test_sessions_are_output_as_by_sparks_own_group_by_through_restores(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
     moments = chance("sessions", kind)
-    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, "append", tmp_path)
+    twins = Twins(spark, WindowInput(tmp_path / "in", moments), kind, "append", tmp_path)
     checkpoint = twins.lives(make, rounds(2, full=10), moments)
     stored = read_state(spark, str(tmp_path / "store" / "p"), checkpoint, operator="windows").collect()
     newest = spark.read.schema(SCHEMA).json(str(twins.rows.folder)).agg(F.max("t")).collect()[0][0]
@@ -187,7 +187,7 @@ def test_windows_that_are_written_anew_are_closed(
     spark: SparkSession, make: Make, tmp_path: Path, kind: str
 ) -> None:
     moments = chance("windows in other shards", kind)
-    twins = Twins(spark, Rows(tmp_path / "in", moments), kind, "append", tmp_path)
+    twins = Twins(spark, WindowInput(tmp_path / "in", moments), kind, "append", tmp_path)
     twins.rows.add(4)
     savepoint = twins.run(make()).stop(savepoint="before")
     assert savepoint is not None
@@ -206,7 +206,7 @@ def test_windows_that_are_written_anew_are_closed(
     assert twins.own == twins.sparks
 
 
-def open_windows(spark: SparkSession, rows: Rows, window: Column) -> set[tuple[Any, ...]]:
+def open_windows(spark: SparkSession, rows: WindowInput, window: Column) -> set[tuple[Any, ...]]:
     """Return the windows of all rows, with their keys, that end after the watermark."""
     read = spark.read.schema(SCHEMA).json(str(rows.folder))
     found = read.groupBy(window, "k").count().crossJoin(read.select(F.max("t").alias("newest")))
@@ -228,7 +228,7 @@ def test_windows_of_unit_tests_are_those_of_spark(spark: SparkSession) -> None:
 
 
 def test_what_cannot_be_windows_is_refused(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "in", chance("refused windows")).stream(spark)
+    rows = WindowInput(tmp_path / "in", chance("refused windows")).stream(spark)
     coordinator, window = make(), F.window("t", "10 seconds")
     for df, given, more, message in (
         (rows, "10 seconds", {}, "invalid argument window"),
@@ -262,7 +262,7 @@ def test_what_cannot_be_windows_is_refused(spark: SparkSession, make: Make, tmp_
 def test_windows_that_nothing_has_closed_are_no_state_of_windows(
     spark: SparkSession, make: Make, tmp_path: Path
 ) -> None:
-    source = Rows(tmp_path / "in", chance("windows by hand"))
+    source = WindowInput(tmp_path / "in", chance("windows by hand"))
     source.add(4)
     stream = source.stream(spark)
     bounds = F.window("t", "10 seconds")
@@ -287,7 +287,7 @@ def test_windows_that_nothing_has_closed_are_no_state_of_windows(
     "integration/test_windows.py::test_windows_are_output_as_by_sparks_own_group_by_through_restores"
 )
 def test_a_window_may_be_all_there_is_to_group_by(spark: SparkSession, make: Make, tmp_path: Path) -> None:
-    source = Rows(tmp_path / "in", chance("windows alone"))
+    source = WindowInput(tmp_path / "in", chance("windows alone"))
     source.add(6)
     coordinator = make()
     output = coordinator.aggregate(

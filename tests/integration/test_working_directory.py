@@ -86,7 +86,7 @@ def pandas_state(spark: SparkSession, folder: Path) -> DataFrame:
     )
 
 
-class Counting(StatefulProcessor):
+class CountsRows(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("count", "n long")
 
@@ -101,7 +101,7 @@ class Counting(StatefulProcessor):
 
 def processor(spark: SparkSession, folder: Path) -> DataFrame:
     counts = stream(spark, folder).groupBy("k")
-    return counts.transformWithState(Counting(), "k long, count long", "Update", "None")
+    return counts.transformWithState(CountsRows(), "k long, count long", "Update", "None")
 
 
 def limit(spark: SparkSession, folder: Path) -> DataFrame:

@@ -36,7 +36,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 HOUR = 3_600_000
 
 
-class Everything(StatefulProcessor):
+class EveryState(StatefulProcessor):
     """Keeps the rows of a key in every kind of state, and sets timers that are not due for long."""
 
     def init(self, handle: Any) -> None:
@@ -151,7 +151,7 @@ def start_everything(coordinator: CheckpointCoordinator, stream: DataFrame) -> C
     out = coordinator.transform_with_state(
         stream,
         key=["k"],
-        processor=Everything(),
+        processor=EveryState(),
         output="k string",
         uid="all",
         shards=4,

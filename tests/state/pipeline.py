@@ -51,7 +51,7 @@ def run_operator(
         return list(engine.run(operator, context, iter(batches), KeyCodec(key), SHARD, access, on_error))
 
 
-class Pipeline:
+class OneOperator:
     """One operator, whose processor may be another in every batch."""
 
     def __init__(

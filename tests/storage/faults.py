@@ -120,7 +120,7 @@ class Inline(Executor):
 
 
 @attrs.define
-class World:
+class FaultyWorld:
     """One pipeline's store, and what all its drivers have attempted and announced."""
 
     store: Store

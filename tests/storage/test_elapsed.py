@@ -15,7 +15,7 @@ from ..builders import MemoryStore
 
 
 @attrs.define
-class Machine:
+class SuspendedMachine:
     """A machine that can be suspended, and whose time of day can be set."""
 
     steady: float = 50.0
@@ -30,7 +30,7 @@ SECONDS = st.floats(0, 1e6)
 
 @given(st.lists(st.tuples(SECONDS, st.floats(-1e6, 1e6)), max_size=20))
 def test_it_never_goes_back_and_never_falls_behind_either_clock(steps: list[tuple[float, float]]) -> None:
-    machine = Machine()
+    machine = SuspendedMachine()
     clock = machine.clock()
     began = last = clock()
     for run, leap in steps:
@@ -45,7 +45,7 @@ def test_it_never_goes_back_and_never_falls_behind_either_clock(steps: list[tupl
 
 
 def test_a_time_of_day_that_is_set_back_holds_it_up_for_no_moment() -> None:
-    machine = Machine()
+    machine = SuspendedMachine()
     clock = machine.clock()
     began = clock()
     machine.steady += 1

@@ -34,7 +34,7 @@ from ..builders import MemoryStore, make_manifest
 from ..effort import chance, examples, rounds, some
 from . import servers
 from .conftest import s3_uri
-from .faults import FAULTS, FINE, KILLED, LOST, World
+from .faults import FAULTS, FINE, KILLED, LOST, FaultyWorld
 from .servers import Server
 
 PLANS = st.lists(
@@ -52,7 +52,7 @@ def play(store: Store, plans: list[list[str]], collects: bool, checkpoints: int 
     with TemporaryDirectory(dir=MEMORY) as folder:
         files = Path(folder) / "files"
         files.mkdir()
-        world = World(store, files)
+        world = FaultyWorld(store, files)
         for number, plan in enumerate(plans):
             world.live(plan, checkpoints)
             world.check(Path(folder) / f"restored-{number}")
@@ -166,7 +166,7 @@ def test_two_drivers_that_start_at_random_moments_never_complete_one_id_twice_an
 # --- a server that is killed --------------------------------------------------------------------------------
 
 
-class Proxy:
+class CountingProxy:
     """Passes bytes on to a server, and calls ``act`` once when so many have gone to it."""
 
     def __init__(self, target: int, after: int, act: Callable[[], None]) -> None:
@@ -247,7 +247,7 @@ def test_a_server_that_is_killed_in_the_middle_of_an_upload_and_started_again_ha
         own_rclone.kill()
         own_rclone.start()
 
-    proxy = Proxy(own_rclone.port, after, restart)
+    proxy = CountingProxy(own_rclone.port, after, restart)
     through = open_store(f"s3://{servers.BUCKET}/p?endpoint=http://127.0.0.1:{proxy.port}&region=us-east-1")
     content = os.urandom(24 << 20)
     second = checkpoint(through, 2, content, first)

@@ -20,7 +20,7 @@ class LostError(Exception):
     pass
 
 
-class Pair:
+class TwoCallers:
     """Two machines, with a process each, of which one calls the other."""
 
     def __init__(self) -> None:
@@ -53,18 +53,18 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
+def pair() -> Iterator[TwoCallers]:
+    pair = TwoCallers()
     with runtime.used(SimulatedRuntime(pair.scheduler)):
         yield pair
         pair.scheduler.end()
 
 
-def test_a_call_is_carried_out_by_the_other_process(pair: Pair) -> None:
+def test_a_call_is_carried_out_by_the_other_process(pair: TwoCallers) -> None:
     assert (pair.call(), pair.called) == ("said", ["b"])
 
 
-def test_what_it_raises_is_raised(pair: Pair) -> None:
+def test_what_it_raises_is_raised(pair: TwoCallers) -> None:
     def act() -> None:
         raise KeyError("key")
 
@@ -73,7 +73,9 @@ def test_what_it_raises_is_raised(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("is_answer", "called"), [(True, ["b"]), (False, [])])
-def test_a_connection_breaks_before_or_after_the_act(pair: Pair, is_answer: bool, called: list[str]) -> None:
+def test_a_connection_breaks_before_or_after_the_act(
+    pair: TwoCallers, is_answer: bool, called: list[str]
+) -> None:
     pair.network.losses.append(Loss("say", is_answer))
     with pytest.raises(LostError, match="broke"):
         pair.call()
@@ -81,7 +83,9 @@ def test_a_connection_breaks_before_or_after_the_act(pair: Pair, is_answer: bool
     assert pair.call() == "said"
 
 
-def test_the_caller_of_a_killed_process_hears_so_at_once_and_of_one_without_power_late(pair: Pair) -> None:
+def test_the_caller_of_a_killed_process_hears_so_at_once_and_of_one_without_power_late(
+    pair: TwoCallers,
+) -> None:
     pair.soon(pair.target)
     with pytest.raises(LostError, match="broke"):
         pair.call(10)
@@ -95,7 +99,7 @@ def test_the_caller_of_a_killed_process_hears_so_at_once_and_of_one_without_powe
     assert pair.called == []
 
 
-def test_a_call_ends_with_its_time_and_while_machines_are_cut_off(pair: Pair) -> None:
+def test_a_call_ends_with_its_time_and_while_machines_are_cut_off(pair: TwoCallers) -> None:
     with pytest.raises(LostError, match="in 2 s"):
         pair.scheduler.call(
             pair.caller,
@@ -106,7 +110,7 @@ def test_a_call_ends_with_its_time_and_while_machines_are_cut_off(pair: Pair) ->
         pair.call()
 
 
-def test_a_stream_ends_with_its_server_and_is_closed_with_its_caller(pair: Pair) -> None:
+def test_a_stream_ends_with_its_server_and_is_closed_with_its_caller(pair: TwoCallers) -> None:
     closed: list[str] = []
 
     def numbers() -> Iterator[int]:

@@ -16,7 +16,7 @@ from .scheduler import Scheduler
 from .store import Bucket, Fault, ScriptedStore, Trouble
 
 
-class Setup:
+class WorldStores:
     def __init__(self) -> None:
         self.scheduler = Scheduler(Choices(0))
         self.bucket = Bucket("memory://bucket")
@@ -31,14 +31,14 @@ class Setup:
 
 
 @pytest.fixture
-def setup() -> Iterator[Setup]:
-    setup = Setup()
+def setup() -> Iterator[WorldStores]:
+    setup = WorldStores()
     with runtime.used(SimulatedRuntime(setup.scheduler)):
         yield setup
         setup.scheduler.end()
 
 
-def test_it_is_a_store(setup: Setup) -> None:
+def test_it_is_a_store(setup: WorldStores) -> None:
     setup.call("write", "a/1", b"one")
     setup.call("create", "a/2", b"two")
     with pytest.raises(ObjectExistsError):
@@ -66,7 +66,7 @@ def test_it_is_a_store(setup: Setup) -> None:
     ],
 )
 def test_a_create_that_seems_to_fail_has_been_carried_out_or_not(
-    setup: Setup, trouble: Trouble, there: bool, later: bool
+    setup: WorldStores, trouble: Trouble, there: bool, later: bool
 ) -> None:
     setup.bucket.faults.append(Fault("create", "key", trouble))
     with pytest.raises(StoreFailedError):
@@ -79,7 +79,7 @@ def test_a_create_that_seems_to_fail_has_been_carried_out_or_not(
 @pytest.mark.parametrize(
     "trouble", [Trouble.REFUSED, Trouble.LOST, Trouble.LATE, Trouble.TWICE, Trouble.SLOW]
 )
-def test_the_products_retries_find_their_own_object(setup: Setup, trouble: Trouble) -> None:
+def test_the_products_retries_find_their_own_object(setup: WorldStores, trouble: Trouble) -> None:
     setup.bucket.faults.append(Fault("create", "key", trouble, times=2))
     setup.call("create", "key", b"mine", retried=True)
     with pytest.raises(ObjectExistsError):
@@ -91,7 +91,7 @@ def test_the_products_retries_find_their_own_object(setup: Setup, trouble: Troub
 @pytest.mark.parametrize(
     ("trouble", "found"), [(Trouble.SHORT, b"on"), (Trouble.FLIPPED, None), (Trouble.MISSING, None)]
 )
-def test_one_answer_is_wrong(setup: Setup, trouble: Trouble, found: bytes | None) -> None:
+def test_one_answer_is_wrong(setup: WorldStores, trouble: Trouble, found: bytes | None) -> None:
     setup.call("write", "key", b"once")
     setup.bucket.faults.append(Fault("read", "key", trouble))
     if trouble is Trouble.MISSING:
@@ -104,7 +104,7 @@ def test_one_answer_is_wrong(setup: Setup, trouble: Trouble, found: bytes | None
     assert setup.bucket.met == [("read", trouble)]
 
 
-def test_a_listing_is_of_some_time_ago(setup: Setup) -> None:
+def test_a_listing_is_of_some_time_ago(setup: WorldStores) -> None:
     setup.call("write", "old", b"1")
     setup.pass_time(60)
     setup.call("write", "new", b"1")

@@ -34,7 +34,7 @@ SHARDS = 4
 Answer = dict[str, Any]
 
 
-class Driver:
+class YarnDriver:
     """One pipeline of two queries: one with an operator of Chandy, one with Spark's own state."""
 
     def __init__(self, folder: Path, store: str) -> None:
@@ -198,7 +198,7 @@ def _own(application: str, words: tuple[str, ...]) -> list[int]:
 
 
 def main(folder: Path, store: str) -> None:
-    driver = Driver(folder, store)
+    driver = YarnDriver(folder, store)
     print(f"{ANSWER}{json.dumps({'ready': True})}", flush=True)
     for line in sys.stdin:
         try:

@@ -36,7 +36,7 @@ from ...builders import make_manifest
 Epochs = Iterator[int]
 
 
-class Published(Sink):
+class ObservedSink(Sink):
     """As ``TransactionalSink``, of one sink that publishes whenever the test says so."""
 
     def __init__(self, sink: TwoPhaseSink) -> None:
@@ -119,7 +119,7 @@ def pipeline(output: Path, tmp_path: Path) -> SinkPipeline:
 
 @pytest.fixture
 def ends(pipeline: SinkPipeline, output: Path, tmp_path: Path) -> Ends:
-    return Ends(tmp_path / "working", Published(pipeline.sink), output)
+    return Ends(tmp_path / "working", ObservedSink(pipeline.sink), output)
 
 
 def uris(output: Path) -> list[str]:
@@ -289,7 +289,7 @@ def test_a_topic_is_asked_for_its_ends_and_left_alone_for_a_while_if_it_does_not
         "subscribe": "flights",
         "kafka.isolation.level": "read_committed",
     }
-    ends = Ends(tmp_path, Published(sink), tmp_path, SourceFacts("kafka", True, None, place))
+    ends = Ends(tmp_path, ObservedSink(sink), tmp_path, SourceFacts("kafka", True, None, place))
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"flights":{"0":7,"1":5}}')
     # Kafka's source keeps its first offsets where file sources have their log; others keep what they like.

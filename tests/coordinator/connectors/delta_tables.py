@@ -11,14 +11,14 @@ from chandy.testing import SCHEMA, Row, SinkTarget
 
 
 @attrs.frozen
-class Table(SinkTarget):
+class DeltaTarget(SinkTarget):
     uri: str
     options: dict[str, str] | None = None
 
     def sink(self, uid: str = "out") -> DeltaSink:
         return DeltaSink(self.uri, self.options, uid=uid)
 
-    def make(self) -> Table:
+    def make(self) -> DeltaTarget:
         self.sink().check(SCHEMA)
         return self
 
@@ -34,6 +34,6 @@ class Table(SinkTarget):
         deltalake.write_deltalake(self.open(), data, mode="append")
 
 
-class UpsertTable(Table):
+class DeltaUpserts(DeltaTarget):
     def sink(self, uid: str = "out") -> DeltaSink:
         return DeltaSink(self.uri, self.options, uid=uid, mode="upsert", key=["k"])

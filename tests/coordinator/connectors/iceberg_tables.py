@@ -14,7 +14,7 @@ from chandy.testing import SCHEMA, Row, SinkTarget
 
 
 @attrs.frozen
-class Table(SinkTarget):
+class IcebergTarget(SinkTarget):
     folder: Path
     name: str = "flights.delays"
 
@@ -29,7 +29,7 @@ class Table(SinkTarget):
     def sink(self, uid: str = "out") -> IcebergSink:
         return IcebergSink(self.properties, self.name, uid=uid)
 
-    def make(self) -> Table:
+    def make(self) -> IcebergTarget:
         (self.folder / "warehouse").mkdir(parents=True, exist_ok=True)
         self.sink().check(SCHEMA)
         return self
@@ -47,17 +47,17 @@ class Table(SinkTarget):
         self.catalog().load_table(self.name).append(data)
 
 
-class UpsertTable(Table):
+class IcebergUpserts(IcebergTarget):
     def sink(self, uid: str = "out") -> IcebergSink:
         return attrs.evolve(super().sink(uid), mode="upsert", key=["k"])
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "lake").make()
+def table(tmp_path: Path) -> IcebergTarget:
+    return IcebergTarget(tmp_path / "lake").make()
 
 
-def roll_back_to(table: Table, snapshot: int | None) -> int:
+def roll_back_to(table: IcebergTarget, snapshot: int | None) -> int:
     """Roll a table back to a snapshot, if one is given; return its newest one."""
     found = table.catalog().load_table(table.name)
     if snapshot is not None:

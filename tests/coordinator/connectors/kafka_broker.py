@@ -90,7 +90,7 @@ def new_topic(kafka: Broker, partitions: int = 3, name: str | None = None, **set
     return name
 
 
-class Proxy:
+class KafkaProxy:
     """Passes connections on to a port, until a request comes whose answer is to be lost. Then nothing passes."""
 
     def __init__(self, port: int, to: int) -> None:

@@ -20,7 +20,7 @@ from .kafka_broker import kafka as kafka
 
 
 @attrs.frozen
-class Numbered(KafkaSink):
+class NumberedKeys(KafkaSink):
     """Takes the rows of the conformance suite: the number is the key."""
 
     def check(self, schema: pa.Schema) -> None:
@@ -42,7 +42,7 @@ class KafkaTarget(SinkTarget):
     positions: str
 
     def sink(self, uid: str = "out") -> TwoPhaseSink:
-        return Numbered(
+        return NumberedKeys(
             bootstrap_servers=self.kafka.servers,
             topic=self.topic,
             uid=uid,

@@ -33,7 +33,7 @@ class Link:
 
 
 @attrs.define(eq=False)
-class Proxy:
+class PostgresProxy:
     """Forwards to a port of this machine, and counts the messages of clients."""
 
     server_port: int
@@ -54,7 +54,7 @@ class Proxy:
             self._after = (message, after) if after else None
 
     @contextmanager
-    def running(self) -> Iterator[Proxy]:
+    def running(self) -> Iterator[PostgresProxy]:
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()

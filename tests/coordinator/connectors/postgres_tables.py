@@ -17,20 +17,20 @@ from chandy.storage.checkpoints.manifest import EpochRecord, Handle
 from chandy.testing import Row, SinkPipeline, SinkTarget
 
 from ...waiting import eventually
-from .postgres_proxy import Proxy
+from .postgres_proxy import PostgresProxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
 
 
 @attrs.frozen
-class Table(SinkTarget):
+class OutTable(SinkTarget):
     """A schema of its own with a table ``out``."""
 
     server: PostgresServer
     schema: str = attrs.field(factory=lambda: f"Test {uuid.uuid4().hex[:12]}")
 
     @classmethod
-    def make(cls, server: PostgresServer, columns: str = "k bigint NOT NULL, v text") -> Table:
+    def make(cls, server: PostgresServer, columns: str = "k bigint NOT NULL, v text") -> OutTable:
         table = cls(server)
         server.execute(f'CREATE SCHEMA "{table.schema}"')
         if columns:
@@ -60,17 +60,17 @@ class Table(SinkTarget):
 
 
 @attrs.frozen
-class AtOnce(Table):
+class BatchTable(OutTable):
     """A table whose sinks publish each batch at once."""
 
     def sink(self, uid: str = "out") -> PostgresSink:
-        appends = Table(self.server, self.schema).sink(uid)
+        appends = OutTable(self.server, self.schema).sink(uid)
         return attrs.evolve(appends, mode="upsert", key=("k",), publish="batch")
 
 
 @pytest.fixture
-def table(postgres: PostgresServer) -> Table:
-    return Table.make(postgres)
+def table(postgres: PostgresServer) -> OutTable:
+    return OutTable.make(postgres)
 
 
 @pytest.fixture
@@ -79,12 +79,12 @@ def store(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres.port).running() as proxy:
+def proxy(postgres: PostgresServer) -> Iterator[PostgresProxy]:
+    with PostgresProxy(postgres.port).running() as proxy:
         yield proxy
 
 
-def through(proxy: Proxy, pipeline: SinkPipeline) -> SinkPipeline:
+def through(proxy: PostgresProxy, pipeline: SinkPipeline) -> SinkPipeline:
     """The same pipeline with a sink that connects by the proxy."""
     sink = pipeline.sink
     assert isinstance(sink, PostgresSink)

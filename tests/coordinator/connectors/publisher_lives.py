@@ -64,13 +64,13 @@ def _recover(pipeline: SinkPipeline, generation: int) -> Committer:
 
 
 @attrs.define
-class Life:
+class PublisherLife:
     """A process that publishes once it is told to."""
 
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, pipeline: SinkPipeline, generation: int, log: Path) -> Life:
+    def start(cls, pipeline: SinkPipeline, generation: int, log: Path) -> PublisherLife:
         value = base64.b64encode(pickle.dumps((pipeline.sink, pipeline.store, generation))).decode()
         with log.open("ab") as stream:
             return cls(
@@ -83,7 +83,7 @@ class Life:
                 )
             )
 
-    def begin(self, holds_a_lock: Life | None = None) -> None:
+    def begin(self, holds_a_lock: PublisherLife | None = None) -> None:
         """Let it recover, and wait until it has.
 
         Args:
@@ -128,7 +128,7 @@ def live_and_die(
     The first one publishes an epoch before it may die: on a slow target no life may live long enough.
     """
     with _lives(pipeline, rounds, log) as lives:
-        frozen: Life | None = None
+        frozen: PublisherLife | None = None
         moments = chance("lives")
         for number, life in enumerate(lives):
             life.begin(frozen if locks else None)
@@ -146,15 +146,15 @@ def live_and_die(
 
 
 @contextmanager
-def _lives(pipeline: SinkPipeline, rounds: int, log: Path) -> Iterator[Iterator[Life]]:
+def _lives(pipeline: SinkPipeline, rounds: int, log: Path) -> Iterator[Iterator[PublisherLife]]:
     """The lives one after the other; the next one is already started, so that it begins at once."""
-    started: list[Life] = []
+    started: list[PublisherLife] = []
 
-    def start(generation: int) -> Life:
-        started.append(Life.start(pipeline, generation, log))
+    def start(generation: int) -> PublisherLife:
+        started.append(PublisherLife.start(pipeline, generation, log))
         return started[-1]
 
-    def one_after_the_other() -> Iterator[Life]:
+    def one_after_the_other() -> Iterator[PublisherLife]:
         following = start(1)
         for generation in range(2, rounds + 2):
             life, following = following, start(generation)

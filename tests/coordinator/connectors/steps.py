@@ -149,7 +149,7 @@ def epoch_of(pipeline: SinkPipeline, number: int) -> Epoch:
 
 
 @attrs.frozen
-class Life:
+class SecondLife:
     """A second life of a pipeline, as a process."""
 
     process: BaseProcess
@@ -163,7 +163,7 @@ class Life:
         boundary: Boundary,
         epochs: Sequence[Epoch],
         stop_before: int | None = None,
-    ) -> Iterator[Life]:
+    ) -> Iterator[SecondLife]:
         here, there = _PROCESSES.Pipe()
         process = _PROCESSES.Process(
             target=live, args=(pipeline, boundary, epochs, stop_before, dict(os.environ), there), daemon=True
@@ -274,7 +274,7 @@ class StepsConformance:
     def test_a_life_that_is_killed_between_any_two_steps_costs_and_repeats_no_row(
         self, stepped: Stepped, tmp_path: Path
     ) -> None:
-        def kill(situation: Situation, life: Life) -> None:
+        def kill(situation: Situation, life: SecondLife) -> None:
             life.kill()
             situation.check_whole()
             situation.take_over()
@@ -285,7 +285,7 @@ class StepsConformance:
     def test_a_life_that_is_frozen_between_any_two_steps_publishes_nothing_after_its_successor(
         self, stepped: Stepped, tmp_path: Path
     ) -> None:
-        def freeze(situation: Situation, zombie: Life) -> None:
+        def freeze(situation: Situation, zombie: SecondLife) -> None:
             zombie.freeze()
             situation.check_whole()
             try:
@@ -306,13 +306,13 @@ class StepsConformance:
         before_each_step(stepped, tmp_path, freeze)
 
 
-def before_each_step(stepped: Stepped, folder: Path, act: Callable[[Situation, Life], None]) -> None:
+def before_each_step(stepped: Stepped, folder: Path, act: Callable[[Situation, SecondLife], None]) -> None:
     """Do something with a life that has stopped before a step, for each step on a target of its own."""
     names = steps_of(stepped, folder / "counted")
     for number in chosen(names):
         try:
             situation = stepped.begin(folder / str(number))
-            with Life.begun(situation.pipeline, stepped.boundary, situation.epochs, number) as life:
+            with SecondLife.begun(situation.pipeline, stepped.boundary, situation.epochs, number) as life:
                 life.wait_until_it_stops()
                 act(situation, life)
         except BaseException as error:
@@ -332,7 +332,7 @@ def chosen(names: Sequence[str]) -> Sequence[int]:
 def steps_of(stepped: Stepped, folder: Path) -> list[str]:
     """Return the steps of a life that recovers and publishes an epoch, and nobody interrupts."""
     situation = stepped.begin(folder)
-    with Life.begun(situation.pipeline, stepped.boundary, situation.epochs) as life:
+    with SecondLife.begun(situation.pipeline, stepped.boundary, situation.epochs) as life:
         outcome, names = life.end()
     assert outcome == "published"
     assert names, "no step of the publisher was seen"

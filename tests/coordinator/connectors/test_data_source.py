@@ -53,7 +53,7 @@ ROWS = StructType([StructField("k", LongType(), False), StructField("v", StringT
 
 
 @attrs.frozen
-class Folder(SinkTarget):
+class FolderTarget(SinkTarget):
     path: Path
     source: type[DataSource] = FileSource
     more: dict[str, Any] = attrs.field(factory=dict)
@@ -78,34 +78,34 @@ class Folder(SinkTarget):
 class TestRows(RaceConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return Folder(tmp_path / "out")
+        return FolderTarget(tmp_path / "out")
 
 
 class TestArrow(SinkConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return Folder(tmp_path / "out", ArrowFileSource)
+        return FolderTarget(tmp_path / "out", ArrowFileSource)
 
 
 class TestLargeMessages(SinkConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return Folder(tmp_path / "out", more={"ballast": 2 * INLINE_BYTES})
+        return FolderTarget(tmp_path / "out", more={"ballast": 2 * INLINE_BYTES})
 
 
 class TestSteps(StepsConformance):
     @pytest.fixture
     def stepped(self, tmp_path: Path) -> Stepped:
-        return Stepped(lambda: Folder(tmp_path / "outputs" / uuid.uuid4().hex), Disk(str(tmp_path)))
+        return Stepped(lambda: FolderTarget(tmp_path / "outputs" / uuid.uuid4().hex), Disk(str(tmp_path)))
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "out", record=False)
+def target(tmp_path: Path) -> FolderTarget:
+    return FolderTarget(tmp_path / "out", record=False)
 
 
 @pytest.fixture
-def pipeline(target: Folder, tmp_path: Path) -> SinkPipeline:
+def pipeline(target: FolderTarget, tmp_path: Path) -> SinkPipeline:
     return SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/")
 
 
@@ -121,7 +121,7 @@ def fence(pipeline: SinkPipeline, generation: int = 1, **more: Any) -> Fence:
 
 
 def test_a_commit_gets_all_messages_of_an_epoch_by_batch_and_partition(
-    target: Folder, pipeline: SinkPipeline
+    target: FolderTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(7, [(1, "a")], [], [(2, "b"), (3, "c")]))
@@ -130,7 +130,7 @@ def test_a_commit_gets_all_messages_of_an_epoch_by_batch_and_partition(
 
 @pytest.mark.parametrize("place", ["commit", "committed"])
 def test_a_commit_of_which_nobody_knows_how_far_it_came_comes_again(
-    target: Folder, pipeline: SinkPipeline, place: str
+    target: FolderTarget, pipeline: SinkPipeline, place: str
 ) -> None:
     first = pipeline.recover()
     first.commit(pipeline.epoch(1, [(1, "a")]))
@@ -147,7 +147,7 @@ def test_a_commit_of_which_nobody_knows_how_far_it_came_comes_again(
 
 
 def test_an_epoch_that_may_be_committed_is_what_a_restore_of_an_older_checkpoint_runs_into(
-    target: Folder, pipeline: SinkPipeline
+    target: FolderTarget, pipeline: SinkPipeline
 ) -> None:
     first = pipeline.recover()
     first.commit(pipeline.epoch(1, [(1, "a")]))
@@ -159,7 +159,7 @@ def test_an_epoch_that_may_be_committed_is_what_a_restore_of_an_older_checkpoint
 
 
 def test_a_life_that_is_overtaken_while_it_commits_leaves_the_epoch_to_its_successor(
-    target: Folder, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
+    target: FolderTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = pipeline.recover(1)
     positions = []
@@ -178,7 +178,7 @@ def test_a_life_that_is_overtaken_while_it_commits_leaves_the_epoch_to_its_succe
     assert target.rows() == [(1, "a")]
 
 
-def test_a_life_that_was_overtaken_calls_no_commit(target: Folder, pipeline: SinkPipeline) -> None:
+def test_a_life_that_was_overtaken_calls_no_commit(target: FolderTarget, pipeline: SinkPipeline) -> None:
     zombie = pipeline.recover(1)
     pipeline.recover(2)
     with pytest.raises(FencedError):
@@ -187,7 +187,7 @@ def test_a_life_that_was_overtaken_calls_no_commit(target: Folder, pipeline: Sin
 
 
 def test_old_entries_are_deleted_and_a_life_that_slept_over_it_is_still_shut_out(
-    target: Folder, pipeline: SinkPipeline
+    target: FolderTarget, pipeline: SinkPipeline
 ) -> None:
     zombie = pipeline.recover(1)
     successor = pipeline.recover(2)
@@ -201,7 +201,7 @@ def test_old_entries_are_deleted_and_a_life_that_slept_over_it_is_still_shut_out
     assert len(target.commits) == record_module.KEPT + 1
 
 
-def test_two_connections_of_one_life_do_not_both_go_on(target: Folder, pipeline: SinkPipeline) -> None:
+def test_two_connections_of_one_life_do_not_both_go_on(target: FolderTarget, pipeline: SinkPipeline) -> None:
     first, second = pipeline.recover(1), pipeline.recover(1)
     second.commit(pipeline.epoch(1, [(1, "a")]))
     with pytest.raises(TargetUnavailableError):
@@ -275,7 +275,7 @@ def test_the_store_of_another_pipeline_can_keep_the_record(pipeline: SinkPipelin
 
 
 def test_an_epoch_that_has_begun_is_committed_from_a_store_that_was_moved_as_a_whole(
-    target: Folder, pipeline: SinkPipeline, tmp_path: Path
+    target: FolderTarget, pipeline: SinkPipeline, tmp_path: Path
 ) -> None:
     large = attrs.evolve(pipeline, sink=attrs.evolve(target, more={"ballast": 2 * INLINE_BYTES}).sink())
     mark(target.path, "commit")
@@ -293,7 +293,7 @@ def test_an_epoch_that_has_begun_is_committed_from_a_store_that_was_moved_as_a_w
 
 
 def test_a_large_message_is_an_object_of_the_store_that_is_verified(
-    target: Folder, pipeline: SinkPipeline
+    target: FolderTarget, pipeline: SinkPipeline
 ) -> None:
     large = attrs.evolve(pipeline, sink=attrs.evolve(target, more={"ballast": INLINE_BYTES}).sink())
     epoch = large.epoch(1, [(1, "a")], [(2, "b")])
@@ -318,7 +318,7 @@ def test_a_small_message_needs_no_object(pipeline: SinkPipeline) -> None:
 
 
 def test_what_another_sink_has_staged_is_refused(
-    target: Folder, pipeline: SinkPipeline, tmp_path: Path
+    target: FolderTarget, pipeline: SinkPipeline, tmp_path: Path
 ) -> None:
     other = SqliteSink(tmp_path / "x.db", ("k", "v"), uid="out")
     assert isinstance(other, StagedSink)
@@ -359,7 +359,7 @@ def test_an_epoch_is_committed_by_a_writer_for_the_rows_that_it_has(
 
 @pytest.mark.parametrize("ballast", [0, 2 * INLINE_BYTES])
 def test_an_abort_gets_the_messages_of_what_was_written(
-    target: Folder, pipeline: SinkPipeline, ballast: int
+    target: FolderTarget, pipeline: SinkPipeline, ballast: int
 ) -> None:
     sink = attrs.evolve(target, more={"ballast": ballast}).sink()
     batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=SCHEMA)
@@ -387,20 +387,20 @@ class Keeping(DataSource):
         return KeepingWriter()
 
 
-class Kept(WriterCommitMessage):
+class KeptMessage(WriterCommitMessage):
     def __init__(self, given: list[Any]) -> None:
         self.given = given
 
 
 class KeepingWriter(DataSourceStreamWriter):
     def write(self, iterator: Iterator[SparkRow]) -> WriterCommitMessage:
-        return Kept(list(iterator))
+        return KeptMessage(list(iterator))
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
         committed.extend(messages)
 
 
-committed: list[Kept] = []
+committed: list[KeptMessage] = []
 
 
 @pytest.mark.compat
@@ -457,7 +457,7 @@ def test_a_writer_of_rows_gets_rows_as_spark_makes_them(tmp_path: Path) -> None:
 def test_rows_are_counted_as_the_writer_takes_them(tmp_path: Path) -> None:
     class Impatient(KeepingWriter):
         def write(self, iterator: Iterator[SparkRow]) -> WriterCommitMessage:
-            return Kept([next(iterator)])
+            return KeptMessage([next(iterator)])
 
     class Source(Keeping):
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
@@ -472,7 +472,7 @@ def test_rows_are_counted_as_the_writer_takes_them(tmp_path: Path) -> None:
 # --- what a data source does wrong --------------------------------------------------------------------------
 
 
-def test_what_commit_raises_is_named_with_its_traceback(target: Folder, pipeline: SinkPipeline) -> None:
+def test_what_commit_raises_is_named_with_its_traceback(target: FolderTarget, pipeline: SinkPipeline) -> None:
     mark(target.path, "commit")
     with pytest.raises(DataSourceFailedError) as caught:
         pipeline.recover().commit(pipeline.epoch(3, [(1, "a")]))
@@ -484,7 +484,7 @@ def test_what_commit_raises_is_named_with_its_traceback(target: Folder, pipeline
 
 
 @pytest.mark.parametrize("how", ["connection", "time"])
-def test_a_target_that_is_away_is_asked_again(target: Folder, pipeline: SinkPipeline, how: str) -> None:
+def test_a_target_that_is_away_is_asked_again(target: FolderTarget, pipeline: SinkPipeline, how: str) -> None:
     mark(target.path, "commit", how)
     with pytest.raises(TargetUnavailableError, match="made to fail in commit"):
         pipeline.recover().commit(pipeline.epoch(3, [(1, "a")]))
@@ -493,7 +493,7 @@ def test_a_target_that_is_away_is_asked_again(target: Folder, pipeline: SinkPipe
 
 
 def test_what_write_raises_is_named_with_its_batch_and_partition(
-    target: Folder, pipeline: SinkPipeline
+    target: FolderTarget, pipeline: SinkPipeline
 ) -> None:
     mark(target.path, "write-0")
     with pytest.raises(
@@ -519,20 +519,20 @@ def sink_of(writer: object) -> DataSourceSink:
     return DataSourceSink(Source).for_schema(Source, ROWS)
 
 
-class Silent(KeepingWriter):
+class SilentWriter(KeepingWriter):
     def write(self, iterator: Iterator[SparkRow]) -> Any:
         return None
 
 
 class Unsendable(KeepingWriter):
     def write(self, iterator: Iterator[SparkRow]) -> WriterCommitMessage:
-        return Kept([threading.Lock()])
+        return KeptMessage([threading.Lock()])
 
 
 @pytest.mark.parametrize(
     ("writer", "reason"),
     [
-        (Silent(), r"expected write\(\) to return a WriterCommitMessage, found NoneType"),
+        (SilentWriter(), r"expected write\(\) to return a WriterCommitMessage, found NoneType"),
         (Unsendable(), "a message"),
     ],
 )
@@ -568,7 +568,7 @@ def test_what_is_no_data_source_is_refused(source: Any) -> None:
         DataSourceSink(source)
 
 
-def test_a_place_that_cannot_keep_the_record_is_refused(target: Folder) -> None:
+def test_a_place_that_cannot_keep_the_record_is_refused(target: FolderTarget) -> None:
     with pytest.raises(WriterError, match="cannot be recorded in nowhere"):
         attrs.evolve(target.sink(), record="nowhere").check(SCHEMA)
     target.sink().check(SCHEMA)
@@ -592,7 +592,7 @@ def test_the_guarantee_says_what_is_left_to_the_writer(pipeline: SinkPipeline) -
     assert str(pipeline.sink.guarantee).startswith("exactly once if commit is idempotent: ")
 
 
-def test_messages_keep_their_order_when_some_are_large(target: Folder, pipeline: SinkPipeline) -> None:
+def test_messages_keep_their_order_when_some_are_large(target: FolderTarget, pipeline: SinkPipeline) -> None:
     small, large = pipeline.sink, attrs.evolve(target, more={"ballast": 2 * INLINE_BYTES}).sink()
 
     def write(sink: Any, rows: Iterable[Row]) -> Staged:

@@ -35,7 +35,7 @@ from ...storage.servers import Server
 from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import http_requests
-from .delta_tables import Table, UpsertTable
+from .delta_tables import DeltaTarget, DeltaUpserts
 from .races import RaceConformance, within_the_next_commits
 from .server_kills import publish_while_killed
 from .steps import Stepped, StepsConformance, rows_up_to
@@ -45,12 +45,12 @@ __all__ = ["moto", "s3_keys", "s3proxy"]
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(str(tmp_path / "table")).make()
+def table(tmp_path: Path) -> DeltaTarget:
+    return DeltaTarget(str(tmp_path / "table")).make()
 
 
 @pytest.fixture
-def pipeline(table: Table, tmp_path: Path) -> SinkPipeline:
+def pipeline(table: DeltaTarget, tmp_path: Path) -> SinkPipeline:
     return SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
 
 
@@ -69,24 +69,24 @@ class TestOnDisk(TableConformance):
     secret = DeltaSink("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": "hush"}, uid="out")
 
     @pytest.fixture
-    def target(self, table: Table) -> SinkTarget:
+    def target(self, table: DeltaTarget) -> SinkTarget:
         return table
 
     @override
-    def table(self, folder: Path, *, upserts: bool = False) -> Table:
-        return (UpsertTable if upserts else Table)(str(folder / "table"))
+    def table(self, folder: Path, *, upserts: bool = False) -> DeltaTarget:
+        return (DeltaUpserts if upserts else DeltaTarget)(str(folder / "table"))
 
     @override
-    def partitioned(self, folder: Path) -> Table:
+    def partitioned(self, folder: Path) -> DeltaTarget:
         sink = DeltaSink(str(folder / "table"), partition_by=["v"])
         sink.check(SCHEMA)
         assert deltalake.DeltaTable(sink.table).metadata().partition_columns == ["v"]
         with pytest.raises(OutputError, match="partitioned by k"):
             attrs.evolve(sink, partition_by=["k"]).check(SCHEMA)
-        return Table(sink.table)
+        return DeltaTarget(sink.table)
 
     @override
-    def drop_column(self, table: Table) -> None:
+    def drop_column(self, table: DeltaTarget) -> None:
         other = pa.schema([pa.field("k", pa.int64()), pa.field("w", pa.int64())])
         deltalake.write_deltalake(
             table.open(), other.empty_table(), mode="overwrite", schema_mode="overwrite"
@@ -104,7 +104,7 @@ class TestOnDisk(TableConformance):
 class TestOnS3(SinkConformance):
     @pytest.fixture
     def target(self, moto: Server) -> SinkTarget:
-        return Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
+        return DeltaTarget(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)).make()
 
 
 @pytest.mark.full("coordinator/connectors/test_delta.py::TestOnDisk")
@@ -113,10 +113,10 @@ class TestUpsert(RaceConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return UpsertTable(str(tmp_path / "table")).make()
+        return DeltaUpserts(str(tmp_path / "table")).make()
 
 
-class AtOnceTable(UpsertTable):
+class AtOnceTable(DeltaUpserts):
     def sink(self, uid: str = "out") -> DeltaSink:
         return attrs.evolve(super().sink(uid), publish="batch")
 
@@ -144,10 +144,12 @@ def through(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
 class TestSteps(StepsConformance):
     """delta-rs is not Python: what it asks of a server can be seen, and what it does with a disk cannot."""
 
-    @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
+    @pytest.fixture(params=[DeltaTarget, DeltaUpserts], ids=["append", "upsert"])
     def stepped(self, request: pytest.FixtureRequest, moto: Server) -> Stepped:
         def make() -> SinkTarget:
-            table: Table = request.param(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port))
+            table: DeltaTarget = request.param(
+                f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(moto.port)
+            )
             return table.make()
 
         return Stepped(make, ServerBoundary(moto.port, http_requests, through))
@@ -172,7 +174,7 @@ def test_a_batch_waits_for_other_writers_of_the_table(
 @pytest.mark.parametrize("lose", [1, 100])
 def test_a_commit_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Path, lose: int) -> None:
     with LossyProxy(moto.port).running() as proxy:
-        table = Table(
+        table = DeltaTarget(
             f"s3://{servers.BUCKET}/{uuid.uuid4().hex}",
             {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"},
         ).make()
@@ -195,7 +197,7 @@ def test_a_store_that_is_lost_once_the_table_is_open_is_not_available(
 ) -> None:
     with LossyProxy(moto.port).running() as proxy:
         options = {**s3_options(proxy.port), "retry_timeout": "3s", "max_retries": "3"}
-        table = Table(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", options).make()
+        table = DeltaTarget(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", options).make()
         pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
         committer = pipeline.recover()
         opened = DeltaSink.open
@@ -216,9 +218,9 @@ def test_a_store_that_is_lost_once_the_table_is_open_is_not_available(
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("kind", [Table, UpsertTable], ids=["append", "upsert"])
+@pytest.mark.parametrize("kind", [DeltaTarget, DeltaUpserts], ids=["append", "upsert"])
 def test_a_store_that_is_killed_at_any_moment_has_every_row_once(
-    s3proxy: Server, tmp_path: Path, kind: type[Table]
+    s3proxy: Server, tmp_path: Path, kind: type[DeltaTarget]
 ) -> None:
     table = kind(f"s3://{servers.BUCKET}/{uuid.uuid4().hex}", s3_options(s3proxy.port)).make()
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
@@ -264,7 +266,7 @@ def test_a_text_that_is_too_long_for_a_folder_is_refused_with_its_batch(tmp_path
             sink.write(iter([rows]), context)
 
 
-def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: SinkPipeline) -> None:
+def test_rows_of_a_narrower_schema_are_cast(table: DeltaTarget, pipeline: SinkPipeline) -> None:
     schema = pa.schema([("v", pa.large_string()), ("k", pa.int32())])
     table.sink().check(schema)
     batch = pa.RecordBatch.from_pylist([{"k": 1, "v": "a"}], schema=schema)
@@ -272,7 +274,7 @@ def test_rows_of_a_narrower_schema_are_cast(table: Table, pipeline: SinkPipeline
     assert table.rows() == [(1, "a")]
 
 
-def test_a_damaged_staged_file_is_named(table: Table, pipeline: SinkPipeline, tmp_path: Path) -> None:
+def test_a_damaged_staged_file_is_named(table: DeltaTarget, pipeline: SinkPipeline, tmp_path: Path) -> None:
     committer = pipeline.recover()
     epoch = pipeline.epoch(1, [(1, "a")])
     (file,) = epoch.record.staged.files
@@ -284,7 +286,7 @@ def test_a_damaged_staged_file_is_named(table: Table, pipeline: SinkPipeline, tm
 
 
 def test_a_table_that_was_restored_has_the_position_of_the_version(
-    table: Table, pipeline: SinkPipeline
+    table: DeltaTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     nothing = table.open().version()
@@ -312,7 +314,7 @@ def test_a_table_that_was_restored_has_the_position_of_the_version(
 
 
 def test_a_restored_version_is_found_behind_a_thousand_other_commits(
-    table: Table, pipeline: SinkPipeline
+    table: DeltaTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -330,7 +332,7 @@ def test_a_restored_version_is_found_behind_a_thousand_other_commits(
 
 
 def test_a_table_that_was_restored_to_before_all_output_has_no_position(
-    table: Table, pipeline: SinkPipeline
+    table: DeltaTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     began = table.open().history(1)[0]["timestamp"]
@@ -344,7 +346,7 @@ def test_a_table_that_was_restored_to_before_all_output_has_no_position(
 
 
 def test_the_history_is_read_only_after_commits_of_others(
-    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
+    table: DeltaTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -370,19 +372,19 @@ def test_a_history_that_cannot_be_read_is_not_available(tmp_path: Path) -> None:
         newest_commits(str(tmp_path), {}, "chandy/flights/delays/out", 0.001)
 
 
-def moved_away(table: Table) -> None:
+def moved_away(table: DeltaTarget) -> None:
     Path(table.uri).rename(f"{table.uri}-old")
     table.make()
 
 
-def replaced(table: Table) -> None:
+def replaced(table: DeltaTarget) -> None:
     # In the same log, which keeps application transactions.
     deltalake.DeltaTable.create(table.uri, table.open().schema(), mode="overwrite")
 
 
 @pytest.mark.parametrize("make_anew", [moved_away, replaced])
 def test_a_table_that_was_made_anew_has_no_position(
-    table: Table, pipeline: SinkPipeline, make_anew: Callable[[Table], None]
+    table: DeltaTarget, pipeline: SinkPipeline, make_anew: Callable[[DeltaTarget], None]
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -396,7 +398,7 @@ def test_a_table_that_was_made_anew_has_no_position(
     assert pipeline.recover(2).position == 3
 
 
-def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline: SinkPipeline) -> None:
+def test_what_the_client_never_writes_is_refused_at_once(table: DeltaTarget, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     feature = deltalake.TableFeatures.RowTracking
     table.open().alter.add_feature(feature, allow_protocol_versions_increase=True)
@@ -407,7 +409,7 @@ def test_what_the_client_never_writes_is_refused_at_once(table: Table, pipeline:
 
 
 def test_upserts_need_a_table_whose_rows_may_be_replaced(tmp_path: Path) -> None:
-    table = UpsertTable(str(tmp_path / "table")).make()
+    table = DeltaUpserts(str(tmp_path / "table")).make()
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -423,7 +425,7 @@ def test_a_column_says_in_its_metadata_what_it_takes(tmp_path: Path) -> None:
     columns = {"k": ("long", {}), "g": ("long", {"delta.generationExpression": "k + 1"})}
     columns["v"] = "string", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
     fields = [Field(name, PrimitiveType(type), metadata=said) for name, (type, said) in columns.items()]
-    table = Table(str(tmp_path / "table"))
+    table = DeltaTarget(str(tmp_path / "table"))
     deltalake.DeltaTable.create(table.uri, DeltaSchema(fields))
     assert table.sink().check(SCHEMA).lengths == {"v": 3}
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
@@ -434,10 +436,10 @@ def test_a_column_says_in_its_metadata_what_it_takes(tmp_path: Path) -> None:
     ]
     # delta-rs would leave the old value where it replaces a row.
     with pytest.raises(OutputError, match=r"column 'g', which is computed as k \+ 1"):
-        UpsertTable(table.uri).sink().check(SCHEMA)
+        DeltaUpserts(table.uri).sink().check(SCHEMA)
 
 
-def test_the_position_outlives_the_log(table: Table, pipeline: SinkPipeline) -> None:
+def test_the_position_outlives_the_log(table: DeltaTarget, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover(3)
     for number in range(1, 4):
         committer.commit(pipeline.epoch(number, [(number, "a")]))

@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 @attrs.define
-class Lives:
+class FullLives:
     """The lives of one pipeline, as a coordinator has them."""
 
     pipeline: SinkPipeline
@@ -76,11 +76,11 @@ class FullConformance:
         raise NotImplementedError
 
     @pytest.fixture
-    def lives(self, target: SinkTarget, tmp_path: Path) -> Lives:
-        return Lives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
+    def lives(self, target: SinkTarget, tmp_path: Path) -> FullLives:
+        return FullLives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
 
     def test_output_waits_until_there_is_room(
-        self, target: SinkTarget, lives: Lives, disk: SmallDisk, caplog: pytest.LogCaptureFixture
+        self, target: SinkTarget, lives: FullLives, disk: SmallDisk, caplog: pytest.LogCaptureFixture
     ) -> None:
         publisher, _ = lives.begin()
         first, *others = lives.epochs()
@@ -97,7 +97,7 @@ class FullConformance:
         assert not lives.failures
 
     def test_the_next_life_publishes_what_there_was_no_room_for(
-        self, target: SinkTarget, lives: Lives, disk: SmallDisk
+        self, target: SinkTarget, lives: FullLives, disk: SmallDisk
     ) -> None:
         publisher, _ = lives.begin()
         first, second, third = lives.epochs()
@@ -121,7 +121,7 @@ class TestFiles(FullConformance):
     def target(self, disk: SmallDisk) -> SinkTarget:
         return Directory(str(disk.path / "out"))
 
-    def test_nothing_is_left_of_what_did_not_fit(self, lives: Lives, disk: SmallDisk) -> None:
+    def test_nothing_is_left_of_what_did_not_fit(self, lives: FullLives, disk: SmallDisk) -> None:
         publisher, _ = lives.begin()
         _, second, _ = lives.epochs()
         before = {path for path in disk.path.rglob("*") if path.is_file()}
@@ -134,13 +134,13 @@ class TestFiles(FullConformance):
 class TestDelta(FullConformance):
     @pytest.fixture
     def target(self, disk: SmallDisk) -> SinkTarget:
-        return delta_tables.Table(str(disk.path / "table")).make()
+        return delta_tables.DeltaTarget(str(disk.path / "table")).make()
 
 
 class TestIceberg(FullConformance):
     @pytest.fixture
     def target(self, disk: SmallDisk) -> SinkTarget:
-        return iceberg_tables.Table(disk.path / "lake").make()
+        return iceberg_tables.IcebergTarget(disk.path / "lake").make()
 
 
 @pytest.mark.server
@@ -162,7 +162,7 @@ class TestPostgres(FullConformance):
         place.mkdir()
         if postgres.user:
             shutil.chown(place, postgres.user)
-        table = postgres_tables.Table.make(postgres)
+        table = postgres_tables.OutTable.make(postgres)
         name = f'"{table.schema} space"'
         postgres.execute(f"CREATE TABLESPACE {name} LOCATION '{place}'")
         postgres.execute(f"ALTER TABLE {table.sql} SET TABLESPACE {name}")
@@ -180,7 +180,7 @@ def test_a_kafka_broker_whose_disk_is_full_is_waited_for(
         try:
             kafka.server.start()
             target = kafka_targets.KafkaTarget(kafka, new_topic(kafka, partitions=1), "positions")
-            lives = Lives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
+            lives = FullLives(SinkPipeline(target.sink(), f"file://{tmp_path}/store/flights/"))
             publisher, _ = lives.begin()
             first, *others = lives.epochs()
             publisher.publish_now([first], 0)

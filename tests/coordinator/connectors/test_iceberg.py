@@ -27,7 +27,7 @@ from chandy.storage.errors import DamagedError, FencedError
 from chandy.testing import SCHEMA, SinkPipeline, SinkTarget
 
 from .boundaries import iceberg_calls
-from .iceberg_tables import Table, UpsertTable, roll_back_to
+from .iceberg_tables import IcebergTarget, IcebergUpserts, roll_back_to
 from .iceberg_tables import table as table
 from .races import RaceConformance, within_the_next_commits
 from .steps import Stepped, StepsConformance
@@ -35,12 +35,12 @@ from .table_conformance import TableConformance
 
 
 @pytest.fixture
-def pipeline(table: Table, tmp_path: Path) -> SinkPipeline:
+def pipeline(table: IcebergTarget, tmp_path: Path) -> SinkPipeline:
     return SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
 
 
 def test_partitions_that_cannot_be_computed_here_are_refused_at_the_start(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: IcebergTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with table.catalog().load_table(table.name).update_spec() as spec:
         spec.add_field("k", BucketTransform(4), "bucket")
@@ -60,16 +60,16 @@ class TestIceberg(TableConformance):
     secret = IcebergSink({"uri": "postgresql://me:hush@db/catalog"}, "flights.delays", uid="out")
 
     @pytest.fixture
-    def target(self, table: Table) -> SinkTarget:
+    def target(self, table: IcebergTarget) -> SinkTarget:
         return table
 
     @override
-    def table(self, folder: Path, *, upserts: bool = False) -> Table:
+    def table(self, folder: Path, *, upserts: bool = False) -> IcebergTarget:
         (folder / "lake").mkdir()
-        return (UpsertTable if upserts else Table)(folder / "lake")
+        return (IcebergUpserts if upserts else IcebergTarget)(folder / "lake")
 
     @override
-    def partitioned(self, folder: Path) -> Table:
+    def partitioned(self, folder: Path) -> IcebergTarget:
         table = self.table(folder)
         (table.folder / "warehouse").mkdir()
         catalog = table.catalog()
@@ -80,7 +80,7 @@ class TestIceberg(TableConformance):
         return table
 
     @override
-    def drop_column(self, table: Table) -> None:
+    def drop_column(self, table: IcebergTarget) -> None:
         found = table.catalog().load_table(table.name)
         with found.update_schema(allow_incompatible_changes=True) as update:
             update.delete_column("v")
@@ -101,14 +101,14 @@ class TestUpsert(RaceConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return UpsertTable(tmp_path / "lake").make()
+        return IcebergUpserts(tmp_path / "lake").make()
 
 
 class TestSteps(StepsConformance):
-    @pytest.fixture(params=[Table, UpsertTable], ids=["append", "upsert"])
+    @pytest.fixture(params=[IcebergTarget, IcebergUpserts], ids=["append", "upsert"])
     def stepped(self, request: pytest.FixtureRequest, tmp_path: Path) -> Stepped:
         def make() -> SinkTarget:
-            table: Table = request.param(tmp_path / "lakes" / uuid.uuid4().hex)
+            table: IcebergTarget = request.param(tmp_path / "lakes" / uuid.uuid4().hex)
             return table.make()
 
         return Stepped(make, iceberg_calls, locks=True)
@@ -117,7 +117,7 @@ class TestSteps(StepsConformance):
 def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = UpsertTable(tmp_path / "lake").make()
+    table = IcebergUpserts(tmp_path / "lake").make()
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
     zombie = pipeline.recover(1)
     zombie.commit(pipeline.epoch(1, [(1, "a")]))
@@ -129,7 +129,9 @@ def test_rows_that_change_nothing_move_the_position_and_keep_the_fence(
     assert pipeline.recover(2).position == 2
 
 
-def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, tmp_path: Path) -> None:
+def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(
+    table: IcebergTarget, tmp_path: Path
+) -> None:
     sink = attrs.evolve(table.sink(), mode="upsert", key=["k", "v"])
     pipeline = SinkPipeline(sink, f"file://{tmp_path}/store/flights/")
     committer = pipeline.recover()
@@ -148,7 +150,7 @@ def test_a_key_has_several_columns_or_names_what_is_wrong_with_it(table: Table, 
 
 
 def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
-    table: Table, pipeline: SinkPipeline
+    table: IcebergTarget, pipeline: SinkPipeline
 ) -> None:
     pipeline.recover().commit(pipeline.epoch(1, [(1, "a")]))
     properties = table.catalog().load_table(table.name).properties
@@ -156,7 +158,7 @@ def test_other_writers_of_the_table_may_repeat_their_commits_as_before(
     assert sorted(properties) == [f"chandy.position.{writer}", f"chandy.table.{writer}"]
 
 
-def test_the_position_outlives_snapshots(table: Table, pipeline: SinkPipeline) -> None:
+def test_the_position_outlives_snapshots(table: IcebergTarget, pipeline: SinkPipeline) -> None:
     committer = pipeline.recover()
     for number in (1, 2, 3):
         committer.commit(pipeline.epoch(number, [(number, "a")]))
@@ -164,7 +166,7 @@ def test_the_position_outlives_snapshots(table: Table, pipeline: SinkPipeline) -
     assert pipeline.recover(2).position == 3
 
 
-def expire(table: Table) -> None:
+def expire(table: IcebergTarget) -> None:
     """Expire all snapshots but the newest one."""
     found = table.catalog().load_table(table.name)
     newest = found.current_snapshot()
@@ -177,7 +179,7 @@ def expire(table: Table) -> None:
 
 
 def test_a_table_that_was_made_anew_with_the_old_properties_has_no_position(
-    table: Table, pipeline: SinkPipeline
+    table: IcebergTarget, pipeline: SinkPipeline
 ) -> None:
     committer, catalog = pipeline.recover(), table.catalog()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -202,7 +204,7 @@ def test_a_table_that_was_made_anew_with_the_old_properties_has_no_position(
 
 
 def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(
-    table: Table, pipeline: SinkPipeline
+    table: IcebergTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     snapshots = []
@@ -227,7 +229,7 @@ def test_a_table_that_was_rolled_back_has_the_position_of_the_snapshot(
 
 
 def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_path: Path) -> None:
-    table = Table(tmp_path / "lake").make()
+    table = IcebergTarget(tmp_path / "lake").make()
     table.add((100, "other"))
     before = roll_back_to(table, None)
     pipeline = SinkPipeline(table.sink(), f"file://{tmp_path}/store/flights/")
@@ -240,7 +242,7 @@ def test_a_table_that_was_rolled_back_to_before_all_output_has_no_position(tmp_p
 
 
 def test_nothing_is_left_of_an_attempt_that_failed_before_its_commit(
-    table: Table, pipeline: SinkPipeline
+    table: IcebergTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     committer.commit(pipeline.epoch(1, [(1, "a")]))
@@ -250,7 +252,7 @@ def test_nothing_is_left_of_an_attempt_that_failed_before_its_commit(
 
 
 def test_a_commit_that_a_client_repeats_by_itself_keeps_its_rows(
-    table: Table, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
+    table: IcebergTarget, pipeline: SinkPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committer = pipeline.recover()
 
@@ -294,7 +296,7 @@ def test_a_catalog_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
             SinkPipeline(sink, f"file://{tmp_path}/store/").recover()
 
 
-def test_a_catalog_that_is_locked_is_asked_again(table: Table, pipeline: SinkPipeline) -> None:
+def test_a_catalog_that_is_locked_is_asked_again(table: IcebergTarget, pipeline: SinkPipeline) -> None:
     import sqlite3
 
     # SQLite itself waits five seconds for a lock, unless it is told otherwise.
@@ -317,7 +319,7 @@ def test_a_catalog_of_no_kind_is_an_error_of_the_output() -> None:
 
 
 def test_a_table_that_was_dropped_meanwhile_is_an_error_of_the_output(
-    table: Table, pipeline: SinkPipeline
+    table: IcebergTarget, pipeline: SinkPipeline
 ) -> None:
     committer = pipeline.recover()
     table.catalog().drop_table(table.name)

@@ -33,7 +33,7 @@ from .kafka_broker import (
     START,
     STRANGER,
     Broker,
-    Proxy,
+    KafkaProxy,
     delete_topic,
     ends_a_transaction,
     new_topic,
@@ -358,8 +358,8 @@ def test_a_transaction_that_the_broker_has_ended_is_tried_again_and_the_setting_
 
 
 @pytest.fixture
-def proxy(kafka: Broker) -> Iterator[Proxy]:
-    proxy = Proxy(kafka.proxy, kafka.behind)
+def proxy(kafka: Broker) -> Iterator[KafkaProxy]:
+    proxy = KafkaProxy(kafka.proxy, kafka.behind)
     yield proxy
     proxy.close()
 
@@ -372,7 +372,7 @@ def hurry(committer: Committer, sink: KafkaSink) -> None:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_lost_answer_is_decided_by_the_record(
-    arrives: bool, kafka: Broker, topic: str, flights: Flights, proxy: Proxy
+    arrives: bool, kafka: Broker, topic: str, flights: Flights, proxy: KafkaProxy
 ) -> None:
     far = having(flights, bootstrap_servers=f"127.0.0.1:{kafka.proxy}")
     first = far.recover()

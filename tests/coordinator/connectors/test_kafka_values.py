@@ -128,7 +128,7 @@ class Columns:
 
 
 @attrs.define
-class Published:
+class TwoTopics:
     """Sinks that publish to two topics, and which messages of them are known."""
 
     servers: str
@@ -155,7 +155,7 @@ class Published:
 
 
 @pytest.fixture(scope="module")
-def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTopics]:
     compact = {"cleanup.policy": "compact,delete", "segment.ms": "3600000"}
     topics = {"plain": new_topic(kafka), "compacted": new_topic(kafka, **compact)}
     store = f"file://{tmp_path_factory.mktemp('store')}/flights/"
@@ -164,13 +164,13 @@ def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         committers = {
             place: open_.enter_context(contextlib.closing(one.recover())) for place, one in pipelines.items()
         }
-        yield Published(kafka.servers, topics, pipelines, committers)
+        yield TwoTopics(kafka.servers, topics, pipelines, committers)
 
 
 @given(drawn=published_to())
 @trying(40)
 def test_what_is_accepted_is_published_and_read_back_as_it_was(
-    published: Published, drawn: tuple[str, pa.Table]
+    published: TwoTopics, drawn: tuple[str, pa.Table]
 ) -> None:
     place, rows = drawn
     if place == "named" and rows.column_names.count("topic") == 1:
@@ -215,7 +215,7 @@ def test_what_is_accepted_is_published_and_read_back_as_it_was(
     ],
 )
 def test_what_no_topic_takes_is_refused_by_name_before_it_is_staged(
-    published: Published, place: str, columns: dict[str, list[Any]], words: str
+    published: TwoTopics, place: str, columns: dict[str, list[Any]], words: str
 ) -> None:
     if "topic" in columns:
         columns = columns | {"topic": [published.topics.get(name, name) for name in columns["topic"]]}
@@ -231,7 +231,7 @@ def test_what_no_topic_takes_is_refused_by_name_before_it_is_staged(
 
 
 @pytest.mark.parametrize("topic", ["plain", "compacted"])
-def test_rows_that_name_topics_which_are_there_are_taken(published: Published, topic: str) -> None:
+def test_rows_that_name_topics_which_are_there_are_taken(published: TwoTopics, topic: str) -> None:
     columns = {"key": ["k"], "value": ["v"], "topic": [published.topics[topic]]}
     (found,) = published.take("named", pa.table(columns))
     assert (found[0], found[1].key, found[1].value) == (published.topics[topic], b"k", b"v")

@@ -29,10 +29,10 @@ from ...waiting import DEADLINE
 from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import postgres_messages
-from .postgres_proxy import Link, Proxy
+from .postgres_proxy import Link, PostgresProxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .postgres_tables import AtOnce, Table, assert_nothing_is_open, position_of, publish, through
+from .postgres_tables import BatchTable, OutTable, assert_nothing_is_open, position_of, publish, through
 from .postgres_tables import proxy as proxy
 from .postgres_tables import store as store
 from .postgres_tables import table as table
@@ -50,8 +50,8 @@ LAST = (b"Q", b"S", b"d", b"c")
 
 class TestConformance(LivesConformance):
     @pytest.fixture
-    def target(self, postgres: PostgresServer) -> Table:
-        return Table.make(postgres)
+    def target(self, postgres: PostgresServer) -> OutTable:
+        return OutTable.make(postgres)
 
 
 KEYED = "k bigint PRIMARY KEY, v text"
@@ -59,16 +59,16 @@ KEYED = "k bigint PRIMARY KEY, v text"
 
 class TestBatches(BatchRaces):
     @pytest.fixture
-    def target(self, postgres: PostgresServer) -> Table:
-        return AtOnce.make(postgres, KEYED)
+    def target(self, postgres: PostgresServer) -> OutTable:
+        return BatchTable.make(postgres, KEYED)
 
 
 @attrs.frozen
-class Upserted(Table):
+class Upserted(OutTable):
     """A table whose rows are replaced by key."""
 
     def sink(self, uid: str = "out") -> PostgresSink:
-        appends = Table(self.server, self.schema).sink(uid)
+        appends = OutTable(self.server, self.schema).sink(uid)
         return attrs.evolve(appends, mode="upsert", key=("k",))
 
 
@@ -81,9 +81,9 @@ def by_port(sink: TwoPhaseSink, port: int) -> TwoPhaseSink:
 
 
 class TestSteps(StepsConformance):
-    @pytest.fixture(params=[Table, Upserted], ids=["append", "upsert"])
+    @pytest.fixture(params=[OutTable, Upserted], ids=["append", "upsert"])
     def stepped(self, request: pytest.FixtureRequest, postgres: PostgresServer) -> Stepped:
-        kind: type[Table] = request.param
+        kind: type[OutTable] = request.param
         boundary = ServerBoundary(postgres.port, postgres_messages, by_port)
         return Stepped(lambda: kind.make(postgres, KEYED), boundary)
 
@@ -96,7 +96,7 @@ def rows_of(*epochs: int) -> list[Row]:
     return sorted(row for epoch in epochs for batch in batches_of(epoch) for row in batch)
 
 
-def messages_of_a_commit(proxy: Proxy, pipeline: SinkPipeline) -> list[bytes]:
+def messages_of_a_commit(proxy: PostgresProxy, pipeline: SinkPipeline) -> list[bytes]:
     """The types of the messages that a client sends for an epoch."""
     committer = through(proxy, pipeline).recover(1)
     epoch = pipeline.epoch(1, *batches_of(1))
@@ -113,19 +113,19 @@ def messages_of_a_commit(proxy: Proxy, pipeline: SinkPipeline) -> list[bytes]:
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("is_answer_lost", [False, True])
 def test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_no_row(
-    postgres: PostgresServer, proxy: Proxy, store: str, mode: str, is_answer_lost: bool
+    postgres: PostgresServer, proxy: PostgresProxy, store: str, mode: str, is_answer_lost: bool
 ) -> None:
-    def pipeline_of(table: Table) -> SinkPipeline:
+    def pipeline_of(table: OutTable) -> SinkPipeline:
         return SinkPipeline(table.upsert() if mode == "upsert" else table.sink(), store)
 
     columns = "k bigint PRIMARY KEY, v text"
-    kinds = messages_of_a_commit(proxy, pipeline_of(Table.make(postgres, columns)))
+    kinds = messages_of_a_commit(proxy, pipeline_of(OutTable.make(postgres, columns)))
     # Between the messages of one step the server does nothing.
     messages = [n for n, kind in enumerate(kinds) if kind in (LAST if is_answer_lost else FIRST)]
     assert len(messages) >= 6
     positions = []
     for message in messages:
-        table = Table.make(postgres, columns)
+        table = OutTable.make(postgres, columns)
         pipeline = pipeline_of(table)
         first = through(proxy, pipeline).recover(1)
         first.commit(pipeline.epoch(1, *batches_of(1)))
@@ -153,9 +153,9 @@ def test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_n
 
 
 def test_a_server_that_is_killed_at_any_moment_has_each_row_once(
-    postgres: PostgresServer, proxy: Proxy, store: str
+    postgres: PostgresServer, proxy: PostgresProxy, store: str
 ) -> None:
-    table = Table.make(postgres)
+    table = OutTable.make(postgres)
     pipeline = SinkPipeline(table.sink(), store)
     count = len(messages_of_a_commit(proxy, pipeline))
     random = Random(7)
@@ -180,7 +180,7 @@ def test_a_server_that_is_killed_at_any_moment_has_each_row_once(
     assert_nothing_is_open(postgres)
 
 
-def test_a_server_that_is_not_there_is_unavailable(table: Table, store: str) -> None:
+def test_a_server_that_is_not_there_is_unavailable(table: OutTable, store: str) -> None:
     sink = attrs.evolve(table.sink(), conninfo=table.server.conninfo(port=free_port()))
     with pytest.raises(
         TargetUnavailableError, match=r"PostgreSQL at 127\.0\.0\.1:\d+/postgres, table .*refused"
@@ -190,7 +190,9 @@ def test_a_server_that_is_not_there_is_unavailable(table: Table, store: str) -> 
         sink.check(SCHEMA)
 
 
-def test_a_server_that_says_nothing_any_more_is_unavailable(proxy: Proxy, table: Table, store: str) -> None:
+def test_a_server_that_says_nothing_any_more_is_unavailable(
+    proxy: PostgresProxy, table: OutTable, store: str
+) -> None:
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=2), store)
     committer = through(proxy, pipeline).recover()
     epoch = pipeline.epoch(1, *batches_of(1))
@@ -212,9 +214,9 @@ def test_a_server_that_says_nothing_any_more_is_unavailable(proxy: Proxy, table:
 # --- batches that are published at once ---------------------------------------------------------------------
 
 
-def messages_of_a_batch(postgres: PostgresServer, proxy: Proxy, store: str) -> list[bytes]:
+def messages_of_a_batch(postgres: PostgresServer, proxy: PostgresProxy, store: str) -> list[bytes]:
     """The types of the messages that a client sends for a batch."""
-    pipeline = SinkPipeline(AtOnce.make(postgres, KEYED).sink(), store)
+    pipeline = SinkPipeline(BatchTable.make(postgres, KEYED).sink(), store)
     committer = through(proxy, pipeline).recover(1)
     batch = pipeline.batch(0, (1, "a"))
     proxy.act_at(-1)
@@ -225,7 +227,7 @@ def messages_of_a_batch(postgres: PostgresServer, proxy: Proxy, store: str) -> l
 
 
 def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_that_is_away(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     table.server.execute(
         f'CREATE FUNCTION "{table.schema}".slow() RETURNS trigger LANGUAGE plpgsql AS '
@@ -248,7 +250,7 @@ def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_tha
     "coordinator/connectors/test_postgres.py::test_a_connection_that_is_cut_at_any_message_of_a_commit_costs_and_repeats_no_row"
 )
 def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_nothing(
-    postgres: PostgresServer, proxy: Proxy, store: str, is_answer_lost: bool
+    postgres: PostgresServer, proxy: PostgresProxy, store: str, is_answer_lost: bool
 ) -> None:
     kinds = messages_of_a_batch(postgres, proxy, store)
     messages = [n for n, kind in enumerate(kinds) if kind in (LAST if is_answer_lost else FIRST)]
@@ -256,7 +258,7 @@ def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_
     before, after = [(1, "a"), (2, "a")], [(1, "b"), (2, "a"), (3, "b")]
     found = []
     for message in messages:
-        table = AtOnce.make(postgres, KEYED)
+        table = BatchTable.make(postgres, KEYED)
         pipeline = SinkPipeline(table.sink(), store)
         first = through(proxy, pipeline).recover(1)
         first.upsert(pipeline.batch(0, *before))
@@ -276,11 +278,11 @@ def test_a_connection_that_is_cut_at_any_message_of_a_batch_leaves_all_of_it_or_
 
 @pytest.mark.full("coordinator/connectors/test_postgres.py::TestSteps")
 def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_its_successor_nor_publishes(
-    postgres: PostgresServer, proxy: Proxy, store: str
+    postgres: PostgresServer, proxy: PostgresProxy, store: str
 ) -> None:
     kinds = messages_of_a_batch(postgres, proxy, store)
     for step in [number for number, kind in enumerate(kinds) if kind in FIRST]:
-        table = AtOnce.make(postgres, KEYED)
+        table = BatchTable.make(postgres, KEYED)
         pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
         zombie = through(proxy, pipeline).recover(1)
         zombie.upsert(pipeline.batch(0, (1, "a")))
@@ -307,7 +309,7 @@ def test_an_earlier_life_that_freezes_at_any_step_of_its_batch_neither_blocks_it
 
 
 def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
-    table = Table.make(postgres, KEYED)
+    table = OutTable.make(postgres, KEYED)
     pipeline = SinkPipeline(attrs.evolve(table.upsert("gone"), publish="batch"), store)
     committer = pipeline.recover()
     for number, rows in enumerate((((1, "a", False), (2, "b", False)), ((1, None, True), (2, "c", None)))):
@@ -322,7 +324,7 @@ def test_a_batch_deletes_keys(postgres: PostgresServer, store: str) -> None:
 
 
 def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_says_who(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3), store)
     pipeline.recover(1).close()
@@ -338,7 +340,7 @@ def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_say
     pipeline.recover(2).close()
 
 
-def test_a_session_that_the_user_may_not_end_is_named(table: Table, store: str) -> None:
+def test_a_session_that_the_user_may_not_end_is_named(table: OutTable, store: str) -> None:
     server = table.server
     user = server.user_with("USAGE, CREATE ON SCHEMA {0}; INSERT ON {0}.out", table.schema)
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3, conninfo=server.conninfo(user)), store)
@@ -351,7 +353,7 @@ def test_a_session_that_the_user_may_not_end_is_named(table: Table, store: str) 
 
 
 def test_who_makes_the_first_record_and_freezes_does_not_block_the_successor(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     server = table.server
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=8), store)
@@ -372,10 +374,10 @@ def test_who_makes_the_first_record_and_freezes_does_not_block_the_successor(
 
 def test_many_first_starts_at_once_make_one_table_of_positions(postgres: PostgresServer, store: str) -> None:
     for _ in range(5):
-        table = Table.make(postgres)
+        table = OutTable.make(postgres)
         start = threading.Barrier(6)
 
-        def recover(uid: str, table: Table = table, start: threading.Barrier = start) -> int | None:
+        def recover(uid: str, table: OutTable = table, start: threading.Barrier = start) -> int | None:
             start.wait(DEADLINE)
             committer = SinkPipeline(table.sink(uid), store).recover()
             committer.close()
@@ -387,7 +389,9 @@ def test_many_first_starts_at_once_make_one_table_of_positions(postgres: Postgre
         assert found == [(6,)]
 
 
-def test_a_target_that_was_restored_to_an_older_state_reports_its_position(table: Table, store: str) -> None:
+def test_a_target_that_was_restored_to_an_older_state_reports_its_position(
+    table: OutTable, store: str
+) -> None:
     pipeline = SinkPipeline(table.sink(), store)
     committer = pipeline.recover(3)
     committer.commit(pipeline.epoch(1, *batches_of(1)))
@@ -403,7 +407,7 @@ def test_a_target_that_was_restored_to_an_older_state_reports_its_position(table
     assert sorted(table.rows()) == rows_of(1)
 
 
-def test_two_connections_of_one_life_publish_an_epoch_once(table: Table, store: str) -> None:
+def test_two_connections_of_one_life_publish_an_epoch_once(table: OutTable, store: str) -> None:
     pipeline = SinkPipeline(table.sink(), store)
     one, two = pipeline.recover(1), pipeline.recover(1)
     epoch = pipeline.epoch(1, *batches_of(1))
@@ -449,7 +453,7 @@ EVERY_TYPE = pa.table(
 def test_values_of_every_type_arrive_in_a_table_that_the_sink_has_made(
     postgres: PostgresServer, store: str
 ) -> None:
-    table = Table.make(postgres, columns="")
+    table = OutTable.make(postgres, columns="")
     sink = attrs.evolve(table.sink(), create_table=True)
     sink.check(EVERY_TYPE.schema)
     sink.check(EVERY_TYPE.schema)
@@ -469,7 +473,7 @@ def plain(value: object) -> object:
 
 
 def test_a_string_may_be_json_uuid_or_an_enum(postgres: PostgresServer, store: str) -> None:
-    table = Table(postgres)
+    table = OutTable(postgres)
     postgres.execute(f'CREATE SCHEMA "{table.schema}"')
     postgres.execute(f"CREATE TYPE \"{table.schema}\".mood AS ENUM ('sad', 'glad')")
     postgres.execute(f'CREATE TABLE {table.sql} (a jsonb, b uuid, c "{table.schema}".mood)')
@@ -481,7 +485,7 @@ def test_a_string_may_be_json_uuid_or_an_enum(postgres: PostgresServer, store: s
 
 
 def test_columns_are_found_by_name_and_others_get_their_default(postgres: PostgresServer, store: str) -> None:
-    table = Table.make(postgres, 'id serial, "odd % ""name" text, k bigint, at int NOT NULL DEFAULT 7')
+    table = OutTable.make(postgres, 'id serial, "odd % ""name" text, k bigint, at int NOT NULL DEFAULT 7')
     rows = pa.table({"k": [1, 2], 'odd % "name': ["a", "b"]})
     table.sink().check(rows.schema)
     publish(SinkPipeline(table.sink(), store), rows)
@@ -509,8 +513,8 @@ def test_names_that_mean_something_in_sql_are_only_names(postgres: PostgresServe
 def test_batches_of_different_versions_of_a_query_may_have_different_columns(
     postgres: PostgresServer, store: str
 ) -> None:
-    for sink_of in (Table.sink, Table.upsert):
-        table = Table.make(postgres, "k bigint PRIMARY KEY, v text, w bigint")
+    for sink_of in (OutTable.sink, OutTable.upsert):
+        table = OutTable.make(postgres, "k bigint PRIMARY KEY, v text, w bigint")
         publish(
             SinkPipeline(sink_of(table), store),
             pa.table({"k": [1], "v": ["a"]}),
@@ -528,7 +532,7 @@ def changes(*rows: tuple[int, str | None, bool | None]) -> pa.Table:
 
 
 def test_an_upsert_keeps_the_last_row_of_a_key_and_deletes(postgres: PostgresServer, store: str) -> None:
-    table = Table.make(postgres, "v text, k bigint PRIMARY KEY")
+    table = OutTable.make(postgres, "v text, k bigint PRIMARY KEY")
     pipeline = SinkPipeline(table.upsert("gone"), store)
     pipeline.sink.check(changes((1, "", False)).schema)
     publish(
@@ -548,7 +552,7 @@ def test_an_upsert_keeps_the_last_row_of_a_key_and_deletes(postgres: PostgresSer
 def test_a_key_may_have_several_columns_and_be_all_that_there_is(
     postgres: PostgresServer, store: str
 ) -> None:
-    table = Table.make(postgres, "k bigint, v text, PRIMARY KEY (v, k)")
+    table = OutTable.make(postgres, "k bigint, v text, PRIMARY KEY (v, k)")
     sink = attrs.evolve(table.sink(), mode="upsert", key=("k", "v"))
     rows = pa.table({"k": pa.array([1, 1, 1], pa.int64()), "v": ["a", "b", "a"]})
     sink.check(rows.schema)
@@ -569,7 +573,7 @@ def test_a_key_may_have_several_columns_and_be_all_that_there_is(
 def test_a_refused_row_leaves_the_target_as_it_was_and_is_named(
     postgres: PostgresServer, store: str, mode: str, columns: str, words: str
 ) -> None:
-    table = Table.make(postgres, columns)
+    table = OutTable.make(postgres, columns)
     pipeline = SinkPipeline(table.upsert() if mode == "upsert" else table.sink(), store)
     publish(pipeline, pa.table({"k": [1], "v": ["1"]}))
     bad = "bad" if "NOT NULL" not in columns else None
@@ -583,7 +587,7 @@ def test_a_refused_row_leaves_the_target_as_it_was_and_is_named(
         assert committer.position == 1
 
 
-def test_staged_rows_that_are_damaged_leave_the_target_as_it_was(table: Table, store: str) -> None:
+def test_staged_rows_that_are_damaged_leave_the_target_as_it_was(table: OutTable, store: str) -> None:
     pipeline = SinkPipeline(table.sink(), store)
     epoch = pipeline.epoch(1, [(1, "a")], [(2, "b")])
     last = epoch.record.staged.files[-1]
@@ -599,7 +603,7 @@ def test_staged_rows_that_are_damaged_leave_the_target_as_it_was(table: Table, s
 def test_a_deferred_constraint_that_refuses_at_the_commit_is_an_error_of_the_output(
     postgres: PostgresServer, store: str
 ) -> None:
-    table = Table.make(postgres, "k bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text")
+    table = OutTable.make(postgres, "k bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text")
     pipeline = SinkPipeline(table.sink(), store)
     with pytest.raises(OutputError, match="duplicate key"):
         publish(pipeline, pa.table({"k": [1, 1], "v": ["a", "b"]}))
@@ -624,7 +628,7 @@ def test_a_deferred_constraint_that_refuses_at_the_commit_is_an_error_of_the_out
 def test_a_table_that_does_not_fit_is_refused_before_the_start(
     postgres: PostgresServer, columns: str, words: str
 ) -> None:
-    table = Table.make(postgres, columns)
+    table = OutTable.make(postgres, columns)
     with pytest.raises(OutputError, match=re.escape(words)):
         table.sink().check(SCHEMA)
 
@@ -639,11 +643,11 @@ def test_a_table_that_does_not_fit_is_refused_before_the_start(
     ],
 )
 def test_a_table_that_fits_is_not_refused(postgres: PostgresServer, columns: str) -> None:
-    Table.make(postgres, columns).sink().check(SCHEMA)
+    OutTable.make(postgres, columns).sink().check(SCHEMA)
 
 
 def test_a_domain_is_of_the_type_that_it_is_made_from(postgres: PostgresServer) -> None:
-    table = Table.make(postgres, "")
+    table = OutTable.make(postgres, "")
     postgres.execute(f'CREATE DOMAIN "{table.schema}".id AS numeric(25, 2)')
     postgres.execute(f'CREATE TABLE {table.sql} (k "{table.schema}".id, v text)')
     table.sink().check(SCHEMA)
@@ -655,7 +659,7 @@ def test_a_domain_is_of_the_type_that_it_is_made_from(postgres: PostgresServer) 
 
 
 def test_all_problems_are_named_at_once(postgres: PostgresServer) -> None:
-    table = Table.make(postgres, "k int, w text NOT NULL")
+    table = OutTable.make(postgres, "k int, w text NOT NULL")
     with pytest.raises(OutputError) as caught:
         table.upsert().check(SCHEMA)
     for words in (
@@ -668,7 +672,9 @@ def test_all_problems_are_named_at_once(postgres: PostgresServer) -> None:
         assert words in str(caught.value)
 
 
-def test_a_table_that_is_missing_is_named_with_the_statement_that_makes_it(table: Table, store: str) -> None:
+def test_a_table_that_is_missing_is_named_with_the_statement_that_makes_it(
+    table: OutTable, store: str
+) -> None:
     server = table.server
     server.execute(f"DROP TABLE {table.sql}")
     with pytest.raises(OutputError) as caught:
@@ -682,7 +688,7 @@ def test_a_table_that_is_missing_is_named_with_the_statement_that_makes_it(table
 
 
 def test_a_table_that_goes_while_the_sink_publishes_is_an_error_of_the_output(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     pipeline = SinkPipeline(table.sink(), store)
     committer = pipeline.recover()
@@ -702,19 +708,19 @@ def test_a_table_that_goes_while_the_sink_publishes_is_an_error_of_the_output(
     ],
 )
 def test_an_upsert_needs_a_unique_key(postgres: PostgresServer, columns: str, is_enough: bool) -> None:
-    sink = Table.make(postgres, columns).upsert()
+    sink = OutTable.make(postgres, columns).upsert()
     with contextlib.nullcontext() if is_enough else pytest.raises(OutputError, match="key"):
         sink.check(SCHEMA)
 
 
 def test_an_index_over_part_of_the_rows_is_no_unique_key(postgres: PostgresServer) -> None:
-    table = Table.make(postgres)
+    table = OutTable.make(postgres)
     postgres.execute(f"CREATE UNIQUE INDEX ON {table.sql} (k) WHERE v IS NULL")
     with pytest.raises(OutputError, match="no primary key or unique index"):
         table.upsert().check(SCHEMA)
 
 
-def test_a_view_is_refused(table: Table) -> None:
+def test_a_view_is_refused(table: OutTable) -> None:
     table.server.execute(f'CREATE VIEW "{table.schema}".v AS SELECT * FROM {table.sql}')
     with pytest.raises(OutputError, match="is a view and not a table"):
         attrs.evolve(table.sink(), table=f"{table.schema}.v").check(SCHEMA)
@@ -740,7 +746,7 @@ def test_a_view_is_refused(table: Table) -> None:
 def test_missing_rights_are_named_and_given_ones_are_enough(
     postgres: PostgresServer, store: str, mode: str, grants: str, words: str | None
 ) -> None:
-    table = Table.make(postgres, "k bigint PRIMARY KEY, v text")
+    table = OutTable.make(postgres, "k bigint PRIMARY KEY, v text")
     user = postgres.user_with(grants, table.schema)
     sink = table.upsert("gone") if mode == "upsert" else table.sink()
     sink = attrs.evolve(sink, conninfo=postgres.conninfo(user))
@@ -757,7 +763,7 @@ def test_missing_rights_are_named_and_given_ones_are_enough(
         assert sorted(table.rows()) == ([] if mode == "upsert" else [(1, "a"), (2, "b")])
 
 
-def test_a_user_or_a_database_that_is_not_there_is_an_error_of_the_setup(table: Table, store: str) -> None:
+def test_a_user_or_a_database_that_is_not_there_is_an_error_of_the_setup(table: OutTable, store: str) -> None:
     server = table.server
     for conninfo in (server.conninfo("nobody_here"), server.conninfo(database="nothing_here")):
         with pytest.raises(SetupError, match="does not exist"):
@@ -765,7 +771,7 @@ def test_a_user_or_a_database_that_is_not_there_is_an_error_of_the_setup(table: 
 
 
 def test_a_server_that_is_read_only_is_refused_before_the_start_and_unavailable_later(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     conninfo = f"{table.server.conninfo()} options='-c default_transaction_read_only=on'"
     sink = attrs.evolve(table.sink(), conninfo=conninfo)
@@ -776,7 +782,7 @@ def test_a_server_that_is_read_only_is_refused_before_the_start_and_unavailable_
         SinkPipeline(sink, store).recover()
 
 
-def test_a_server_that_forgets_commits_is_told_not_to(table: Table, store: str) -> None:
+def test_a_server_that_forgets_commits_is_told_not_to(table: OutTable, store: str) -> None:
     conninfo = f"{table.server.conninfo()} options='-c synchronous_commit=off'"
     committer = SinkPipeline(attrs.evolve(table.sink(), conninfo=conninfo), store).recover()
     assert isinstance(committer, PostgresCommitter)

@@ -18,10 +18,10 @@ from chandy.coordinator.sinks.two_phase.limits import Limits
 from chandy.testing import SCHEMA, Row, SinkPipeline
 
 from ...effort import chance, rounds
-from .postgres_proxy import Link, Proxy
+from .postgres_proxy import Link, PostgresProxy
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .postgres_tables import Table, through
+from .postgres_tables import OutTable, through
 from .postgres_tables import proxy as proxy
 from .postgres_tables import store as store
 
@@ -31,13 +31,13 @@ COLUMNS = "k bigint PRIMARY KEY CHECK (k % 7 <> 0), v text NOT NULL"
 
 
 @attrs.frozen
-class Lenient(Table):
+class Lenient(OutTable):
     """A table whose sinks write dead letters, by key or not."""
 
     key: tuple[str, ...] = ()
 
     def sink(self, uid: str = "out") -> PostgresSink:
-        appends = Table(self.server, self.schema).sink(uid)
+        appends = OutTable(self.server, self.schema).sink(uid)
         mode = "upsert" if self.key else "append"
         return attrs.evolve(
             appends, mode=mode, key=self.key, dead_letters="Refused %s", max_dead_letters=1000
@@ -65,7 +65,7 @@ def taken_in_order(published: dict[int, str], rows: list[Row], *, replaces: bool
 
 @pytest.mark.parametrize("key", [(), ("k",)], ids=["append", "upsert"])
 def test_what_is_refused_is_what_would_be_refused_row_by_row_whatever_is_cut_off(
-    postgres: PostgresServer, proxy: Proxy, store: str, key: tuple[str, ...]
+    postgres: PostgresServer, proxy: PostgresProxy, store: str, key: tuple[str, ...]
 ) -> None:
     numbers = chance(f"dead letters {key}")
     table = Lenient.make(postgres, COLUMNS)

@@ -24,7 +24,7 @@ from ...drawn_rows import refused_is_no_example
 from ...effort import trying
 from .postgres_server import PostgresServer
 from .postgres_server import postgres as postgres
-from .postgres_tables import Table, publish
+from .postgres_tables import OutTable, publish
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> str:
 
 
 @attrs.frozen
-class Kind:
+class PgKind:
     """A type of rows, with the types that a table may have for it and values."""
 
     arrow: pa.DataType
@@ -61,35 +61,35 @@ WHOLE = ("numeric", "smallint", "int", "bigint", "numeric(5)", "numeric(20, 2)",
 REAL = tuple(reversed(WHOLE))
 KINDS = [
     *(
-        Kind(arrow, WHOLE, st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+        PgKind(arrow, WHOLE, st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
         for bits, arrow in INTEGERS.items()
     ),
-    Kind(pa.float32(), REAL, st.floats(width=32)),
-    Kind(pa.float64(), REAL, st.floats()),
-    Kind(
+    PgKind(pa.float32(), REAL, st.floats(width=32)),
+    PgKind(pa.float64(), REAL, st.floats()),
+    PgKind(
         pa.decimal128(10, 3),
         ("numeric", "numeric(10, 3)", "numeric(12, 2)", "numeric(9, 3)", "double precision"),
         st.decimals("-9999999.999", "9999999.999", places=3),
     ),
-    Kind(pa.bool_(), ("boolean", "int", "text"), st.booleans()),
+    PgKind(pa.bool_(), ("boolean", "int", "text"), st.booleans()),
     # Each of these changes text in a way of its own.
-    Kind(pa.string(), ("varchar(4)",), st.text("a ", max_size=7)),
-    Kind(pa.string(), ("char(4)", "text"), st.text("a ", max_size=7)),
-    Kind(pa.string(), ("text", "name", '"char"', "bytea"), TEXTS),
-    Kind(pa.binary(), ("bytea", "text"), st.binary(max_size=5)),
-    Kind(pa.date32(), ("date", "timestamp", "text"), st.dates() | st.just(-800_000) | st.just(4_000_000)),
-    Kind(
+    PgKind(pa.string(), ("varchar(4)",), st.text("a ", max_size=7)),
+    PgKind(pa.string(), ("char(4)", "text"), st.text("a ", max_size=7)),
+    PgKind(pa.string(), ("text", "name", '"char"', "bytea"), TEXTS),
+    PgKind(pa.binary(), ("bytea", "text"), st.binary(max_size=5)),
+    PgKind(pa.date32(), ("date", "timestamp", "text"), st.dates() | st.just(-800_000) | st.just(4_000_000)),
+    PgKind(
         pa.timestamp("us"),
         ("timestamp", "timestamp(0)", "timestamp(3)", "timestamp(6)", "timestamptz", "date"),
         MOMENTS | st.just(-(10**17)) | st.just(3 * 10**17),
     ),
-    Kind(
+    PgKind(
         pa.timestamp("us", "America/New_York"),
         ("timestamptz", "timestamptz(2)", "timestamptz(6)", "timestamp"),
         INSTANTS,
     ),
-    Kind(pa.time64("ns"), ("time", "time(3)", "time(6)", "timetz"), st.times()),
-    Kind(
+    PgKind(pa.time64("ns"), ("time", "time(3)", "time(6)", "timetz"), st.times()),
+    PgKind(
         pa.duration("us"),
         (
             "interval",
@@ -103,7 +103,7 @@ KINDS = [
     ),
 ]
 LISTS = [
-    Kind(
+    PgKind(
         pa.list_(kind.arrow),
         tuple(f"{column}[]" for column in kind.columns),
         st.lists(st.none() | kind.values, max_size=3),
@@ -114,7 +114,7 @@ NAMES = ["k", "chandy_row", "Column", 'odd "%s" .name', "select", "chandy_row_",
 
 
 @attrs.frozen
-class Declared:
+class DeclaredColumn:
     """How a column of the table is declared."""
 
     type: str
@@ -126,7 +126,7 @@ class Declared:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, Declared]]:
+def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, DeclaredColumn]]:
     """Rows, and the columns of a table for them."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
     kinds = {name: draw(st.sampled_from([*KINDS, *LISTS])) for name in names}
@@ -139,7 +139,7 @@ def tables(draw: st.DrawFn) -> tuple[pa.Table, dict[str, Declared]]:
     columns = {}
     for name, kind in kinds.items():
         types = st.just(kind.columns[0]) | st.sampled_from(kind.columns)
-        columns[name] = Declared(
+        columns[name] = DeclaredColumn(
             draw(types),
             draw(st.sampled_from([False, False, True])),
             draw(st.sampled_from([0, 0, 1, 2])),
@@ -164,7 +164,7 @@ def same(value: Any) -> Any:
 def check_published(
     postgres: PostgresServer,
     rows: pa.Table,
-    columns: dict[str, Declared],
+    columns: dict[str, DeclaredColumn],
     *,
     upserts: bool,
 ) -> None:
@@ -172,7 +172,7 @@ def check_published(
 
     What no longer fits because the table was altered meanwhile is refused by the commit.
     """
-    table = Table(postgres, "Values")
+    table = OutTable(postgres, "Values")
     quoted = {name: '"' + name.replace('"', '""') + '"' for name in columns}
     statements = ['DROP SCHEMA IF EXISTS "Values" CASCADE', 'CREATE SCHEMA "Values"']
     declared, altered = ["id int PRIMARY KEY"], []
@@ -216,7 +216,7 @@ def check_published(
 @given(drawn=tables(), upserts=st.booleans())
 @trying(60)
 def test_what_is_accepted_is_published_and_read_back_as_it_was(
-    postgres: PostgresServer, drawn: tuple[pa.Table, dict[str, Declared]], upserts: bool
+    postgres: PostgresServer, drawn: tuple[pa.Table, dict[str, DeclaredColumn]], upserts: bool
 ) -> None:
     check_published(postgres, *drawn, upserts=upserts)
 
@@ -229,7 +229,7 @@ def test_texts_of_a_limited_length_are_read_back_as_they_were(
     check_published(
         postgres,
         pa.table({"v": pa.array(texts, pa.string())}),
-        {"v": Declared("varchar(4)")},
+        {"v": DeclaredColumn("varchar(4)")},
         upserts=upserts,
     )
 
@@ -250,7 +250,7 @@ def test_texts_of_a_limited_length_are_read_back_as_they_were(
 def test_a_column_that_would_change_values_is_refused_before_the_start(
     postgres: PostgresServer, type_: pa.DataType, column: str
 ) -> None:
-    table = Table.make(postgres, f"v {column}")
+    table = OutTable.make(postgres, f"v {column}")
     with pytest.raises(OutputError, match="column 'v' is"):
         table.sink().check(pa.schema([("v", type_)]))
 
@@ -262,7 +262,7 @@ def test_a_column_that_would_change_values_is_refused_before_the_start(
 def test_a_rule_that_an_upsert_does_not_work_with_is_refused_by_name(
     postgres: PostgresServer, event: str, deleted: str | None, is_refused: bool
 ) -> None:
-    table = Table.make(postgres, "k bigint PRIMARY KEY, v text")
+    table = OutTable.make(postgres, "k bigint PRIMARY KEY, v text")
     postgres.execute(f"CREATE RULE told AS ON {event} TO {table.sql} DO ALSO NOTIFY x")
     schema = SCHEMA.append(pa.field("gone", pa.bool_())) if deleted else SCHEMA
     with (
@@ -276,7 +276,7 @@ def test_a_rule_that_an_upsert_does_not_work_with_is_refused_by_name(
 
 
 def test_what_the_table_refuses_without_a_row_is_refused_before_the_start(postgres: PostgresServer) -> None:
-    table = Table.make(postgres, "k bigint PRIMARY KEY, v text")
+    table = OutTable.make(postgres, "k bigint PRIMARY KEY, v text")
     postgres.execute(
         f'CREATE FUNCTION "{table.schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS '
         f"'BEGIN RAISE EXCEPTION ''closed''; END'; CREATE TRIGGER refuse BEFORE INSERT ON {table.sql} "
@@ -290,7 +290,7 @@ def test_what_the_table_refuses_without_a_row_is_refused_before_the_start(postgr
 def test_a_domain_that_takes_no_nulls_is_a_limit_and_keeps_no_key_from_being_deleted(
     postgres: PostgresServer, store: str
 ) -> None:
-    table = Table.make(postgres, "")
+    table = OutTable.make(postgres, "")
     domain = f'"{table.schema}".filled'
     postgres.execute(f"CREATE DOMAIN {domain} AS text NOT NULL")
     postgres.execute(f"CREATE TABLE {table.sql} (k bigint PRIMARY KEY, v {domain}, w {domain}[])")
@@ -322,7 +322,7 @@ def test_a_domain_that_takes_no_nulls_is_a_limit_and_keeps_no_key_from_being_del
 def test_a_single_is_the_same_value_in_a_column_of_double_precision(
     postgres: PostgresServer, store: str
 ) -> None:
-    table = Table.make(postgres, "k float8, v real")
+    table = OutTable.make(postgres, "k float8, v real")
     singles = pa.array([0.1], pa.float32())
     publish(SinkPipeline(table.sink(), store), pa.table({"k": singles, "v": singles}))
     exact = singles.to_pylist()[0]
@@ -330,7 +330,7 @@ def test_a_single_is_the_same_value_in_a_column_of_double_precision(
 
 
 def test_blanks_are_not_cut_off_without_a_word(postgres: PostgresServer, store: str) -> None:
-    table = Table.make(postgres, "k bigint, v varchar(2)")
+    table = OutTable.make(postgres, "k bigint, v varchar(2)")
     pipeline = SinkPipeline(table.sink(), store)
     with pytest.raises(OutputError, match="at most 2 characters in column 'v'"):
         publish(pipeline, pa.table({"k": [1], "v": ["ab  "]}))
@@ -339,7 +339,7 @@ def test_blanks_are_not_cut_off_without_a_word(postgres: PostgresServer, store: 
 
 
 def test_a_row_that_marks_a_deletion_needs_its_key_alone(postgres: PostgresServer) -> None:
-    table = Table.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    table = OutTable.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
     schema = pa.schema([("k", pa.int64()), ("v", pa.string()), ("gone", pa.bool_())])
     assert table.upsert().check(schema.remove(2)).never_null == {"k", "v"}
     assert table.upsert("gone").check(schema).never_null == {"k"}
@@ -347,7 +347,7 @@ def test_a_row_that_marks_a_deletion_needs_its_key_alone(postgres: PostgresServe
 
 @pytest.mark.parametrize("name", ["chandy_row", "chandy_row_"])
 def test_a_column_may_have_any_name_in_an_upsert(postgres: PostgresServer, store: str, name: str) -> None:
-    table = Table.make(postgres, f"k bigint PRIMARY KEY, {name} bigint, v text")
+    table = OutTable.make(postgres, f"k bigint PRIMARY KEY, {name} bigint, v text")
     rows = [pa.table({"k": [1], name: [9 - n], "v": [f"{n}"]}) for n in range(3)]
     publish(SinkPipeline(table.upsert(), store), *rows)
     assert table.rows() == [(1, "2")]
@@ -357,12 +357,12 @@ def test_a_key_may_be_an_identity_and_another_column_of_an_upsert_may_not(
     postgres: PostgresServer, store: str
 ) -> None:
     always = "bigint GENERATED ALWAYS AS IDENTITY"
-    table = Table.make(postgres, f"k {always} PRIMARY KEY, v text")
+    table = OutTable.make(postgres, f"k {always} PRIMARY KEY, v text")
     table.upsert().check(SCHEMA)
     for text in ("a", "b"):
         publish(SinkPipeline(table.upsert(), store), pa.table({"k": [7], "v": [text]}))
     assert table.rows() == [(7, "b")]
-    other = Table.make(postgres, f"k text PRIMARY KEY, v {always}")
+    other = OutTable.make(postgres, f"k text PRIMARY KEY, v {always}")
     rows = pa.schema([("k", pa.string()), ("v", pa.int64())])
     with pytest.raises(OutputError, match="column 'v' of the table is GENERATED ALWAYS AS IDENTITY"):
         other.upsert().check(rows)
@@ -377,7 +377,7 @@ def position_of(pipeline: SinkPipeline, generation: int) -> int | None:
         return committer.position
 
 
-def published(table: Table, store: str) -> SinkPipeline:
+def published(table: OutTable, store: str) -> SinkPipeline:
     """A pipeline that has published two epochs."""
     pipeline = SinkPipeline(table.sink(), store)
     for _ in range(2):
@@ -386,11 +386,11 @@ def published(table: Table, store: str) -> SinkPipeline:
 
 
 @pytest.fixture
-def table(postgres: PostgresServer) -> Table:
-    return Table.make(postgres)
+def table(postgres: PostgresServer) -> OutTable:
+    return OutTable.make(postgres)
 
 
-def test_a_table_that_was_made_anew_has_nothing_of_what_was_published(table: Table, store: str) -> None:
+def test_a_table_that_was_made_anew_has_nothing_of_what_was_published(table: OutTable, store: str) -> None:
     pipeline = published(table, store)
     assert position_of(pipeline, 2) == 2
     table.server.execute(f"DROP TABLE {table.sql}; CREATE TABLE {table.sql} (k bigint, v text)")
@@ -405,7 +405,7 @@ def test_a_table_that_was_made_anew_has_nothing_of_what_was_published(table: Tab
 
 
 def test_another_table_of_the_same_sink_has_nothing_and_the_first_one_keeps_its_position(
-    table: Table, store: str
+    table: OutTable, store: str
 ) -> None:
     pipeline = published(table, store)
     table.server.execute(f'CREATE TABLE "{table.schema}".other (k bigint, v text)')
@@ -426,7 +426,7 @@ EXCHANGES = [
 
 @pytest.mark.parametrize("statement", EXCHANGES, ids=["copied", "recreated", "positions"])
 def test_a_table_that_is_exchanged_while_the_sink_publishes_is_noticed(
-    table: Table, store: str, statement: str
+    table: OutTable, store: str, statement: str
 ) -> None:
     pipeline = published(table, store)
     with contextlib.closing(pipeline.recover(2)) as committer:
@@ -450,7 +450,7 @@ def test_a_table_that_is_exchanged_while_the_sink_publishes_is_noticed(
 )
 @pytest.mark.parametrize("letters", [None, "letters"])
 def test_columns_that_are_altered_while_the_sink_publishes_change_no_value(
-    table: Table, store: str, altered: str, value: str, letters: str | None
+    table: OutTable, store: str, altered: str, value: str, letters: str | None
 ) -> None:
     pipeline = SinkPipeline(attrs.evolve(table.sink(), dead_letters=letters), store)
     with contextlib.closing(pipeline.recover()) as committer:
@@ -475,14 +475,14 @@ REWRITES = [
 
 @pytest.mark.parametrize("statement", REWRITES)
 def test_a_table_that_was_cleared_or_rewritten_is_the_same_one(
-    table: Table, store: str, statement: str
+    table: OutTable, store: str, statement: str
 ) -> None:
     pipeline = published(table, store)
     table.server.execute(statement.format(table.sql))
     assert position_of(pipeline, 2) == 2
 
 
-def test_a_database_that_was_dumped_and_restored_has_what_was_published(table: Table, store: str) -> None:
+def test_a_database_that_was_dumped_and_restored_has_what_was_published(table: OutTable, store: str) -> None:
     pipeline = published(table, store)
     for name in ("out", "chandy_positions"):
         there, old = (f'"{table.schema}".{one}' for one in (name, "old"))
@@ -493,7 +493,9 @@ def test_a_database_that_was_dumped_and_restored_has_what_was_published(table: T
     assert position_of(pipeline, 2) == 2
 
 
-def test_positions_of_an_earlier_version_count_and_are_brought_up_to_date(table: Table, store: str) -> None:
+def test_positions_of_an_earlier_version_count_and_are_brought_up_to_date(
+    table: OutTable, store: str
+) -> None:
     pipeline = published(table, store)
     positions = f'"{table.schema}".chandy_positions'
     table.server.execute(f"ALTER TABLE {positions} DROP COLUMN target")
@@ -505,7 +507,7 @@ def test_positions_of_an_earlier_version_count_and_are_brought_up_to_date(table:
     assert re.fullmatch(r"\d+/\d+", target)
 
 
-def test_a_user_who_may_not_bring_them_up_to_date_is_told_who_may(table: Table, store: str) -> None:
+def test_a_user_who_may_not_bring_them_up_to_date_is_told_who_may(table: OutTable, store: str) -> None:
     published(table, store)
     table.server.execute(f'ALTER TABLE "{table.schema}".chandy_positions DROP COLUMN target')
     user = table.server.user_with(
@@ -527,7 +529,7 @@ def test_a_user_who_may_not_bring_them_up_to_date_is_told_who_may(table: Table, 
     ],
     ids=["table", "partition", "positions"],
 )
-def test_what_is_empty_after_a_crash_is_refused(table: Table, statement: str) -> None:
+def test_what_is_empty_after_a_crash_is_refused(table: OutTable, statement: str) -> None:
     table.server.execute(statement.format(table.sql, f'"{table.schema}"'))
     with pytest.raises(OutputError, match="UNLOGGED"):
         table.sink().check(SCHEMA)

@@ -80,7 +80,7 @@ def of_two_batches(publishing: Publishing, bad: pa.Table = BAD) -> str:
 @pytest.mark.server
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_row_that_postgres_refuses(postgres: PostgresServer, store: str, mode: str) -> None:
-    table = postgres_tables.Table.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    table = postgres_tables.OutTable.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
     sink = table.sink() if mode == "append" else table.upsert()
     said = of_two_batches(Publishing(sink, store))
     assert 'null value in column "v"' in said
@@ -90,7 +90,7 @@ def test_a_row_that_postgres_refuses(postgres: PostgresServer, store: str, mode:
 
 @pytest.mark.server
 def test_a_row_of_a_batch_that_postgres_refuses(postgres: PostgresServer, store: str) -> None:
-    table = postgres_tables.AtOnce.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
+    table = postgres_tables.BatchTable.make(postgres, "k bigint PRIMARY KEY, v text NOT NULL")
     publishing = Publishing(table.sink(), store)
     said = publishing.refused(publishing.write(5, BAD))
     assert "while publishing batch 5" in said
@@ -112,7 +112,7 @@ def test_a_row_that_kafka_refuses(kafka: Broker, store: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_row_that_a_delta_table_refuses(tmp_path: Path, store: str, mode: str) -> None:
-    kind = delta_tables.Table if mode == "append" else delta_tables.UpsertTable
+    kind = delta_tables.DeltaTarget if mode == "append" else delta_tables.DeltaUpserts
     table = kind(str(tmp_path / "table")).make()
     said = of_two_batches(Publishing(table.sink(), store))
     assert "column 'k' to be never null" in said
@@ -121,7 +121,7 @@ def test_a_row_that_a_delta_table_refuses(tmp_path: Path, store: str, mode: str)
 
 
 def test_a_row_that_a_constraint_of_a_delta_table_refuses(tmp_path: Path, store: str) -> None:
-    table = delta_tables.Table(str(tmp_path / "table")).make()
+    table = delta_tables.DeltaTarget(str(tmp_path / "table")).make()
     table.open().alter.add_constraint({"small": "k < 100"})
     said = of_two_batches(Publishing(table.sink(), store), BAD.slice(1, 1))
     assert "777" in said
@@ -129,7 +129,7 @@ def test_a_row_that_a_constraint_of_a_delta_table_refuses(tmp_path: Path, store:
 
 
 def test_a_row_that_an_iceberg_table_refuses(tmp_path: Path, store: str) -> None:
-    table = iceberg_tables.Table(tmp_path / "lake").make()
+    table = iceberg_tables.IcebergTarget(tmp_path / "lake").make()
     said = of_two_batches(Publishing(table.sink(), store))
     assert "column 'k' to be never null" in said
     assert "{'k': None, 'v': 'e'}" in said

@@ -118,16 +118,16 @@ class TestFiles(RestoredConformance):
 class TestDelta(RestoredConformance):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return delta_tables.Table(str(tmp_path / "table")).make()
+        return delta_tables.DeltaTarget(str(tmp_path / "table")).make()
 
     def back_up(self, target: SinkTarget) -> Callable[[], object]:
-        assert isinstance(target, delta_tables.Table)
+        assert isinstance(target, delta_tables.DeltaTarget)
         return copied(Path(target.uri))
 
 
 class TestDeltaRestore(TestDelta):
     def back_up(self, target: SinkTarget) -> Callable[[], object]:
-        assert isinstance(target, delta_tables.Table)
+        assert isinstance(target, delta_tables.DeltaTarget)
         version = target.open().version()
         return lambda: target.open().restore(version)
 
@@ -137,10 +137,10 @@ class TestIcebergCatalog(RestoredConformance):
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return iceberg_tables.Table(tmp_path / "lake").make()
+        return iceberg_tables.IcebergTarget(tmp_path / "lake").make()
 
     def back_up(self, target: SinkTarget) -> Callable[[], object]:
-        assert isinstance(target, iceberg_tables.Table)
+        assert isinstance(target, iceberg_tables.IcebergTarget)
         catalog = target.folder / "catalog.db"
         backup = catalog.with_suffix(".backup")
         shutil.copy(catalog, backup)
@@ -149,7 +149,7 @@ class TestIcebergCatalog(RestoredConformance):
 
 class TestIcebergRollback(TestIcebergCatalog):
     def back_up(self, target: SinkTarget) -> Callable[[], object]:
-        assert isinstance(target, iceberg_tables.Table)
+        assert isinstance(target, iceberg_tables.IcebergTarget)
         snapshot = iceberg_tables.roll_back_to(target, None)
         return lambda: iceberg_tables.roll_back_to(target, snapshot)
 
@@ -160,10 +160,10 @@ class TestPostgres(RestoredConformance):
 
     @pytest.fixture
     def target(self, postgres: PostgresServer) -> SinkTarget:
-        return postgres_tables.Table.make(postgres)
+        return postgres_tables.OutTable.make(postgres)
 
     def back_up(self, target: SinkTarget) -> Callable[[], object]:
-        assert isinstance(target, postgres_tables.Table)
+        assert isinstance(target, postgres_tables.OutTable)
         server, schema = target.server, f'"{target.schema}"'
         to = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "-d", "postgres"]
         environment = {**os.environ, "PGSSLMODE": "disable"}

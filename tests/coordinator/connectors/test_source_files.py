@@ -31,13 +31,13 @@ from .reading_query import reading_query
 NAMES = ("a.json", "with space.json", "with%20percent.json", "naïve+1.json")
 
 
-class Away:
+class UnreachableFolder:
     def missing(self, uris: Collection[str]) -> tuple[str, ...]:
         raise OSError("no route to host")
 
 
 @attrs.define
-class World:
+class FileSourceWorld:
     """A folder of files, Spark's log of them, and a pipeline's store."""
 
     root: Path
@@ -77,8 +77,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> FileSourceWorld:
+    return FileSourceWorld(tmp_path)
 
 
 def after(entry: int, *logs: Path) -> Standing:
@@ -90,7 +90,7 @@ def after(entry: int, *logs: Path) -> Standing:
 def test_exactly_what_is_read_again_is_missed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    world = World(tmp_path_factory.mktemp("world"))
+    world = FileSourceWorld(tmp_path_factory.mktemp("world"))
     own = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5), label="the run's entries")
     more = data.draw(
         st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5), label="of one it replaces"
@@ -115,7 +115,7 @@ def test_exactly_what_is_read_again_is_missed(
     assert set(lost) == {uris[one] for one in needed & gone}
 
 
-def test_a_loss_is_told_by_every_later_life_until_the_file_is_back(world: World) -> None:
+def test_a_loss_is_told_by_every_later_life_until_the_file_is_back(world: FileSourceWorld) -> None:
     uri = world.write("a.json")
     log = world.logged("run", [uri])
     (world.root / "a.json").unlink()
@@ -134,7 +134,7 @@ def test_a_loss_is_told_by_every_later_life_until_the_file_is_back(world: World)
 
 @pytest.mark.parametrize("allows", ["ignores_missing", "forgets"])
 def test_a_loss_that_the_user_allows_is_allowed_for_good(
-    world: World, allows: str, caplog: pytest.LogCaptureFixture
+    world: FileSourceWorld, allows: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = world.logged("run", ["file:///gone/a.json"])
     with pytest.raises(SourceLostError):
@@ -144,7 +144,7 @@ def test_a_loss_that_the_user_allows_is_allowed_for_good(
     world.source().check(after(-1))
 
 
-def test_files_that_the_pipeline_itself_takes_back_are_missed_only_in_place(world: World) -> None:
+def test_files_that_the_pipeline_itself_takes_back_are_missed_only_in_place(world: FileSourceWorld) -> None:
     own, replaced = world.logged("run", ["file:///gone/a"]), world.logged("replaced", [], ["file:///gone/b"])
     source = world.source(is_made_again=True)
     source.check(after(0, own, replaced))
@@ -155,7 +155,7 @@ def test_files_that_the_pipeline_itself_takes_back_are_missed_only_in_place(worl
     assert world.store.objects == {}
 
 
-def test_the_record_is_read_once_in_a_life_and_kept_up_to_date(world: World) -> None:
+def test_the_record_is_read_once_in_a_life_and_kept_up_to_date(world: FileSourceWorld) -> None:
     source, log = world.source(), world.logged("run", ["file:///gone/a"])
     for _ in range(2):
         source.check(after(0, log))
@@ -168,14 +168,14 @@ def test_the_record_is_read_once_in_a_life_and_kept_up_to_date(world: World) -> 
     assert world.store.objects == {}
 
 
-def test_what_cannot_be_seen_is_neither_there_nor_lost(world: World) -> None:
+def test_what_cannot_be_seen_is_neither_there_nor_lost(world: FileSourceWorld) -> None:
     log = world.logged("run", ["hdfs://nn/a.json"])
     with pytest.raises(RestoreError, match="no route to host") as caught:
-        world.source(files=Away()).check(after(-1, log))
+        world.source(files=UnreachableFolder()).check(after(-1, log))
     assert not isinstance(caught.value, SourceLostError)
 
 
-def test_a_driver_that_does_not_lead_writes_nothing_down(world: World) -> None:
+def test_a_driver_that_does_not_lead_writes_nothing_down(world: FileSourceWorld) -> None:
     world.leads = False
     with pytest.raises(FencedError):
         world.source().check(after(-1, world.logged("run", ["file:///gone/a.json"])))
@@ -183,7 +183,7 @@ def test_a_driver_that_does_not_lead_writes_nothing_down(world: World) -> None:
 
 
 @attrs.frozen
-class Declared:
+class EntryPoint:
     """An entry point of another distribution."""
 
     name: str
@@ -196,7 +196,7 @@ class Declared:
 def test_sources_are_known_by_what_spark_calls_them_and_others_by_their_entry_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recognition, "declared_sources", {"pulsar": Declared("pulsar")}.copy)
+    monkeypatch.setattr(recognition, "declared_sources", {"pulsar": EntryPoint("pulsar")}.copy)
     facts = WriterFacts(
         SinkFacts("noop"),
         "append",

@@ -19,10 +19,10 @@ from ...effort import chance
 from . import delta_tables, iceberg_tables
 
 MARKED = SCHEMA.append(pa.field("gone", pa.bool_()))
-Table = delta_tables.Table | iceberg_tables.Table
+Table = delta_tables.DeltaTarget | iceberg_tables.IcebergTarget
 TABLES: dict[str, Callable[[Path], Table]] = {
-    "delta": lambda folder: delta_tables.UpsertTable(str(folder / "table")),
-    "iceberg": lambda folder: iceberg_tables.UpsertTable(folder / "lake"),
+    "delta": lambda folder: delta_tables.DeltaUpserts(str(folder / "table")),
+    "iceberg": lambda folder: iceberg_tables.IcebergUpserts(folder / "lake"),
 }
 Given = tuple[int, str | None, bool | None]
 
@@ -37,7 +37,7 @@ def deleting(table: Table, **options: Any) -> DeltaSink | IcebergSink:
     return sink
 
 
-class Deletions:
+class DeletedRows:
     """Commits rows, some of which delete their key."""
 
     def __init__(self, table: Table, folder: Path) -> None:
@@ -59,11 +59,11 @@ class Deletions:
 
 
 @pytest.fixture
-def deletions(table: Table, tmp_path: Path) -> Deletions:
-    return Deletions(table, tmp_path)
+def deletions(table: Table, tmp_path: Path) -> DeletedRows:
+    return DeletedRows(table, tmp_path)
 
 
-def test_rows_that_are_marked_delete_their_key(deletions: Deletions) -> None:
+def test_rows_that_are_marked_delete_their_key(deletions: DeletedRows) -> None:
     commit = deletions.commit
     assert commit((1, "a", False), (2, "b", None), (3, "c", False)) == {1: "a", 2: "b", 3: "c"}
     # One that is not there is deleted, too, and of two rows of a key the last one counts.
@@ -74,7 +74,7 @@ def test_rows_that_are_marked_delete_their_key(deletions: Deletions) -> None:
     assert commit((2, None, True)) == {}
 
 
-def test_the_table_is_what_is_left_of_random_rows(deletions: Deletions) -> None:
+def test_the_table_is_what_is_left_of_random_rows(deletions: DeletedRows) -> None:
     numbers = chance("deletions", type(deletions.table).__module__)
     expected: dict[int, str | None] = {}
     for epoch in range(6):

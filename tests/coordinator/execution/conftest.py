@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from .one_life import Setup
+from .one_life import OneLife
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Setup]]:
-    made: list[Setup] = []
+def make(tmp_path: Path) -> Iterator[Callable[..., OneLife]]:
+    made: list[OneLife] = []
 
-    def make_setup(**config: Any) -> Setup:
-        made.append(Setup(tmp_path, **config))
+    def make_setup(**config: Any) -> OneLife:
+        made.append(OneLife(tmp_path, **config))
         return made[-1]
 
     yield make_setup
@@ -25,5 +25,5 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Setup]]:
 
 
 @pytest.fixture
-def setup(make: Callable[..., Setup]) -> Setup:
+def setup(make: Callable[..., OneLife]) -> OneLife:
     return make()

@@ -167,7 +167,7 @@ class FakeHost:
         self.executor.hosts.ack(self.ack_of(self.ordered(checkpoint)))
 
 
-class Setup:
+class OneLife:
     """One coordinator life on a store, one query, one host that owns its two shards."""
 
     def __init__(self, folder: Path, **config: Any) -> None:

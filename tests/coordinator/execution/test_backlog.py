@@ -16,21 +16,21 @@ from chandy.coordinator.sinks.file_sink import FileSink
 from chandy.coordinator.spark.writer_facts import SinkFacts, Trigger, WriterFacts
 from chandy.storage import runtime
 
-from .one_life import Setup
+from .one_life import OneLife
 
 
 @attrs.frozen
-class SparkQuery:
+class LateQuery:
     """What PySpark has of a query whose latest batch has left something that its source had."""
 
     id: str = "id"
     runId: str = "run"  # noqa: N815 (Spark's name)
 
     @property
-    def _jsq(self) -> SparkQuery:
+    def _jsq(self) -> LateQuery:
         return self
 
-    def lastProgress(self) -> SparkQuery:  # noqa: N802
+    def lastProgress(self) -> LateQuery:  # noqa: N802
         return self
 
     def json(self) -> str:
@@ -51,14 +51,14 @@ def test_a_query_that_runs_is_behind_if_its_source_has_more_unless_it_takes_what
         Supervision(definition, lambda name: None, lambda: life[0], runtime.condition())
     )
     assert not query.is_behind(), "it has not started"
-    query.runs_as(SparkQuery())  # type: ignore[arg-type]
+    query.runs_as(LateQuery())  # type: ignore[arg-type]
     assert query.is_behind() is (real_time_seconds is None)
     life[0] = life[0].ended(None)
     assert not query.is_behind()
 
 
 @attrs.define
-class Query:
+class BacklogQuery:
     behind: bool = False
 
     def is_behind(self) -> bool:
@@ -66,10 +66,10 @@ class Query:
 
 
 def test_one_query_that_is_behind_changes_the_interval_until_all_have_caught_up(
-    make: Callable[..., Setup],
+    make: Callable[..., OneLife],
 ) -> None:
     machine = make(interval="10 s", interval_during_backlog="60 s").executor.protocol
-    first, second = Query(), Query()
+    first, second = BacklogQuery(), BacklogQuery()
     backlog = Backlog(machine, lambda: [first, second])
 
     def interval() -> float | None:

@@ -38,10 +38,10 @@ from chandy.storage.store import Store
 
 from ...builders import pack, shared
 from ...waiting import DEADLINE, eventually
-from .one_life import Setup
+from .one_life import OneLife
 
 
-def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: Setup) -> None:
+def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: OneLife) -> None:
     checkpoint = setup.completed()
     assert (checkpoint.id, checkpoint.kind, checkpoint.uri) == (1, CheckpointKind.MANUAL, setup.store.uri)
     assert checkpoint.batches == {"q": 4}
@@ -52,7 +52,7 @@ def test_a_checkpoint_completes_with_what_hosts_and_queries_have_stored(setup: S
     assert setup.executor.statistics().counts.completed == 1
 
 
-def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_each(setup: Setup) -> None:
+def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_each(setup: OneLife) -> None:
     order: list[str] = []
     setup.reports.checkpoint_completed = lambda manifest, root: order.append(
         f"completed {manifest.id} {setup.store.list('checkpoints/1/manifest')}"
@@ -65,7 +65,7 @@ def test_whoever_waits_for_a_checkpoint_learns_of_it_after_what_is_done_with_eac
     assert order == ["completed 1 ['checkpoints/1/manifest.json']", "told"]
 
 
-def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> None:
+def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: OneLife) -> None:
     def fail(_: Manifest, __: str) -> None:
         raise OSError("no broker")
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_complete_whatever_becomes_of_the_news(setup: Setup) -> 
 
 
 def test_the_manifest_is_durable_before_the_future_resolves_and_before_any_host_hears_of_it(
-    setup: Setup,
+    setup: OneLife,
 ) -> None:
     durable: list[bool] = []
 
@@ -100,7 +100,7 @@ def test_the_manifest_is_durable_before_the_future_resolves_and_before_any_host_
 
 
 def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_stays_latest(
-    setup: Setup,
+    setup: OneLife,
 ) -> None:
     setup.completed()
     setup.store.trouble = "before"
@@ -121,7 +121,7 @@ def test_a_manifest_that_cannot_be_written_fails_the_future_and_the_previous_sta
 
 
 def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_module, "_ASK_AGAIN_SECONDS", 0.01)
     setup.store.trouble = "lost"
@@ -131,7 +131,7 @@ def test_a_commit_whose_answer_was_lost_completes_its_checkpoint(
 
 
 def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_module, "_ASK_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(executor_module, "_STOP_SECONDS", 2.0)
@@ -152,7 +152,7 @@ def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     assert verify(setup.store, latest).ok
 
 
-def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., Setup]) -> None:
+def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., OneLife]) -> None:
     setup = make(retained=1, max_concurrent=4)
     goes_on = threading.Event()
     delete_all = setup.store.delete_all
@@ -170,7 +170,7 @@ def test_a_deletion_that_takes_long_delays_no_checkpoint(make: Callable[..., Set
 
 
 def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_old_checkpoints(
-    make: Callable[..., Setup],
+    make: Callable[..., OneLife],
 ) -> None:
     setup = make(retained=1)
     setup.completed()
@@ -184,7 +184,7 @@ def test_a_failure_after_the_manifest_was_written_takes_it_back_and_keeps_the_ol
 
 
 def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(query: str) -> int:
         raise RuntimeError("offset log unreadable")
@@ -197,7 +197,7 @@ def test_what_fails_at_the_trigger_fails_the_checkpoint_and_the_next_one_works(
 
 
 def test_a_query_that_stops_while_its_cut_is_chosen_ends_the_checkpoint(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup.queries.newest = 5
     first = iter([None])
@@ -206,7 +206,7 @@ def test_a_query_that_stops_while_its_cut_is_chosen_ends_the_checkpoint(
 
 
 def test_a_manifest_that_names_what_is_being_deleted_is_not_written(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     protocol = setup.executor.protocol
     monkeypatch.setattr(type(protocol), "doomed", lambda protocol, manifest: frozenset({"shared/x"}))
@@ -217,7 +217,7 @@ def test_a_manifest_that_names_what_is_being_deleted_is_not_written(
 
 
 def test_a_savepoint_into_a_folder_that_is_not_empty_fails_for_io_and_leaves_the_folder_alone(
-    setup: Setup, tmp_path: Path
+    setup: OneLife, tmp_path: Path
 ) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine").write_text("keep")
@@ -228,7 +228,7 @@ def test_a_savepoint_into_a_folder_that_is_not_empty_fails_for_io_and_leaves_the
 
 
 def test_a_savepoint_is_in_its_own_folder_and_its_id_is_taken_in_the_pipeline_too(
-    setup: Setup, tmp_path: Path
+    setup: OneLife, tmp_path: Path
 ) -> None:
     future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target"))
     setup.host.acknowledge(1)
@@ -239,7 +239,7 @@ def test_a_savepoint_is_in_its_own_folder_and_its_id_is_taken_in_the_pipeline_to
 
 
 def test_a_driver_that_is_overtaken_deletes_no_savepoint_that_its_successor_may_run_from(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = commit_module.commit_savepoint
 
@@ -257,7 +257,7 @@ def test_a_driver_that_is_overtaken_deletes_no_savepoint_that_its_successor_may_
 
 
 def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_empty_again(
-    setup: Setup, tmp_path: Path
+    setup: OneLife, tmp_path: Path
 ) -> None:
     future = setup.request(CheckpointKind.SAVEPOINT, str(tmp_path / "target"))
     order = setup.host.ordered(1)
@@ -268,7 +268,7 @@ def test_a_savepoint_that_is_declined_fails_with_the_cause_and_its_folder_is_emp
 
 
 def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_not_stay(
-    setup: Setup, tmp_path: Path
+    setup: OneLife, tmp_path: Path
 ) -> None:
     target = LocalStore(tmp_path / "target")
     setup.queries.may_hold.clear()
@@ -283,7 +283,7 @@ def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_
     assert target.list() == []
 
 
-def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
+def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: OneLife) -> None:
     assert (
         list(setup.executor.jobs.store_progress(instructions.StoreProgress(1, "q", 4, setup.store.uri, None)))
         == []
@@ -294,7 +294,7 @@ def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: Setup) -> None:
     assert setup.queries.pre_committed == [1]
 
 
-def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callable[..., Setup]) -> None:
+def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callable[..., OneLife]) -> None:
     setup = make(retained=2)
     for _ in range(4):
         setup.completed()
@@ -304,7 +304,7 @@ def test_what_retention_drops_is_deleted_and_what_is_kept_restores(make: Callabl
         assert set(manifest.keys()) <= set(setup.store.list())
 
 
-def test_what_a_reader_needs_is_dropped_again_once_it_is_released(make: Callable[..., Setup]) -> None:
+def test_what_a_reader_needs_is_dropped_again_once_it_is_released(make: Callable[..., OneLife]) -> None:
     setup = make(retained=1)
     setup.completed()
     reader = Pins(setup.store, "reader")
@@ -320,7 +320,7 @@ def test_what_a_reader_needs_is_dropped_again_once_it_is_released(make: Callable
 
 
 def test_a_savepoint_asks_again_for_what_was_published_and_deleted_meanwhile(
-    setup: Setup, tmp_path: Path
+    setup: OneLife, tmp_path: Path
 ) -> None:
     gone = OutputRecord("s", (EpochRecord(CheckpointId(1), 1, Handle((FileRef("f", "gone", 1, "ab"),))),))
     answers = iter([(gone,), ()])
@@ -332,7 +332,9 @@ def test_a_savepoint_asks_again_for_what_was_published_and_deleted_meanwhile(
 
 
 # Promise 4
-def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_says_so(setup: Setup) -> None:
+def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_says_so(
+    setup: OneLife,
+) -> None:
     setup.completed()
     future = setup.request()
     setup.host.ordered(2)
@@ -353,7 +355,7 @@ def test_a_coordinator_that_was_overtaken_completes_nothing_deletes_nothing_and_
 
 @pytest.mark.parametrize("is_savepoint", [False, True], ids=["checkpoint", "savepoint"])
 def test_a_coordinator_that_was_overtaken_takes_no_id_of_its_successor(
-    setup: Setup, tmp_path: Path, is_savepoint: bool
+    setup: OneLife, tmp_path: Path, is_savepoint: bool
 ) -> None:
     successor = setup.catalog.take_over("another driver", 2000.0)
     before, target = setup.store.list(), LocalStore(tmp_path / "target")
@@ -367,7 +369,7 @@ def test_a_coordinator_that_was_overtaken_takes_no_id_of_its_successor(
     assert not any(isinstance(one.event, events.CutChosen) for one in setup.executor.protocol.events)
 
 
-def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setup) -> None:
+def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: OneLife) -> None:
     setup.completed()
     setup.store.delete_all(setup.store.list())
     assert setup.error(setup.request()).reason is Reason.FENCED
@@ -381,7 +383,7 @@ def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: Setu
 
 @pytest.mark.parametrize("held", ["claim", "manifest", "delete"])
 def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
-    make: Callable[..., Setup], held: str
+    make: Callable[..., OneLife], held: str
 ) -> None:
     setup = make(savepoint_timeout="30 s", retained=1)
     stores = [setup.store_elsewhere(held) for _ in range(5)]
@@ -409,7 +411,7 @@ def test_a_savepoints_store_that_does_not_answer_holds_up_no_checkpoint(
 
 
 def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
-    make: Callable[..., Setup],
+    make: Callable[..., OneLife],
 ) -> None:
     setup = make(savepoint_timeout="30 s")
     store = setup.store_elsewhere("manifest")
@@ -429,7 +431,7 @@ def test_a_savepoint_whose_store_lets_go_too_late_is_whole_and_not_the_latest(
 
 
 def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup.store.open.clear()
     right, calls = setup.queries.current_batch, iter(range(10))
@@ -455,7 +457,7 @@ def test_progress_that_fails_while_the_manifest_is_being_written_damages_nothing
 
 
 def test_a_bug_in_writing_a_manifest_ends_its_future_and_deletes_nothing(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = setup.store.create
 
@@ -476,7 +478,7 @@ def test_a_bug_in_writing_a_manifest_ends_its_future_and_deletes_nothing(
 
 
 def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
-    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., OneLife], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = make(retained=1)
 
@@ -489,7 +491,7 @@ def test_checkpoints_go_on_whatever_fails_while_old_ones_are_deleted(
 
 
 def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
-    make: Callable[..., Setup],
+    make: Callable[..., OneLife],
 ) -> None:
     setup = make(savepoint_timeout="30 s")
     store = setup.store_elsewhere("claim")
@@ -508,7 +510,7 @@ def test_a_savepoint_that_expired_before_its_place_was_taken_gives_the_place_up(
 
 
 def test_the_place_of_a_savepoint_is_asked_for_until_the_savepoint_expires(
-    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., OneLife], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = make(savepoint_timeout="30 s")
     store, bounds = setup.store_elsewhere("claim"), list[float]()
@@ -527,7 +529,7 @@ def test_the_place_of_a_savepoint_is_asked_for_until_the_savepoint_expires(
 
 
 def test_a_savepoint_can_go_where_an_aborted_one_has_left_something(
-    setup: Setup,
+    setup: OneLife,
 ) -> None:
     store = setup.store_elsewhere()
     future = setup.request(CheckpointKind.SAVEPOINT, store.uri)

@@ -21,11 +21,11 @@ from chandy.state.shards import ShardId
 
 from ...waiting import DEADLINE, eventually
 from ..life_events import going_back
-from .one_life import FakeHost, Setup
+from .one_life import FakeHost, OneLife
 
 
 def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = setup.executor.protocol.handle
 
@@ -40,7 +40,7 @@ def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
     eventually(lambda: host.heard == [AbortOrder(7, None)])
 
 
-def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: Setup) -> None:
+def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: OneLife) -> None:
     setup.store.open.clear()
     future = setup.request()
     setup.host.acknowledge(1)
@@ -55,7 +55,7 @@ def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setu
     assert latest.id == 1
 
 
-def test_every_message_of_a_host_is_handled(setup: Setup) -> None:
+def test_every_message_of_a_host_is_handled(setup: OneLife) -> None:
     defined = {
         one
         for one in vars(messages).values()
@@ -64,7 +64,7 @@ def test_every_message_of_a_host_is_handled(setup: Setup) -> None:
     assert setup.executor.hosts.handlers.keys() == defined
 
 
-def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: Setup) -> None:
+def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends(setup: OneLife) -> None:
     again = FakeHost(setup.executor)
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
@@ -75,7 +75,7 @@ def test_a_host_that_opens_its_stream_again_is_not_lost_when_the_broken_one_ends
     assert setup.lost == []
 
 
-def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: Setup) -> None:
+def test_a_new_host_in_the_place_of_one_that_had_state_sends_the_pipeline_back(setup: OneLife) -> None:
     FakeHost(setup.executor, "another")
     eventually(lambda: len(setup.lost) == 1)
 
@@ -91,13 +91,13 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return hosts
 
 
-def let_time_pass(setup: Setup) -> None:
+def let_time_pass(setup: OneLife) -> None:
     setup.now += 0.5
     setup.executor.protocol.handle(events.Tick())
 
 
 def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoint_ends(
-    setup: Setup, killed: list[str]
+    setup: OneLife, killed: list[str]
 ) -> None:
     future = setup.request()
     setup.host.ordered(1)
@@ -115,7 +115,7 @@ def test_a_host_that_says_nothing_is_taken_for_lost_and_killed_and_its_checkpoin
     assert setup.error(future).reason is Reason.JOB_FAILOVER
 
 
-def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, killed: list[str]) -> None:
+def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: OneLife, killed: list[str]) -> None:
     def is_killed() -> bool:
         let_time_pass(setup)
         return bool(killed)
@@ -134,7 +134,7 @@ def test_nothing_counts_that_a_host_does_which_was_taken_for_lost(setup: Setup, 
     assert setup.executor.protocol.read(lambda state: list(state.members.hosts)) == []
 
 
-def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -> None:
+def test_a_host_that_says_that_it_lives_stays(setup: OneLife, killed: list[str]) -> None:
     while setup.now < 1200:
         setup.executor.hosts.pulse(HostPulse("host", None))
         let_time_pass(setup)
@@ -145,13 +145,13 @@ def test_a_host_that_says_that_it_lives_stays(setup: Setup, killed: list[str]) -
 # --- times of batches ---------------------------------------------------------------------------------------
 
 
-def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: Setup) -> None:
+def test_the_answer_to_begin_batch_says_when_the_batch_is(setup: OneLife) -> None:
     answer = setup.executor.hosts.ask(AskBatch("host", "id", 5))
     assert answer.times == BatchTimes(5000, 50, 40)
     assert setup.executor.hosts.ask(AskBatch("host", "id", 5)) == answer
 
 
-def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
+def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: OneLife) -> None:
     seen: list[int] = []
     # It would wait for ever.
     setup.queries.on_times = lambda: seen.append(setup.executor.protocol.read(lambda p: p.generation))
@@ -160,7 +160,7 @@ def test_the_times_of_a_batch_are_not_read_under_the_lock(setup: Setup) -> None:
 
 
 def test_a_disk_that_fills_up_is_warned_of_as_long_as_its_host_is_there(
-    setup: Setup, caplog: pytest.LogCaptureFixture
+    setup: OneLife, caplog: pytest.LogCaptureFixture
 ) -> None:
     hosts = setup.executor.hosts
     for number in range(15):
@@ -177,7 +177,7 @@ def test_a_disk_that_fills_up_is_warned_of_as_long_as_its_host_is_there(
     eventually(lambda: hosts.disks.by_machine() == {})
 
 
-def test_a_host_whose_connection_does_not_end_is_lost_too(setup: Setup, killed: list[str]) -> None:
+def test_a_host_whose_connection_does_not_end_is_lost_too(setup: OneLife, killed: list[str]) -> None:
     hello, stands_still = HostHello("frozen", "address", "elsewhere", "executor 2", 2), threading.Event()
 
     def read() -> None:
@@ -200,7 +200,7 @@ def test_a_host_whose_connection_does_not_end_is_lost_too(setup: Setup, killed: 
         reader.join()
 
 
-def test_the_pipeline_hears_of_a_shard_that_cannot_be_opened(setup: Setup) -> None:
+def test_the_pipeline_hears_of_a_shard_that_cannot_be_opened(setup: OneLife) -> None:
     failed = messages.ShardNotOpened("host", "id", ShardId("op", 0), "boom")
     setup.executor.hosts.handlers[messages.ShardNotOpened](failed)
     assert setup.reports.not_opened == [("id", "boom", failed.code)]

@@ -15,12 +15,12 @@ from chandy.state.rpc.messages import AskBatch, CopyReport, CopyStep
 from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, TakeOver
 
 from ...waiting import DEADLINE, eventually
-from .one_life import FakeHost, Setup
+from .one_life import FakeHost, OneLife
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    made = Setup(tmp_path)
+def setup(tmp_path: Path) -> Iterator[OneLife]:
+    made = OneLife(tmp_path)
 
     def acknowledge(order: Order) -> None:
         if isinstance(order, SnapshotOrder):
@@ -31,7 +31,7 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
     made.executor.close()
 
 
-def target(setup: Setup, takes_over: bool = True) -> FakeHost:
+def target(setup: OneLife, takes_over: bool = True) -> FakeHost:
     """A host on another machine, to which shards move."""
     host = FakeHost(setup.executor, "target", "other", "elsewhere")
 
@@ -46,18 +46,18 @@ def target(setup: Setup, takes_over: bool = True) -> FakeHost:
     return host
 
 
-def ask_to_drain(setup: Setup, seconds: float = 60.0) -> UserRequest:
+def ask_to_drain(setup: OneLife, seconds: float = 60.0) -> UserRequest:
     return setup.executor.protocol.handle(events.DrainRequested("machine", seconds))
 
 
-def test_a_drained_machine_has_no_shards(setup: Setup) -> None:
+def test_a_drained_machine_has_no_shards(setup: OneLife) -> None:
     target(setup)
     setup.executor.protocol.await_outcome(ask_to_drain(setup))
     assert setup.executor.protocol.read(lambda state: state.placement.shards_on("machine")) == []
     assert len(setup.executor.protocol.read(lambda state: state.placement.shards_on("elsewhere"))) == 2
 
 
-def test_whoever_waits_is_told_when_the_time_is_up_and_when_the_pipeline_ends(setup: Setup) -> None:
+def test_whoever_waits_is_told_when_the_time_is_up_and_when_the_pipeline_ends(setup: OneLife) -> None:
     target(setup, takes_over=False)
     late, cut_short = ask_to_drain(setup, 60.0), ask_to_drain(setup, 600.0)
     with ThreadPoolExecutor(2) as pool:
@@ -72,7 +72,7 @@ def test_whoever_waits_is_told_when_the_time_is_up_and_when_the_pipeline_ends(se
             ends[1].result(DEADLINE)
 
 
-def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: Setup) -> None:
+def test_a_batch_that_waits_for_a_move_goes_on_when_the_move_ends(setup: OneLife) -> None:
     host = target(setup, takes_over=False)
     ask_to_drain(setup)
     eventually(lambda: len(host.heard_of(TakeOver)) == 1)

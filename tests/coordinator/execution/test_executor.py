@@ -21,17 +21,17 @@ from chandy.storage.checkpoints.layout import trigger_key
 from chandy.storage.checkpoints.verification import verify
 
 from ...waiting import DEADLINE, eventually
-from .one_life import Setup
+from .one_life import OneLife
 
 
-def test_a_request_after_the_end_fails_at_once_and_nobody_hears_of_it(setup: Setup) -> None:
+def test_a_request_after_the_end_fails_at_once_and_nobody_hears_of_it(setup: OneLife) -> None:
     setup.close()
     future = setup.request()
     assert setup.error(future).reason is Reason.COORDINATOR_SHUTDOWN
     assert setup.host.heard_of(SnapshotOrder) == []
 
 
-def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
+def test_requests_while_it_closes_all_come_to_an_end(setup: OneLife) -> None:
     futures: list[Future[Checkpoint]] = []
     begun, done = threading.Event(), threading.Event()
 
@@ -54,7 +54,7 @@ def test_requests_while_it_closes_all_come_to_an_end(setup: Setup) -> None:
     }
 
 
-def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: Setup) -> None:
+def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_stored(setup: OneLife) -> None:
     pending, queued = setup.request(), setup.request()
     setup.host.ordered(1)
     eventually(lambda: len(setup.store.list("checkpoints/1/")) > 1)
@@ -69,7 +69,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
     assert setup.catalog.latest() is None
 
 
-def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> None:
+def test_closing_waits_for_a_manifest_that_is_being_written(setup: OneLife) -> None:
     setup.store.open.clear()
     future = setup.request()
     setup.host.acknowledge(1)
@@ -82,7 +82,7 @@ def test_closing_waits_for_a_manifest_that_is_being_written(setup: Setup) -> Non
     assert future.result(0).id == 1
 
 
-def test_closing_ends_every_future_and_waits_for_no_callback(setup: Setup) -> None:
+def test_closing_ends_every_future_and_waits_for_no_callback(setup: OneLife) -> None:
     closed = threading.Event()
     waited: list[bool] = []
     futures = [setup.request() for _ in range(10)]
@@ -95,7 +95,7 @@ def test_closing_ends_every_future_and_waits_for_no_callback(setup: Setup) -> No
 
 
 def test_closing_waits_for_an_answer_that_is_on_its_way(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awaited = threading.Event()
     wait, reject = runtime.wait, setup.executor.reject
@@ -115,7 +115,7 @@ def test_closing_waits_for_an_answer_that_is_on_its_way(
     assert future.done()
 
 
-def test_a_callback_may_close(setup: Setup) -> None:
+def test_a_callback_may_close(setup: OneLife) -> None:
     closed: list[None] = []
     future = setup.request()
     setup.host.ordered(1)
@@ -142,7 +142,7 @@ def check_left_behind(said: list[list[str]], job: str) -> None:
 
 
 def test_a_manifest_that_lands_after_closing_has_stopped_waiting_resolves_nothing_twice_and_hangs_nobody(
-    setup: Setup, left_behind: list[list[str]]
+    setup: OneLife, left_behind: list[list[str]]
 ) -> None:
     setup.store.open.clear()
     future = setup.request()
@@ -161,7 +161,7 @@ def test_a_manifest_that_lands_after_closing_has_stopped_waiting_resolves_nothin
 
 
 def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_future(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It lands when the dispatching thread has ended, so nobody hands the answer on.
     monkeypatch.setattr(setup.executor, "_await_all_manifests", lambda: None)
@@ -180,7 +180,7 @@ def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_f
 
 
 def test_closing_comes_to_an_end_although_something_on_the_driver_hangs(
-    setup: Setup, left_behind: list[list[str]]
+    setup: OneLife, left_behind: list[list[str]]
 ) -> None:
     setup.queries.may_plan.clear()
     future = setup.request()
@@ -191,14 +191,14 @@ def test_closing_comes_to_an_end_although_something_on_the_driver_hangs(
     check_left_behind(left_behind, "ChooseCut of checkpoint 1")
 
 
-def test_closing_twice_is_no_error(setup: Setup) -> None:
+def test_closing_twice_is_no_error(setup: OneLife) -> None:
     setup.executor.close()
     setup.executor.close()
 
 
 # Promise 6
 @pytest.mark.parametrize("kind", ["the manifest is being written", "the cut is being chosen"])
-def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind: str) -> None:
+def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: OneLife, kind: str) -> None:
     if kind == "the manifest is being written":
         setup.store.open.clear()
         future = setup.request()
@@ -219,7 +219,7 @@ def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: Setup, kind
     setup.queries.may_plan.set()
 
 
-def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup) -> None:
+def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: OneLife) -> None:
     setup.queries.newest = 5
     future = setup.request()
     eventually(lambda: setup.executor.protocol.read(lambda p: p.waiting_for_commits()) == {"q": 5})
@@ -229,7 +229,7 @@ def test_an_idle_query_gets_its_barrier_when_its_cut_has_committed(setup: Setup)
     assert future.result(DEADLINE).batches == {"q": 5}
 
 
-def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) -> None:
+def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., OneLife]) -> None:
     setup = make(timeout="30 s")
     future = setup.request()
     setup.host.ordered(1)
@@ -243,7 +243,7 @@ def test_a_checkpoint_that_takes_too_long_expires(make: Callable[..., Setup]) ->
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_committed(
-    make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch, hangs: bool
+    make: Callable[..., OneLife], monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
     setup = make(timeout="30 s")
     asked: list[int] = []
@@ -265,7 +265,7 @@ def test_a_checkpoint_expires_although_nobody_can_tell_whether_its_cut_has_commi
     go_on.set()
 
 
-def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None:
+def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: OneLife) -> None:
     future = setup.request()
     order = setup.host.ordered(1)
     setup.executor.hosts.decline(Decline("host", 1, order.query_id, "no"))
@@ -274,7 +274,7 @@ def test_an_abort_never_overtakes_the_order_that_it_aborts(setup: Setup) -> None
     assert [type(order) for order in setup.host.heard] == [SnapshotOrder, AbortOrder]
 
 
-def test_too_many_failures_in_a_row_fail_the_pipeline(make: Callable[..., Setup]) -> None:
+def test_too_many_failures_in_a_row_fail_the_pipeline(make: Callable[..., OneLife]) -> None:
     setup = make(tolerable_failures=1)
     for number in (1, 2):
         future = setup.request()

@@ -16,11 +16,11 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.state.rpc.messages import AskBatch, ClaimShards, Decline
 
 from ...waiting import eventually
-from .one_life import Setup
+from .one_life import OneLife
 
 
 def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_state(
-    make: Callable[..., Setup], tmp_path: Path
+    make: Callable[..., OneLife], tmp_path: Path
 ) -> None:
     setup = make(interval="10 s", retained=1)
     setup.executor.protocol.handle(events.ScheduleStarted(0.25))
@@ -47,7 +47,7 @@ def test_the_events_of_a_run_replayed_on_a_new_state_machine_lead_to_the_same_st
 
 
 def test_the_log_has_the_id_of_the_event_with_what_follows_from_it(
-    make: Callable[..., Setup], caplog: pytest.LogCaptureFixture
+    make: Callable[..., OneLife], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="chandy")
     setup = make()
@@ -64,7 +64,7 @@ def test_the_log_has_the_id_of_the_event_with_what_follows_from_it(
 
 
 def test_whatever_leads_to_instructions_wakes_those_who_wait_for_a_deadline(
-    make: Callable[..., Setup],
+    make: Callable[..., OneLife],
 ) -> None:
     setup = make(interval="10 s")
     setup.completed()

@@ -60,7 +60,7 @@ class AnyRun(Queries):
         return BatchTimes(batch * 1000, batch * 10, batch * 10 - 10)
 
 
-class Cluster:
+class TwoMachines:
     """A coordinator, and a state host for each of two executors, as if on two machines."""
 
     def __init__(self, folder: Path) -> None:
@@ -234,16 +234,16 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoMachines]:
     monkeypatch.setattr(client_module, "_LOOK_SECONDS", 1.0)
     assert socket.gethostname() not in ("a", "b")
-    made = Cluster(tmp_path)
+    made = TwoMachines(tmp_path)
     yield made
     made.close()
     shutil.rmtree(made.endpoint.runtime, ignore_errors=True)
 
 
-def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster) -> None:
+def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: TwoMachines) -> None:
     cluster.begin_with_standbys()
     half = cluster.begin("a", (0,))
     cluster.count(cluster.begin("b", (1,)), 1)
@@ -264,7 +264,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_killed(cluster: Cluster
     cluster.stand_by()
 
 
-def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster) -> None:
+def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: TwoMachines) -> None:
     cluster.begin_with_standbys()
     half = cluster.begin("b", (0,))
     pid = cluster.freeze("a")
@@ -284,7 +284,7 @@ def test_a_batch_goes_on_at_the_standby_when_its_host_is_frozen(cluster: Cluster
     assert not cluster.lost
 
 
-def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
+def test_a_task_replaces_the_frozen_host_beside_it(cluster: TwoMachines) -> None:
     cluster.begin_with_standbys()
     half = cluster.begin("a", (0,))
     pid = cluster.freeze("a")
@@ -300,7 +300,7 @@ def test_a_task_replaces_the_frozen_host_beside_it(cluster: Cluster) -> None:
     assert not cluster.lost
 
 
-def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
+def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: TwoMachines) -> None:
     cluster.run("a", "b")
     cluster.stand_by()
     pid = cluster.freeze("b")
@@ -321,7 +321,7 @@ def test_an_owner_goes_on_when_its_standby_is_frozen(cluster: Cluster) -> None:
 # --- no standby is left -------------------------------------------------------------------------------------
 
 
-def goes_on_from_the_checkpoint(cluster: Cluster) -> None:
+def goes_on_from_the_checkpoint(cluster: TwoMachines) -> None:
     """See that batches 1 and 2 run again, beside other hosts, from what batch 0 has left, and count once."""
     assert cluster.batch == 0
     cluster.run("a", "b")
@@ -334,7 +334,7 @@ def goes_on_from_the_checkpoint(cluster: Cluster) -> None:
     cluster.stand_by()
 
 
-def in_a_batch(cluster: Cluster) -> None:
+def in_a_batch(cluster: TwoMachines) -> None:
     """Run two batches with a checkpoint in between, and half of a third one."""
     cluster.run("a", "b")
     cluster.stand_by()
@@ -343,7 +343,7 @@ def in_a_batch(cluster: Cluster) -> None:
     cluster.count(cluster.begin("b", (1,)), 1)
 
 
-def in_a_promotion(cluster: Cluster) -> int:
+def in_a_promotion(cluster: TwoMachines) -> int:
     """Kill the owner of a shard while the host of its standby, whose process id is returned, is frozen."""
     in_a_batch(cluster)
     pid = cluster.freeze("b")
@@ -355,7 +355,7 @@ def in_a_promotion(cluster: Cluster) -> int:
     return pid
 
 
-def test_the_loss_of_a_shard_and_its_standby_in_one_batch_goes_back(cluster: Cluster) -> None:
+def test_the_loss_of_a_shard_and_its_standby_in_one_batch_goes_back(cluster: TwoMachines) -> None:
     in_a_batch(cluster)
     for machine in ("a", "b"):
         cluster.signal(machine, signal.SIGKILL)
@@ -368,7 +368,7 @@ def test_the_loss_of_a_shard_and_its_standby_in_one_batch_goes_back(cluster: Clu
     goes_on_from_the_checkpoint(cluster)
 
 
-def test_the_loss_of_a_host_that_is_being_promoted_goes_back(cluster: Cluster) -> None:
+def test_the_loss_of_a_host_that_is_being_promoted_goes_back(cluster: TwoMachines) -> None:
     pid = in_a_promotion(cluster)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: bool(cluster.lost), "the loss")
@@ -376,7 +376,7 @@ def test_the_loss_of_a_host_that_is_being_promoted_goes_back(cluster: Cluster) -
     goes_on_from_the_checkpoint(cluster)
 
 
-def test_what_is_promoted_for_a_driver_that_is_gone_counts_no_more(cluster: Cluster) -> None:
+def test_what_is_promoted_for_a_driver_that_is_gone_counts_no_more(cluster: TwoMachines) -> None:
     pid = in_a_promotion(cluster)
     cluster.close()
     os.kill(pid, signal.SIGCONT)

@@ -16,10 +16,10 @@ from chandy.storage.ids import CheckpointId
 
 from ...builders import make_manifest
 from ...waiting import DEADLINE
-from .one_life import Setup
+from .one_life import OneLife
 
 
-class Away(LocalStore):
+class Unlistable(LocalStore):
     """A store that cannot list."""
 
     asked_for = 0
@@ -41,7 +41,7 @@ def test_a_shadow_turns_it_on_and_neither_another_reader_nor_a_store_that_is_awa
     assert not recording.is_on
     shadow.hold(CheckpointId(1), 0.0)
     Recording(store=None).look()
-    recording.store = away = Away(tmp_path)
+    recording.store = away = Unlistable(tmp_path)
     recording.look()
     assert (recording.is_on, away.asked_for) == (False, 1)
     recording.store = store
@@ -54,7 +54,7 @@ def test_a_shadow_turns_it_on_and_neither_another_reader_nor_a_store_that_is_awa
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
-def test_a_checkpoint_looks_for_a_shadow_before_its_cut_is_chosen(setup: Setup, is_given_up: bool) -> None:
+def test_a_checkpoint_looks_for_a_shadow_before_its_cut_is_chosen(setup: OneLife, is_given_up: bool) -> None:
     setup.completed()
     pins = Pins(setup.store, reader_of("next"))
     pins.hold(CheckpointId(1), 0.0)

@@ -16,7 +16,7 @@ from chandy.state.rpc.messages import AskBatch, AskHost, BatchAnswer, HostHello,
 from chandy.state.rpc.orders import Heartbeat
 
 
-class Checkpoints:
+class AnsweringHosts:
     """``ConnectedHosts`` that answer every batch, and have one order for a host."""
 
     handlers: ClassVar[dict[type[Message[Any]], Callable[[Any], object]]] = {
@@ -35,7 +35,7 @@ def test_a_host_that_is_not_this_machine_is_named_with_what_to_do(host: str) -> 
 
 
 def test_calls_are_answered_as_soon_as_there_is_something_to_answer_them_with() -> None:
-    checkpoints: Any = Checkpoints()
+    checkpoints: Any = AnsweringHosts()
     service = listen("127.0.0.1", "token", "p")
     client = ActionClient(service.address, "token")
     ask = AskBatch("host", "q", 0)
@@ -55,7 +55,7 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A service that takes this machine for one of many."""
     monkeypatch.setattr(service, "is_loopback", lambda host: False)
     running = listen("127.0.0.1", "token", "p")
-    checkpoints: Any = Checkpoints()
+    checkpoints: Any = AnsweringHosts()
     running.answer(checkpoints)
     yield running
     running.shutdown()

@@ -14,14 +14,14 @@ from chandy.state.rpc.messages import CopyReport, CopyStep, Decline
 from chandy.state.rpc.orders import OpenAhead, Order, SnapshotOrder, StopHost, TakeOver
 
 from ...waiting import eventually
-from ..execution.one_life import FakeHost, Setup
+from ..execution.one_life import FakeHost, OneLife
 
 
-class Cluster:
+class Leaving:
     """A host with all shards, another one, and which executors Spark decommissions."""
 
     def __init__(self, folder: Path) -> None:
-        self.setup = Setup(folder)
+        self.setup = OneLife(folder)
         self.executor = self.setup.executor
         self.leaving: set[str] = set()
         self.declines = False
@@ -65,13 +65,13 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[Leaving]:
+    made = Leaving(tmp_path)
     yield made
     made.executor.close()
 
 
-def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) -> None:
+def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Leaving) -> None:
     cluster.watch.look()
     assert (cluster.left(), cluster.asked) == (2, 0)
     cluster.leaving.add("3")
@@ -100,7 +100,9 @@ def test_a_decommissioned_executor_loses_its_shards_to_others(cluster: Cluster) 
     eventually(lambda: cluster.orders.count(StopHost()) == 2, "it is told again")
 
 
-def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(cluster: Cluster) -> None:
+def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(
+    cluster: Leaving,
+) -> None:
     cluster.declines = True
     cluster.leaving.add("3")
     cluster.look_until_idle()
@@ -110,7 +112,7 @@ def test_a_state_host_that_still_has_shards_does_not_end_with_its_executor(clust
     assert StopHost() not in cluster.orders
 
 
-def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Cluster) -> None:
+def test_an_executor_without_a_state_host_is_nobodys_concern(cluster: Leaving) -> None:
     cluster.leaving.add("9")
     cluster.look_until_idle()
     cluster.look_until_idle()

@@ -7,7 +7,7 @@ from chandy.coordinator.hosts.executor_losses import ExecutorLosses
 from chandy.coordinator.protocol import events
 
 
-class Told:
+class ToldProtocol:
     """Stands for the protocol: it keeps what it is told."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Told:
 
 
 def test_each_executor_that_is_gone_is_told_once() -> None:
-    told, executors = Told(), [{"0", "1"}, {"0", "1", "2"}, {"2"}, {"2", "3"}, {"2", "3"}, set()]
+    told, executors = ToldProtocol(), [{"0", "1"}, {"0", "1", "2"}, {"2"}, {"2", "3"}, {"2", "3"}, set()]
     protocol: LockedProtocol = told  # type: ignore[assignment]
     losses = ExecutorLosses(protocol, lambda: frozenset(executors.pop(0)))
     while executors:

@@ -9,7 +9,7 @@ import pytest
 from chandy.coordinator.hosts.remote_hosts import RemoteHosts
 
 
-class Cluster:
+class Executors:
     """Executors that come and go, and how often state hosts were started beside them and tasks spread over them."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> Executors:
+    return Executors()
 
 
-def test_hosts_are_started_once_and_again_when_an_executor_joins(cluster: Cluster) -> None:
+def test_hosts_are_started_once_and_again_when_an_executor_joins(cluster: Executors) -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.starts == 1
@@ -63,7 +63,7 @@ def test_hosts_are_started_once_and_again_when_an_executor_joins(cluster: Cluste
     assert cluster.starts == 2
 
 
-def test_a_pipeline_without_operators_starts_none_until_it_has_some(cluster: Cluster) -> None:
+def test_a_pipeline_without_operators_starts_none_until_it_has_some(cluster: Executors) -> None:
     cluster.has_operators = False
     cluster.hosts.look()
     assert (cluster.starts, cluster.spreads) == (0, 0)
@@ -72,7 +72,7 @@ def test_a_pipeline_without_operators_starts_none_until_it_has_some(cluster: Clu
     assert cluster.starts == 1
 
 
-def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back(cluster: Cluster) -> None:
+def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back(cluster: Executors) -> None:
     cluster.hosts.look()
     cluster.leave("2")
     cluster.hosts.look()
@@ -82,14 +82,14 @@ def test_an_executor_that_leaves_starts_nothing_and_is_new_when_it_comes_back(cl
     assert cluster.starts == 2
 
 
-def test_the_tasks_that_start_hosts_end_with_the_coordinator(cluster: Cluster) -> None:
+def test_the_tasks_that_start_hosts_end_with_the_coordinator(cluster: Executors) -> None:
     cluster.hosts.look()
     assert cluster.ends == 0
     cluster.hosts.close()
     assert cluster.ends == 1
 
 
-def test_what_has_failed_is_tried_again(cluster: Cluster) -> None:
+def test_what_has_failed_is_tried_again(cluster: Executors) -> None:
     cluster.fails = True
     with pytest.raises(ConnectionError):
         cluster.hosts.look()
@@ -99,7 +99,7 @@ def test_what_has_failed_is_tried_again(cluster: Cluster) -> None:
     assert cluster.spreads == 1
 
 
-def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part(cluster: Cluster) -> None:
+def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part(cluster: Executors) -> None:
     cluster.hosts.look()
     cluster.hosts.look()
     assert cluster.spreads == 1
@@ -114,14 +114,14 @@ def test_tasks_are_spread_when_an_executor_joins_and_until_each_has_its_part(clu
     assert (cluster.starts, cluster.spreads) == (2, 4)
 
 
-def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever(cluster: Cluster) -> None:
+def test_where_an_executor_never_has_room_for_its_tasks_it_is_not_tried_for_ever(cluster: Executors) -> None:
     cluster.misses = True
     for _ in range(100):
         cluster.hosts.look()
     assert 1 < cluster.spreads < 20
 
 
-def test_an_executor_that_leaves_takes_no_tasks_from_others(cluster: Cluster) -> None:
+def test_an_executor_that_leaves_takes_no_tasks_from_others(cluster: Executors) -> None:
     cluster.hosts.look()
     cluster.leave("2")
     cluster.hosts.look()
@@ -129,7 +129,7 @@ def test_an_executor_that_leaves_takes_no_tasks_from_others(cluster: Cluster) ->
 
 
 def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_tasks_elsewhere(
-    cluster: Cluster,
+    cluster: Executors,
 ) -> None:
     cluster.reached = {"1"}
     for _ in range(5):
@@ -142,7 +142,7 @@ def test_an_executor_without_a_host_gets_one_although_spark_has_run_the_first_ta
     assert cluster.hosted == {"1", "2"}
 
 
-def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then(cluster: Cluster) -> None:
+def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then(cluster: Executors) -> None:
     cluster.reached = {"1"}
     for _ in range(1000):
         cluster.hosts.look()
@@ -157,7 +157,7 @@ def test_where_an_executor_never_gets_a_host_it_is_tried_now_and_then(cluster: C
     assert cluster.hosted == {"1", "2"}
 
 
-def test_a_host_that_lost_shards_wait_for_is_started_at_once(cluster: Cluster) -> None:
+def test_a_host_that_lost_shards_wait_for_is_started_at_once(cluster: Executors) -> None:
     for _ in range(11):
         cluster.hosts.look()
     cluster.hosted.remove("1")
@@ -168,7 +168,7 @@ def test_a_host_that_lost_shards_wait_for_is_started_at_once(cluster: Cluster) -
     assert cluster.hosted == {"1", "2"}
 
 
-def test_an_executor_that_has_waited_long_for_its_host_gets_tasks_then(cluster: Cluster) -> None:
+def test_an_executor_that_has_waited_long_for_its_host_gets_tasks_then(cluster: Executors) -> None:
     cluster.fails = True
     for _ in range(30):
         with contextlib.suppress(ConnectionError):

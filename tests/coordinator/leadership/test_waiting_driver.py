@@ -52,7 +52,7 @@ class AnswersLost(MemoryStore):
             raise StoreFailedError(self.uri, key, "write", "connection reset", transient=True)
 
 
-class AwayStore(MemoryStore):
+class SilentStore(MemoryStore):
     """A store that does not answer while ``away`` is set."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ class AwayStore(MemoryStore):
 
 
 @pytest.fixture
-def store() -> AwayStore:
-    return AwayStore()
+def store() -> SilentStore:
+    return SilentStore()
 
 
 @pytest.fixture
-def catalog(store: AwayStore) -> Catalog:
+def catalog(store: SilentStore) -> Catalog:
     return Catalog(store)
 
 
@@ -92,10 +92,10 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @attrs.define
-class Clock:
+class MovedClock:
     """The clock of the standbys, which the test alone moves: no pause of this process makes a leader silent."""
 
-    store: AwayStore
+    store: SilentStore
     now: float = 0.0
 
     def monotonic(self) -> float:
@@ -117,8 +117,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(store: AwayStore, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock(store)
+def clock(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    made = MovedClock(store)
     monkeypatch.setattr(leadership, "runtime", made)
     return made
 
@@ -202,7 +202,7 @@ def a_leader(catalog: Catalog, seconds: float) -> HeldLease:
     return lease
 
 
-def looks(store: AwayStore, some: int = 20) -> None:
+def looks(store: SilentStore, some: int = 20) -> None:
     """Wait until the standbys have looked a few times more."""
     before = store.asked
     eventually(lambda: store.asked > before + some, "more looks")
@@ -216,7 +216,7 @@ def test_who_finds_nobody_leads_without_warming_up(catalog: Catalog, tmp_path: P
 
 
 def test_one_of_two_standbys_wins_and_the_other_waits_for_it(
-    catalog: Catalog, store: AwayStore, clock: Clock, tmp_path: Path
+    catalog: Catalog, store: SilentStore, clock: MovedClock, tmp_path: Path
 ) -> None:
     leader = a_leader(catalog, NEVER)
     standbys = [Waiting(catalog, tmp_path).stands_by() for _ in range(2)]
@@ -249,7 +249,7 @@ def test_a_generation_that_somebody_has_claimed_is_not_claimed_again(catalog: Ca
 
 
 def test_a_clock_that_is_wrong_by_an_hour_changes_nothing(
-    catalog: Catalog, store: AwayStore, clock: Clock, tmp_path: Path
+    catalog: Catalog, store: SilentStore, clock: MovedClock, tmp_path: Path
 ) -> None:
     leader = a_leader(catalog, NEVER)
     standbys = [Waiting(catalog, tmp_path, off).stands_by() for off in (-3600.0, 3600.0)]
@@ -278,7 +278,7 @@ def test_a_leader_whose_process_dies_here_is_followed_whatever_its_lease(
 
 def test_a_leader_elsewhere_without_a_lease_is_named_again_and_again_with_what_to_do(
     catalog: Catalog,
-    store: AwayStore,
+    store: SilentStore,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -301,7 +301,7 @@ class OftenDue:
 
 
 def test_a_storage_that_is_away_makes_nobody_take_over(
-    catalog: Catalog, store: AwayStore, tmp_path: Path
+    catalog: Catalog, store: SilentStore, tmp_path: Path
 ) -> None:
     leader = a_leader(catalog, NEVER)
     standby = Waiting(catalog, tmp_path).stands_by()
@@ -316,7 +316,7 @@ def test_a_storage_that_is_away_makes_nobody_take_over(
 
 
 def test_a_stop_on_purpose_lasts_until_the_next_driver(
-    catalog: Catalog, store: AwayStore, clock: Clock, tmp_path: Path
+    catalog: Catalog, store: SilentStore, clock: MovedClock, tmp_path: Path
 ) -> None:
     leader = a_leader(catalog, NEVER)
     standby = Waiting(catalog, tmp_path).stands_by()
@@ -334,7 +334,7 @@ def test_a_stop_on_purpose_lasts_until_the_next_driver(
     clock.run_until_one_wins([standby])
 
 
-def test_a_leader_of_this_process_hands_over(catalog: Catalog, store: AwayStore, tmp_path: Path) -> None:
+def test_a_leader_of_this_process_hands_over(catalog: Catalog, store: SilentStore, tmp_path: Path) -> None:
     claim = catalog.claim("driver", 1.0)
     leading = Leadership.take(catalog, claim, Process.of(os.getpid()), NEVER)
     catalog.start(claim)
@@ -402,7 +402,7 @@ def test_a_leader_that_wakes_before_the_claim_is_waited_for(catalog: Catalog, tm
 
 
 def test_a_leader_that_could_not_renew_its_lease_renews_it_before_it_trusts_it() -> None:
-    store, now = AwayStore(), [0.0]
+    store, now = SilentStore(), [0.0]
     lease = HeldLease(Catalog(store), 1, 10.0, lambda: now[0])
     lease._renew()
     now[0] = 5.0
@@ -430,7 +430,7 @@ def test_a_renewal_whose_answer_was_lost_is_not_followed_by_the_same_number() ->
 
 
 def test_a_look_for_a_successor_before_a_gap_of_the_lease_does_not_count() -> None:
-    store, now = AwayStore(), [0.0]
+    store, now = SilentStore(), [0.0]
     lease = HeldLease(Catalog(store), 1, 10.0, lambda: now[0])
     lease._renew()
     # Its thread comes to renew it before a batch asks.

@@ -67,7 +67,7 @@ def test_a_successor_is_no_failure() -> None:
     assert found.what == "taken over"
 
 
-class Failing(LocalStore):
+class UnwritableStore(LocalStore):
     fails = False
 
     @override
@@ -80,15 +80,15 @@ class Failing(LocalStore):
 def test_what_could_not_be_written_is_written_with_the_next(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Failing(tmp_path / "p")
+    store = UnwritableStore(tmp_path / "p")
     Journal(store, 4).add(JournalEntry(at=1.0, what="goes back", says="earlier"))
     writer = JournalWriter.of(store, 5)
-    Failing.fails = True
+    UnwritableStore.fails = True
     try:
         for number in (2, 3):
             writer.take(Recovering(at=float(number), cause=f"boom {number}", in_place=True))
     finally:
-        Failing.fails = False
+        UnwritableStore.fails = False
     assert caplog.text.count("the journal cannot be written") == 1
     assert [one.at for one in writer.known()] == [1.0, 2.0, 3.0]
     assert [one.at for one in read_journal(store)] == [1.0]

@@ -33,7 +33,7 @@ from .served import begin as begin
 pytestmark = pytest.mark.processes
 
 
-class Away(MemoryStore):
+class AwayAtTimes(MemoryStore):
     """A store that may be away."""
 
     is_away = False
@@ -71,7 +71,7 @@ def page_of(pipeline: StoredPipeline) -> str:
 
 
 def test_it_shows_what_the_store_has_and_follows_it() -> None:
-    store = Away()
+    store = AwayAtTimes()
     pipeline = StoredPipeline(fill(store, 1), lambda: 100.0)
     text = page_of(pipeline)
     assert "Stored: no driver was asked: this is what the storage has" in text
@@ -86,7 +86,7 @@ def test_it_shows_what_the_store_has_and_follows_it() -> None:
 
 
 def test_a_store_that_is_away_is_said_and_what_was_read_is_still_shown() -> None:
-    store = Away()
+    store = AwayAtTimes()
     pipeline = StoredPipeline(fill(store, 1), lambda: 100.0)
     assert pipeline.facts().completed == 1
     store.is_away = True
@@ -95,7 +95,7 @@ def test_a_store_that_is_away_is_said_and_what_was_read_is_still_shown() -> None
     assert "1, 1 min 28 s ago" in text
     store.is_away = False
     assert "Stored: no driver" in page_of(pipeline)
-    empty = StoredPipeline(Catalog(Away()), lambda: 100.0)
+    empty = StoredPipeline(Catalog(AwayAtTimes()), lambda: 100.0)
     assert "No checkpoint has been triggered by this driver." in page_of(empty)
 
 

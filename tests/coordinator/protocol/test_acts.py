@@ -30,7 +30,7 @@ STEPS = st.one_of(
 )
 
 
-class Pipeline:
+class ActingPipeline:
     """Acts, what was asked, and what must hold."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def all_hold(effort: settings) -> None:
     @effort
     @given(st.lists(STEPS, max_size=30))
     def walk(steps: list[tuple[object, ...]]) -> None:
-        pipeline = Pipeline()
+        pipeline = ActingPipeline()
         for step in steps:
             match step:
                 case (ActKind() as kind, str(name)):
@@ -142,7 +142,7 @@ def test_a_walk_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", list(ActKind))
 @pytest.mark.parametrize("ending", list(Ending))
 def test_what_ends_a_request_says_so(kind: ActKind, ending: Ending) -> None:
-    pipeline = Pipeline()
+    pipeline = ActingPipeline()
     act = pipeline.ask(kind, "r")
     pipeline.ask(ActKind.STOP, "p") if ending is Ending.STOP else pipeline.live(ending)
     ends = ENDS[kind].get(ending)

@@ -83,7 +83,7 @@ Job = Generator[None, None, None]
 
 
 @attrs.define
-class World:
+class DeletionWorld:
     """A pipeline's store, its driver, and the readers of its changes."""
 
     retained: int
@@ -203,7 +203,7 @@ class Deletions:
     """What happens in a schedule."""
 
     def __init__(self) -> None:
-        self.world = World(retained=1)
+        self.world = DeletionWorld(retained=1)
 
     def a_checkpoint_is_taken(self, contents: str) -> None:
         self.a_checkpoint_begins()

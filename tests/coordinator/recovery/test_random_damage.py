@@ -62,6 +62,7 @@ from tests.builders import failover
 from ...coordinator.stand_ins import watch_of
 from ...effort import chance, examples
 from ...waiting import DEADLINE, eventually
+from ..stand_ins import NoTicks
 from ..strict_machine import StrictStateMachine
 
 RETAINED = 5
@@ -114,12 +115,7 @@ class SparkRun:
         self.over.set()
 
 
-class NoTicks:
-    def watch(self, uids: list[str], directory: Path, facts: WriterFacts) -> None:
-        pass
-
-
-class Life:
+class DamagedLife:
     """One life of a driver and its state host."""
 
     def __init__(self, storage: Path, cache: Path, *, ahead: bool) -> None:
@@ -275,9 +271,9 @@ class Life:
 
 
 @contextlib.contextmanager
-def life(storage: Path, cache: Path, *, ahead: bool = True) -> Iterator[Life]:
+def life(storage: Path, cache: Path, *, ahead: bool = True) -> Iterator[DamagedLife]:
     """A life that ends without a word to its successor."""
-    made = Life(storage, cache, ahead=ahead)
+    made = DamagedLife(storage, cache, ahead=ahead)
     with made.made:
         yield made
 

@@ -25,7 +25,7 @@ from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, QueryRec
 from ...builders import make_manifest
 
 
-class Query:
+class FileQuery:
     """A query with Spark's file sink, as its files show it."""
 
     def __init__(
@@ -68,14 +68,14 @@ class Query:
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Query:
-    made = Query(tmp_path)
+def query(tmp_path: Path) -> FileQuery:
+    made = FileQuery(tmp_path)
     for batch in range(2):
         made.commit(batch)
     return made
 
 
-def test_only_a_query_that_keeps_dead_letters_is_told_what_its_batch_reads(query: Query) -> None:
+def test_only_a_query_that_keeps_dead_letters_is_told_what_its_batch_reads(query: FileQuery) -> None:
     assert query.runs.times("x", 1).offsets == ""
     (run,) = query.runs.all()
     run.definition = attrs.evolve(run.definition, keeps_letters=True)
@@ -84,7 +84,7 @@ def test_only_a_query_that_keeps_dead_letters_is_told_what_its_batch_reads(query
 
 @pytest.mark.parametrize("under_way", ["", "planned", "written"])
 def test_a_checkpoint_has_the_files_of_its_cut_while_the_next_batch_is_under_way(
-    query: Query, under_way: str
+    query: FileQuery, under_way: str
 ) -> None:
     if under_way:
         query.plan(2)
@@ -95,7 +95,7 @@ def test_a_checkpoint_has_the_files_of_its_cut_while_the_next_batch_is_under_way
 
 
 def test_a_batch_of_a_real_time_query_has_begun_once_the_one_before_has_committed(tmp_path: Path) -> None:
-    query = Query(tmp_path, real_time_seconds=5.0)
+    query = FileQuery(tmp_path, real_time_seconds=5.0)
     assert query.runs.begun("q") == 0
     query.commit(0)
     assert query.runs.begun("q") == 1
@@ -108,14 +108,16 @@ def test_a_batch_of_a_real_time_query_has_begun_once_the_one_before_has_committe
     assert query.runs.begun("q") == 1
 
 
-def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(query: Query) -> None:
+def test_there_is_no_checkpoint_while_another_program_writes_into_the_output(query: FileQuery) -> None:
     query.write(2)
     with pytest.raises(SinkTakenError, match="no batch after 1 in its output"), query.runs.hold("q", 1):
         pass
 
 
 @pytest.mark.parametrize("lost", ["metadata", "offsets", "all", "newest", "replaced"])
-def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(query: Query, lost: str) -> None:
+def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(
+    query: FileQuery, lost: str
+) -> None:
     assert query.runs.begun("q") == 1
     match lost:
         case "metadata":
@@ -135,7 +137,7 @@ def test_a_working_directory_that_a_cleaner_has_been_in_is_not_gone_on_with(quer
             pass
 
 
-def test_what_spark_deletes_itself_is_not_missed(query: Query) -> None:
+def test_what_spark_deletes_itself_is_not_missed(query: FileQuery) -> None:
     assert query.runs.begun("q") == 1
     (query.directory / "offsets" / "0").unlink()
     (query.directory / "commits" / "0").unlink()
@@ -143,7 +145,7 @@ def test_what_spark_deletes_itself_is_not_missed(query: Query) -> None:
 
 
 def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(
-    query: Query, monkeypatch: pytest.MonkeyPatch
+    query: FileQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest_planned = progress.newest_planned
 
@@ -160,8 +162,8 @@ def test_a_batch_that_is_planned_and_written_during_the_look_is_the_querys_own(
 
 
 @pytest.fixture
-def recording(tmp_path: Path) -> Query:
-    made = Query(tmp_path, is_recorded=True)
+def recording(tmp_path: Path) -> FileQuery:
+    made = FileQuery(tmp_path, is_recorded=True)
     for batch in range(3):
         made.commit(batch)
     return made
@@ -171,7 +173,7 @@ def numbers(records: BatchRecords) -> tuple[int, list[int]]:
     return records.after, [record.batch for record in records.batches]
 
 
-def test_a_checkpoint_records_the_batches_since_the_one_before(recording: Query) -> None:
+def test_a_checkpoint_records_the_batches_since_the_one_before(recording: FileQuery) -> None:
     recording.plan(3)
     records = recording.records(2)
     assert numbers(records) == (-1, [0, 1, 2])
@@ -186,7 +188,7 @@ def test_a_checkpoint_records_the_batches_since_the_one_before(recording: Query)
     assert numbers(recording.records(2)) == (1, [2])
 
 
-def test_a_checkpoint_of_another_run_moves_nothing(recording: Query) -> None:
+def test_a_checkpoint_of_another_run_moves_nothing(recording: FileQuery) -> None:
     assert numbers(recording.records(2)) == (-1, [0, 1, 2])
     (run,) = recording.runs.all()
     recording.runs.put(attrs.evolve(run, number=2, recorded=1, cuts=set()))
@@ -196,7 +198,7 @@ def test_a_checkpoint_of_another_run_moves_nothing(recording: Query) -> None:
     assert numbers(recording.records(3)) == (0, [1, 2, 3])
 
 
-def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: Query) -> None:
+def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: FileQuery) -> None:
     (recording.directory / "offsets" / "0").unlink()
     records = recording.records(2)
     # Without the entry before, nobody knows where batch 1 began.
@@ -204,7 +206,7 @@ def test_a_batch_whose_entry_spark_has_deleted_is_left_out(recording: Query) -> 
     assert records.missing(2) == (0, 1)
 
 
-def test_records_that_are_turned_on_begin_behind_the_checkpoint_before(query: Query) -> None:
+def test_records_that_are_turned_on_begin_behind_the_checkpoint_before(query: FileQuery) -> None:
     with query.runs.hold("q", 1) as files:
         assert RECORDS_FILE not in files
     query.complete(1, 1)

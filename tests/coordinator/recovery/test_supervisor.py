@@ -87,6 +87,7 @@ from tests.coordinator.strict_machine import StrictStateMachine
 
 from ...builders import make_manifest
 from ...waiting import DEADLINE, eventually
+from ..stand_ins import NoTicks
 
 TOKEN = "secret"
 
@@ -107,7 +108,7 @@ class Ticking:
         return float(next(self._now))
 
 
-class Spark:
+class FailedRun:
     """A run of a query that has failed already."""
 
     id = runId = "a UUID"  # noqa: N815 (as in PySpark)
@@ -124,7 +125,7 @@ class Spark:
         pass
 
 
-class Running(Spark):
+class RunningRun(FailedRun):
     """A run of a query that goes on until it is stopped."""
 
     def __init__(self, message: str = "Processing new data") -> None:
@@ -149,13 +150,15 @@ class Starts:
         self.runs: list[Any] = []
         self.asked: list[dict[str, Any]] = []
         """What each run was asked for with."""
-        self.give(Running)
+        self.give(RunningRun)
 
-    def give(self, *script: Spark | type[Spark] | Exception | Callable[[dict[str, Any]], Spark]) -> None:
+    def give(
+        self, *script: FailedRun | type[FailedRun] | Exception | Callable[[dict[str, Any]], FailedRun]
+    ) -> None:
         """Let the next starts give these runs, or raise these errors."""
         self._script = list(script)
 
-    def start(self, writer: object, *, proof: FenceProof, **asked: Any) -> Spark:
+    def start(self, writer: object, *, proof: FenceProof, **asked: Any) -> FailedRun:
         proof.check_now()
         self.asked.append({"writer": writer} | asked)
         given = self._script.pop(0) if self._script[1:] else self._script[0]
@@ -163,7 +166,7 @@ class Starts:
             raise given
         if isinstance(given, type):
             given = given()
-        self.runs.append(given if isinstance(given, Spark) else given(self.asked[-1]))
+        self.runs.append(given if isinstance(given, FailedRun) else given(self.asked[-1]))
         return self.runs[-1]
 
 
@@ -208,7 +211,7 @@ class KnownWatch(FenceProof):
         self.check()
 
 
-class Checkpoints:
+class NoCheckpoints:
     """``CheckpointExecutor`` without checkpoints."""
 
     def __init__(self, protocol: WatchedProtocol) -> None:
@@ -222,12 +225,7 @@ class Checkpoints:
         return self.unanswered < 0
 
 
-class NoTicks:
-    def watch(self, uids: list[str], directory: Path, facts: WriterFacts) -> None:
-        pass
-
-
-class Setup:
+class Supervised:
     """A pipeline of one query with one shard, restored from the second of two checkpoints."""
 
     def __init__(self, directory: Path, restart: RestartStrategy, local_recovery: object) -> None:
@@ -286,7 +284,7 @@ class Setup:
             token=TOKEN,
             tell=self.told.append,
         )
-        self.checkpoints = Checkpoints(self.protocol)
+        self.checkpoints = NoCheckpoints(self.protocol)
         self.supervisor.begin(self.checkpoints)  # type: ignore[arg-type]
         facts = WriterFacts(SinkFacts("noop"), "append", Trigger.PROCESSING_TIME)
         self.definition = Definition("q", None, None, facts, AtLeastOnceSink("noop"), (), ())  # type: ignore[arg-type]
@@ -327,8 +325,8 @@ def restart() -> RestartStrategy:
 
 def made_setup(
     directory: Path, restart: RestartStrategy, local_recovery: object, patch: pytest.MonkeyPatch
-) -> Iterator[Setup]:
-    made = Setup(directory, restart, local_recovery)
+) -> Iterator[Supervised]:
+    made = Supervised(directory, restart, local_recovery)
     patch.setattr(launcher, "start_spark", made.starts.start)
     yield made
     made.supervisor.close()
@@ -336,12 +334,12 @@ def made_setup(
 
 
 @pytest.fixture
-def setup(tmp_path: Path, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+def setup(tmp_path: Path, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
     yield from made_setup(tmp_path, restart, None, monkeypatch)
 
 
 @pytest.fixture
-def started(setup: Setup) -> list[Any]:
+def started(setup: Supervised) -> list[Any]:
     """The runs that were started."""
     return setup.starts.runs
 
@@ -360,7 +358,7 @@ class TouchedSink(AtLeastOnceSink):
 
 @pytest.mark.parametrize("when", ["while files are restored", "before Spark starts"])
 def test_a_driver_that_is_overtaken_while_it_restores_touches_nothing_of_its_successor(
-    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, when: str
+    setup: Supervised, started: list[Any], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     fence, restore = setup.checkpoints.watch, launcher.restore_query
 
@@ -388,7 +386,7 @@ class FullDisk(AtLeastOnceSink):
 
 @pytest.mark.parametrize("fails", ["mark", "thread"])
 def test_a_start_that_fails_after_spark_has_started_leaves_no_writer_that_nobody_knows(
-    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, fails: str
+    setup: Supervised, started: list[Any], monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     definition = setup.definition
     if fails == "mark":
@@ -416,9 +414,9 @@ def refuse_a_thread(thread: threading.Thread) -> None:
     [("changed", DamagedError("s", "k", "x", "y")), ("missing", ObjectMissingError("s", "k"))],
 )
 def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_take_instead(
-    setup: Setup, how: str, error: Exception
+    setup: Supervised, how: str, error: Exception
 ) -> None:
-    setup.starts.give(Spark(of_a_task(error)))
+    setup.starts.give(FailedRun(of_a_task(error)))
     key = setup.damage("shard", how)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(
@@ -441,9 +439,9 @@ def test_damage_that_a_task_has_met_fails_the_pipeline_with_the_checkpoint_to_ta
     ids=["Spark", "Python", "passing", "another writer"],
 )
 def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long(
-    setup: Setup, text: str, in_place: list[bool]
+    setup: Supervised, text: str, in_place: list[bool]
 ) -> None:
-    setup.starts.give(Spark(text))
+    setup.starts.give(FailedRun(text))
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError) as caught:
         query.awaitTermination(DEADLINE)
@@ -462,7 +460,7 @@ def test_a_query_that_fails_the_same_way_again_and_again_does_not_do_so_for_long
 
 
 @attrs.frozen
-class Gone(QuerySources):
+class LostSources(QuerySources):
     """Sources that lose what a query goes on with."""
 
     after: int = 0
@@ -478,18 +476,20 @@ class Gone(QuerySources):
 
 
 def test_a_query_whose_source_has_lost_what_comes_next_is_not_started(
-    setup: Setup, started: list[Any]
+    setup: Supervised, started: list[Any]
 ) -> None:
     with pytest.raises(SourceLostError):
-        setup.supervisor.start(attrs.evolve(setup.definition, sources=Gone()))
+        setup.supervisor.start(attrs.evolve(setup.definition, sources=LostSources()))
     assert started == []
     assert setup.runs.all() == []
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 ms", attempts=6)])
-def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(setup: Setup) -> None:
-    setup.starts.give(Spark("offset out of range"))
-    sources = Gone(after=1)
+def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(
+    setup: Supervised,
+) -> None:
+    setup.starts.give(FailedRun("offset out of range"))
+    sources = LostSources(after=1)
     query = setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
     with pytest.raises(SourceLostError, match="offset 5"):
         query.awaitTermination(DEADLINE)
@@ -498,7 +498,7 @@ def test_a_query_that_meets_such_a_loss_ends_with_it_and_is_not_tried_again(setu
 
 
 @pytest.mark.parametrize("restart", [NoRestart()])
-def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup: Setup) -> None:
+def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup: Supervised) -> None:
     key = setup.damage("shard", "changed")
     query = setup.supervisor.start(setup.definition)
     (run,) = setup.runs.all()
@@ -510,7 +510,7 @@ def test_damage_that_is_found_before_a_task_needs_the_shard_ends_the_query(setup
 
 
 @pytest.mark.parametrize("restart", [NoRestart()])
-def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup) -> None:
+def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Supervised) -> None:
     query = setup.supervisor.start(setup.definition)
     (run,) = setup.runs.all()
     setup.supervisor.shards_not_opened(run.query_id, "other bytes", FailureCode.UNREADABLE)
@@ -518,7 +518,7 @@ def test_bytes_that_were_damaged_on_their_way_to_a_host_end_nothing(setup: Setup
     assert query.exception() is None
 
 
-def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(setup: Setup) -> None:
+def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(setup: Supervised) -> None:
     key = setup.damage("query", "changed")
     with pytest.raises(DamagedCheckpointError) as caught:
         setup.supervisor.start(setup.definition)
@@ -526,9 +526,9 @@ def test_damage_that_the_driver_meets_names_the_checkpoint_to_take_instead(setup
 
 
 @pytest.mark.parametrize("restart", [NoRestart()])
-def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup) -> None:
+def test_a_task_that_only_says_so_fails_as_it_says(setup: Supervised) -> None:
     # Bytes that were damaged on their way.
-    setup.starts.give(Spark(of_a_task(DamagedError("s", "k", "x", "only in passing"))))
+    setup.starts.give(FailedRun(of_a_task(DamagedError("s", "k", "x", "only in passing"))))
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(QueryFailedError, match="only in passing"):
         query.awaitTermination(DEADLINE)
@@ -539,14 +539,14 @@ def test_a_task_that_only_says_so_fails_as_it_says(setup: Setup) -> None:
     ("batch", "error"), [(3, ProcessorFailedError), (2, QueryFailedError), (1, QueryFailedError)]
 )
 def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_committed(
-    setup: Setup,
+    setup: Supervised,
     caplog: pytest.LogCaptureFixture,
     batch: int,
     error: type[Exception],
 ) -> None:
     """The attempt may have been tried again, with success."""
 
-    class Failing(Running):
+    class Failing(RunningRun):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             (run,) = setup.runs.all()
             (run.directory / "commits").mkdir(exist_ok=True)
@@ -580,7 +580,9 @@ def test_a_processors_failure_explains_that_of_its_query_until_its_batch_has_com
 class Unreachable:
     """A store that cannot be read a number of times, once the state is lost."""
 
-    def __init__(self, setup: Setup, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
+    def __init__(
+        self, setup: Supervised, monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool
+    ) -> None:
         self.left = times
         self.transient = transient
         self.runs = setup.starts.runs
@@ -593,11 +595,11 @@ class Unreachable:
             return restore(*args, **kwargs)
 
         monkeypatch.setattr(launcher, "restore_query", restore_if_reachable)
-        setup.starts.give(Spark(of_a_task(HostLostError("unix://x", "killed"))), Running)
+        setup.starts.give(FailedRun(of_a_task(HostLostError("unix://x", "killed"))), RunningRun)
 
 
 def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Unreachable(setup, monkeypatch, 2, transient=True)
     query = setup.supervisor.start(setup.definition)
@@ -607,7 +609,7 @@ def test_a_store_that_fails_in_passing_while_going_back_is_asked_again(
 
 @pytest.mark.parametrize(("transient", "asked"), [(True, 3), (False, 1)])
 def test_a_store_that_stays_unreachable_ends_the_pipeline_after_all_attempts_and_one_that_refuses_at_once(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, transient: bool, asked: int
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch, transient: bool, asked: int
 ) -> None:
     store = Unreachable(setup, monkeypatch, 9, transient=transient)
     query = setup.supervisor.start(setup.definition)
@@ -617,7 +619,7 @@ def test_a_store_that_stays_unreachable_ends_the_pipeline_after_all_attempts_and
 
 
 def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempts(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Unreachable(setup, monkeypatch, 2, transient=True)
     setup.supervisor.start(setup.definition)
@@ -636,19 +638,19 @@ def test_a_recovery_waits_from_the_notice_of_the_failure_through_all_its_attempt
 GONE = RuntimeError("the JVM is gone")
 
 
-def test_a_restart_in_place_that_cannot_start_is_tried_again(setup: Setup) -> None:
-    setup.starts.give(Spark("boom"), GONE, GONE, Running)
+def test_a_restart_in_place_that_cannot_start_is_tried_again(setup: Supervised) -> None:
+    setup.starts.give(FailedRun("boom"), GONE, GONE, RunningRun)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert (len(setup.starts.asked), query.isActive) == (4, True)
     assert [one.in_place for one in setup.told if isinstance(one, Recovering)] == [True] * 3
-    assert isinstance(setup.runs.all()[0].spark, Running)
+    assert isinstance(setup.runs.all()[0].spark, RunningRun)
 
 
 def test_a_query_that_has_failed_runs_again_only_once_it_commits_or_has_found_no_data(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup.starts.give(Spark("bang"), Spark("boom"), Running)
+    setup.starts.give(FailedRun("bang"), FailedRun("boom"), RunningRun)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 3)
     assert (query.life.phase, query.life.attempts) == (QueryPhase.RESTARTING, 2)
@@ -667,22 +669,26 @@ def test_a_query_that_has_failed_runs_again_only_once_it_commits_or_has_found_no
 
 
 @pytest.mark.parametrize("lost", ["the run", "the coordinator's directory", "the whole runtime directory"])
-def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(setup: Setup, lost: str) -> None:
-    def lose(asked: dict[str, Any]) -> Spark:
+def test_a_query_whose_working_directory_was_deleted_does_not_restart_in_it(
+    setup: Supervised, lost: str
+) -> None:
+    def lose(asked: dict[str, Any]) -> FailedRun:
         run = Path(asked["location"]).parent
         folder = {"the run": run, "the coordinator's directory": run.parent}.get(lost, run.parent.parent)
         shutil.rmtree(folder)
-        return Spark("boom")
+        return FailedRun("boom")
 
-    setup.starts.give(lose, Running)
+    setup.starts.give(lose, RunningRun)
     query = setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.supervisor.recoveries) == 2)
     assert [(one.in_place, one.checkpoint) for one in setup.supervisor.recoveries] == [(False, 2), (False, 2)]
     assert query.isActive
 
 
-def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(setup: Setup) -> None:
-    setup.starts.give(Spark("boom"), GONE)
+def test_a_restart_in_place_that_never_starts_ends_the_query_after_all_attempts(
+    setup: Supervised,
+) -> None:
+    setup.starts.give(FailedRun("boom"), GONE)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(PipelineFailedError, match="the JVM is gone"):
         query.awaitTermination(DEADLINE)
@@ -693,7 +699,7 @@ FENCED = FencedError("file:///store", 1, 2, "another driver")
 
 
 def test_a_fenced_pipeline_that_has_lost_its_state_touches_no_sink_and_fails(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     touched: list[object] = []
@@ -746,7 +752,7 @@ def in_background(act: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_fence_ends_the_queries_while_the_driver_looks_for_damage(
-    setup: Setup, started: list[Any], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, started: list[Any], reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
@@ -762,7 +768,7 @@ def jvm_has_ended() -> None:
     raise JavaEndedError(7)
 
 
-SYMPTOMS: dict[str, Callable[[Setup, Running], object]] = {
+SYMPTOMS: dict[str, Callable[[Supervised, RunningRun], object]] = {
     "the fence": lambda setup, run: setup.supervisor.fenced(FENCED),
     "its JVM's end": lambda setup, run: run.stop(),
     "a target that refuses": lambda setup, run: setup.supervisor.output_failed(
@@ -778,7 +784,7 @@ SYMPTOMS: dict[str, Callable[[Setup, Running], object]] = {
 @pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize("first", SYMPTOMS)
 def test_a_driver_that_wakes_fenced_and_without_its_jvm_says_that_it_is_fenced_whatever_it_notices_first(
-    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch, first: str
+    setup: Supervised, started: list[Any], monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """A standby has ended the JVM while this process was frozen."""
     query = setup.supervisor.start(setup.definition)
@@ -806,7 +812,7 @@ def test_an_end_waits_for_no_store_that_never_says_whether_there_is_a_successor(
 
 
 def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
-    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     with monkeypatch.context() as patch:
@@ -818,7 +824,7 @@ def test_a_fence_ends_the_pipeline_though_no_thread_can_be_started(
 
 
 def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
-    setup: Setup, started: list[Any]
+    setup: Supervised, started: list[Any]
 ) -> None:
     """Which waits for the target, whatever happens here."""
     setup.supervisor.start(setup.definition)
@@ -845,7 +851,7 @@ def test_a_fence_ends_the_queries_while_another_one_begins_in_its_target(
 
 
 def test_a_stop_ends_a_search_for_damage(
-    setup: Setup, reads_never_end: None, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, reads_never_end: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "restore_query", lambda *args, **kwargs: RestoredQuery("id", None))
     query = setup.supervisor.start(setup.definition)
@@ -859,7 +865,7 @@ def test_a_stop_ends_a_search_for_damage(
 
 @pytest.mark.parametrize("what", ["a fence", "a stop"])
 def test_what_restores_for_long_ends_with_the_pipeline(
-    setup: Setup, started: list[Any], reads_never_end: None, what: str
+    setup: Supervised, started: list[Any], reads_never_end: None, what: str
 ) -> None:
     raised: list[Exception] = []
 
@@ -880,7 +886,7 @@ def test_what_restores_for_long_ends_with_the_pipeline(
     assert not started
 
 
-def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(setup: Setup) -> None:
+def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(setup: Supervised) -> None:
     query = setup.supervisor.start(setup.definition)
     stopped = setup.supervisor.stop_gracefully(("q",), 0.0)
     setup.notices(decisions.HostLost("it was killed"))
@@ -890,9 +896,9 @@ def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(setup: Setup) -> Non
 
 
 def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_latest(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = Gone(after=9)
+    sources = LostSources(after=9)
     setup.supervisor.start(attrs.evolve(setup.definition, sources=sources))
     (first,) = setup.runs.all()
     restored: list[int] = []
@@ -911,7 +917,9 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     assert sources.replaced == [(), (first.directory,)]
 
 
-def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(setup: Setup, started: list[Any]) -> None:
+def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
+    setup: Supervised, started: list[Any]
+) -> None:
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
     # Behind it: what was lost meanwhile changes nothing any more.
@@ -932,7 +940,7 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(setup: Setup,
     [(FENCED, LifePhase.FENCED), (PipelineFailedError("it"), LifePhase.FAILED)],
 )
 def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
-    setup: Setup, error: Exception, phase: LifePhase
+    setup: Supervised, error: Exception, phase: LifePhase
 ) -> None:
     setup.supervisor.start(setup.definition)
     setup.supervisor._fail_for_good(error)
@@ -941,9 +949,9 @@ def test_checkpoints_that_end_with_the_pipeline_say_whether_it_was_fenced(
 
 @pytest.mark.parametrize("restart", [ExponentialBackoff(initial="1 ms", attempts=None)])
 def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup.starts.give(Spark("Connection refused"))
+    setup.starts.give(FailedRun("Connection refused"))
     monkeypatch.setattr(setup.supervisor, "_check_session", jvm_has_ended)
     stepped_down = threading.Event()
     monkeypatch.setattr(setup.supervisor, "_on_failed", stepped_down.set)
@@ -954,7 +962,7 @@ def test_a_pipeline_whose_jvm_has_ended_fails_however_often_it_may_restart(
     assert stepped_down.wait(DEADLINE)
 
 
-class Unstoppable(Running):
+class Unstoppable(RunningRun):
     """A run that answers nothing any more."""
 
     def stop(self) -> None:
@@ -969,9 +977,9 @@ class Unanswering(Unstoppable):
 
 @pytest.mark.parametrize("kind", [Unstoppable, Unanswering])
 def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, kind: type[Running]
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch, kind: type[RunningRun]
 ) -> None:
-    setup.starts.give(kind, Running)
+    setup.starts.give(kind, RunningRun)
     monkeypatch.setattr(Launcher, "_await_commit", lambda *args: None)
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("q", "new")]
     assert setup.supervisor.stop_gracefully(("q", "new"), 0.0) == []
@@ -983,7 +991,7 @@ def test_a_stop_comes_to_its_end_whatever_the_queries_raise(
     setup.supervisor.close()
 
 
-def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(setup: Setup) -> None:
+def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(setup: Supervised) -> None:
     """It was decided while the pipeline was going back, and is carried out afterwards."""
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
@@ -1001,18 +1009,20 @@ def test_the_end_of_a_run_does_not_end_the_run_that_has_taken_its_place(setup: S
 RESCALED = RescaledError("q", "totals", 4)
 
 
-def go_on(setup: Setup, writer: str, timeout: float = 0.0) -> None:
+def go_on(setup: Supervised, writer: str, timeout: float = 0.0) -> None:
     request = setup.supervisor.replanning.go_on_with("q", writer, RESCALED, timeout)  # type: ignore[arg-type]
     setup.supervisor.replanning.await_outcome("q", request)
     request.check()
 
 
-def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_way_back(setup: Setup) -> None:
+def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_way_back(
+    setup: Supervised,
+) -> None:
     query = setup.supervisor.start(setup.definition)
     (first,) = setup.runs.all()
     go_on(setup, "for 4 tasks")
     (second,) = setup.runs.all()
-    assert isinstance(first.spark, Running)
+    assert isinstance(first.spark, RunningRun)
     assert first.spark.stopped.is_set()
     assert (second.is_stopping, second.ended, query.isActive) == (False, False, True)
     asked = setup.starts.asked
@@ -1026,8 +1036,8 @@ def test_a_query_goes_on_with_another_plan_where_it_stands_and_keeps_it_on_the_w
     assert [one["writer"] for one in asked] == [None, "for 4 tasks", "for 4 tasks"]
 
 
-def test_a_query_that_cannot_start_with_another_plan_is_started_again(setup: Setup) -> None:
-    setup.starts.give(Running, RuntimeError("a moment, please"), Running)
+def test_a_query_that_cannot_start_with_another_plan_is_started_again(setup: Supervised) -> None:
+    setup.starts.give(RunningRun, RuntimeError("a moment, please"), RunningRun)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(NotRescaledError, match="a moment, please"):
         go_on(setup, "for 4 tasks")
@@ -1036,8 +1046,8 @@ def test_a_query_that_cannot_start_with_another_plan_is_started_again(setup: Set
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
-def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(setup: Setup) -> None:
-    setup.starts.give(Running, GONE)
+def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(setup: Supervised) -> None:
+    setup.starts.give(RunningRun, GONE)
     query = setup.supervisor.start(setup.definition)
     with pytest.raises(NotRescaledError, match="could not be started"):
         go_on(setup, "for 4 tasks")
@@ -1049,15 +1059,15 @@ def test_a_query_that_waits_to_start_with_another_plan_can_be_stopped(setup: Set
     assert (query.isActive, query.definition.writer) == (False, "for 4 tasks")
 
 
-def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(setup: Setup) -> None:
-    setup.starts.give(Unstoppable, Running)
+def test_a_run_that_cannot_be_stopped_is_replaced_all_the_same(setup: Supervised) -> None:
+    setup.starts.give(Unstoppable, RunningRun)
     query = setup.supervisor.start(setup.definition)
     go_on(setup, "for 4 tasks")
-    assert isinstance(setup.runs.all()[0].spark, Running)
+    assert isinstance(setup.runs.all()[0].spark, RunningRun)
     assert query.isActive
 
 
-def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, started: list[Any]) -> None:
+def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Supervised, started: list[Any]) -> None:
     setup.supervisor.start(setup.definition)
     setup.supervisor.output_failed(QueryFailedError("q", "the target is gone"))
     eventually(lambda: setup.supervisor.life.error is not None)
@@ -1066,7 +1076,7 @@ def test_a_pipeline_that_has_failed_goes_on_with_nothing(setup: Setup, started: 
     assert len(started) == 1
 
 
-class Failing(Running):
+class FailsWhenTold(RunningRun):
     """A run that goes on until it is stopped, or is told what it fails with."""
 
     failure = ""
@@ -1079,9 +1089,9 @@ class Failing(Running):
 
 
 @pytest.fixture
-def in_batch(setup: Setup) -> tuple[Failing, Callable[[], Exception | None]]:
+def in_batch(setup: Supervised) -> tuple[FailsWhenTold, Callable[[], Exception | None]]:
     """A run whose batch goes on, and what tells how the request for another plan that waits for it has ended."""
-    setup.starts.give(Failing, Running)
+    setup.starts.give(FailsWhenTold, RunningRun)
     setup.supervisor.start(setup.definition)
     (run,) = setup.runs.all()
     (run.directory / "offsets").mkdir(exist_ok=True)
@@ -1090,13 +1100,13 @@ def in_batch(setup: Setup) -> tuple[Failing, Callable[[], Exception | None]]:
     asked = pool.submit(go_on, setup, "for 4 tasks", 36_000.0)
     pool.shutdown(wait=False)
     eventually(lambda: "q" in setup.protocol.read(lambda state: state.failover.rescalings._by_query))
-    assert isinstance(run.spark, Failing)
+    assert isinstance(run.spark, FailsWhenTold)
     return run.spark, lambda: asked.exception(DEADLINE)
 
 
 @pytest.mark.parametrize("loses", [True, False])
 def test_a_run_that_fails_in_its_last_batch_with_a_plan_has_failed(
-    setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], loses: bool
+    setup: Supervised, in_batch: tuple[FailsWhenTold, Callable[[], Exception | None]], loses: bool
 ) -> None:
     spark, outcome = in_batch
     unusable = ChangelogBrokenError("/changelogs/op-0", 3, "bytes that are not those that were written")
@@ -1110,7 +1120,7 @@ def test_a_run_that_fails_in_its_last_batch_with_a_plan_has_failed(
 
 @pytest.mark.parametrize("what", ["a stop", "a loss", "the end of the pipeline"])
 def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
-    setup: Setup, in_batch: tuple[Failing, Callable[[], Exception | None]], what: str
+    setup: Supervised, in_batch: tuple[FailsWhenTold, Callable[[], Exception | None]], what: str
 ) -> None:
     _, outcome = in_batch
     match what:
@@ -1132,12 +1142,12 @@ def test_nobody_waits_for_a_query_that_waits_for_its_last_batch_with_a_plan(
 
 
 @pytest.mark.parametrize("restart", [NoRestart()])
-def test_a_failure_that_cannot_be_explained_ends_the_pipeline(setup: Setup) -> None:
+def test_a_failure_that_cannot_be_explained_ends_the_pipeline(setup: Supervised) -> None:
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise ConnectionError("the JVM does not answer")
 
-    class Ended(Running):
+    class Ended(RunningRun):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             raise Unspeakable
 
@@ -1149,12 +1159,12 @@ def test_a_failure_that_cannot_be_explained_ends_the_pipeline(setup: Setup) -> N
 
 @pytest.mark.parametrize("restart", [NoRestart()])
 def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a failure of a new run could be taken for one that the new run has mended."""
     has_started = threading.Event()
 
-    class Failing(Running):
+    class Failing(RunningRun):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             has_started.wait(DEADLINE)
             raise RuntimeError("boom")
@@ -1184,7 +1194,7 @@ def test_failures_are_decided_about_while_nobody_else_changes_the_queries(
 
 
 def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
-    setup: Setup, started: list[Any], monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
 
@@ -1201,7 +1211,7 @@ def test_a_query_that_is_stopped_between_two_attempts_to_go_back_stays_stopped(
 
 
 def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     stop = threading.Thread(target=lambda: setup.supervisor.stop_gracefully(("q",), 0.0))
@@ -1225,7 +1235,7 @@ def test_a_stop_that_is_withdrawn_lets_the_pipeline_go_back(
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("1 h", attempts=3)])
-def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(setup: Setup) -> None:
+def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(setup: Supervised) -> None:
     setup.supervisor.start(setup.definition)
     setup.notices(decisions.HostLost("it was killed"))
     eventually(lambda: setup.supervisor.life.setback is not None)
@@ -1236,7 +1246,7 @@ def test_a_stop_before_the_pipeline_goes_back_ends_its_savepoint_at_once(setup: 
 
 
 def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go_back_then(
-    setup: Setup,
+    setup: Supervised,
 ) -> None:
     def suspended() -> bool:
         return not setup.protocol.lives[-1].takes_checkpoints
@@ -1253,10 +1263,10 @@ def test_a_stop_ends_its_savepoint_when_the_pipeline_must_go_back_and_lets_it_go
     assert query.isActive
 
 
-def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(setup: Setup) -> None:
+def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(setup: Supervised) -> None:
     queries = [setup.supervisor.start(attrs.evolve(setup.definition, name=name)) for name in ("new", "newer")]
     stopped = setup.supervisor.stop_gracefully(("newer", "new"), 0.0)
-    setup.starts.give(Running, GONE)
+    setup.starts.give(RunningRun, GONE)
     with pytest.raises(PipelineFailedError, match="the JVM is gone"):
         setup.supervisor.resume(stopped)
     for query in queries[1:]:
@@ -1265,18 +1275,18 @@ def test_a_stop_that_cannot_be_withdrawn_ends_all_queries_with_the_reason(setup:
     assert not any(query.isActive for query in queries)
 
 
-def test_a_query_that_has_started_again_stays_so_while_another_cannot(setup: Setup) -> None:
+def test_a_query_that_has_started_again_stays_so_while_another_cannot(setup: Supervised) -> None:
     both = threading.Event()
 
-    class Failing(Spark):
+    class Failing(FailedRun):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             both.wait(DEADLINE)
             raise RuntimeError("boom")
 
-    def refuse_once(asked: dict[str, Any]) -> Spark:
+    def refuse_once(asked: dict[str, Any]) -> FailedRun:
         if asked["query_name"] == "newer" and names().count("newer") == 2:
             raise GONE
-        return Running()
+        return RunningRun()
 
     def names() -> list[str]:
         return [one["query_name"] for one in setup.starts.asked]
@@ -1302,7 +1312,9 @@ def test_a_recovery_has_the_longest_of_its_restores_and_the_bytes_of_all() -> No
     assert (recovery.found_bytes, recovery.downloaded_bytes) == (60, 6)
 
 
-def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(setup: Setup) -> None:
+def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(
+    setup: Supervised,
+) -> None:
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
     (run,) = setup.runs.all()
@@ -1318,13 +1330,13 @@ def test_a_restore_belongs_to_the_recovery_of_its_query_until_the_first_commit(s
     assert (recovery.files, recovery.found_bytes) == (2.0, 5)
 
 
-def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup) -> None:
+def test_a_runs_shards_are_opened_ahead_of_it(setup: Supervised) -> None:
     record = OperatorRecord("op", "q", "{}", {}, (None,))
     opened_before: list[int] = []
 
-    def start(asked: dict[str, Any]) -> Running:
+    def start(asked: dict[str, Any]) -> RunningRun:
         opened_before.append(len(setup.opened))
-        return Running()
+        return RunningRun()
 
     setup.starts.give(start)
     setup.supervisor.start(attrs.evolve(setup.definition, operators=(record,)))
@@ -1333,15 +1345,15 @@ def test_a_runs_shards_are_opened_ahead_of_it(setup: Setup) -> None:
     assert opened_before == [1]
 
 
-def start_and_commit(asked: dict[str, Any]) -> Running:
+def start_and_commit(asked: dict[str, Any]) -> RunningRun:
     """Start a run whose first batch commits before anybody looks."""
     directory = Path(asked["location"])
     (directory / "commits").mkdir(exist_ok=True)
     (directory / "commits" / str(progress.newest_committed(directory) + 1)).touch()
-    return Running()
+    return RunningRun()
 
 
-def test_a_first_batch_that_commits_while_spark_starts_is_the_first(setup: Setup) -> None:
+def test_a_first_batch_that_commits_while_spark_starts_is_the_first(setup: Supervised) -> None:
     setup.starts.give(start_and_commit)
     setup.supervisor.start(setup.definition)
     (recovery,) = setup.supervisor.recoveries
@@ -1351,9 +1363,9 @@ def test_a_first_batch_that_commits_while_spark_starts_is_the_first(setup: Setup
 @pytest.mark.parametrize("restart", [NoRestart()])
 @pytest.mark.parametrize("failure", [None, "the batch after it"])
 def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
-    setup: Setup, failure: str | None
+    setup: Supervised, failure: str | None
 ) -> None:
-    class Once(Running):
+    class Once(RunningRun):
         def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
             (run,) = setup.runs.all()
             (run.directory / "commits").mkdir(exist_ok=True)
@@ -1373,8 +1385,8 @@ def test_a_run_that_ends_as_soon_as_its_first_batch_has_committed_has_had_one(
     assert not any(isinstance(one, Recovered) for one in setup.told)
 
 
-def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(setup: Setup) -> None:
-    setup.starts.give(Spark("boom"), start_and_commit)
+def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(setup: Supervised) -> None:
+    setup.starts.give(FailedRun("boom"), start_and_commit)
     setup.supervisor.start(setup.definition)
     eventually(lambda: len(setup.told) == 2)
     recovering, recovered = setup.told
@@ -1388,7 +1400,7 @@ def test_the_user_is_told_of_a_recovery_once_its_first_batch_has_committed(setup
     assert setup.told[-1] == PipelineEnded(at=setup.told[-1].at, error=None)
 
 
-def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Setup) -> None:
+def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Supervised) -> None:
     error = FencedError("file:///store", 1, 2, "another driver")
     setup.supervisor._decide(decisions.FatalError(error))
     setup.supervisor.close()
@@ -1397,7 +1409,7 @@ def test_a_stop_in_the_middle_of_a_failure_tells_of_the_failure(setup: Setup) ->
     assert (end.error, end.is_fenced) == (error, True)
 
 
-def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
+def test_the_user_is_told_of_checkpoints(setup: Supervised) -> None:
     manifest = setup.catalog.read(2)
     setup.supervisor.checkpoint_completed(manifest, "file:///s/p/savepoints/x")
     setup.supervisor.news.failed(CheckpointError(3, Reason.EXPIRED, "slow"))
@@ -1415,7 +1427,7 @@ def test_the_user_is_told_of_checkpoints(setup: Setup) -> None:
 
 @pytest.mark.parametrize("operators", [(), (OperatorRecord("op", "q", "{}", {}, (None,)),)])
 def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
-    setup: Setup, operators: tuple[OperatorRecord, ...]
+    setup: Supervised, operators: tuple[OperatorRecord, ...]
 ) -> None:
     setup.supervisor.start(attrs.evolve(setup.definition, operators=operators))
     assert [one["stateful"] for one in setup.starts.asked] == [bool(operators)]
@@ -1423,7 +1435,7 @@ def test_spark_is_told_whether_a_query_has_state_that_it_does_not_see(
 
 @pytest.mark.parametrize("restart", [NoRestart()])
 def test_a_run_that_cannot_be_followed_ends_its_query_with_the_reason(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(directory: Path, batch: int) -> bool:
         raise PermissionError(f"{directory}/commits")
@@ -1481,11 +1493,11 @@ def left(tmp_path: Path) -> LeftAt6:
 @pytest.fixture
 def resuming(
     left: LeftAt6, tmp_path: Path, restart: RestartStrategy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Setup]:
+) -> Iterator[Supervised]:
     yield from made_setup(tmp_path, restart, left, monkeypatch)
 
 
-def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, left: LeftAt6) -> None:
+def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Supervised, left: LeftAt6) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
     assert progress.newest_committed(run.directory) == 6
@@ -1500,7 +1512,7 @@ def test_a_query_resumes_in_a_copy_of_its_working_directory(resuming: Setup, lef
 
 
 def test_a_broken_changelog_sends_an_idle_query_back_and_is_told(
-    resuming: Setup, caplog: pytest.LogCaptureFixture
+    resuming: Supervised, caplog: pytest.LogCaptureFixture
 ) -> None:
     resuming.supervisor.start(resuming.definition)
     (run,) = resuming.runs.all()
@@ -1513,14 +1525,14 @@ def test_a_broken_changelog_sends_an_idle_query_back_and_is_told(
 
 
 def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(
-    resuming: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
+    resuming: Supervised, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next driver could resume behind a sink that the second attempt has rolled back."""
     unnoted: list[list[str]] = []
     monkeypatch.setattr(left, "erase_records", lambda runs: unnoted.append([run.query_id for run in runs]))
     resuming.supervisor.start(resuming.definition)
     (first,) = resuming.runs.all()
-    resuming.starts.give(RuntimeError("Spark does not start"), Running)
+    resuming.starts.give(RuntimeError("Spark does not start"), RunningRun)
     resuming.failed[0]("no state host starts")
     eventually(lambda: len(resuming.supervisor.recoveries) == 2)
     assert len(resuming.starts.asked) == 1 + 2
@@ -1531,7 +1543,7 @@ def test_a_rollback_that_failed_half_way_leaves_no_run_to_resume_from(
 
 
 def test_shards_that_cannot_be_opened_at_the_resume_point_send_the_query_back_once(
-    resuming: Setup, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
+    resuming: Supervised, left: LeftAt6, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restore = launcher.restore_query
 

@@ -18,15 +18,15 @@ from chandy.storage.checkpoints.layout import generation_key
 
 
 @attrs.define
-class Folder:
+class MemoryFolder:
     """The part of a ``HadoopFolder`` that is asked here, in memory: who may delete what is decided by names alone."""
 
     uri: str
     files: set[str]
     broken: bool = False
 
-    def below(self, name: str) -> Folder:
-        return Folder(f"{self.uri}/{name}", self.files, self.broken)
+    def below(self, name: str) -> MemoryFolder:
+        return MemoryFolder(f"{self.uri}/{name}", self.files, self.broken)
 
     def names(self) -> list[str]:
         if self.broken:
@@ -45,7 +45,7 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(LocalStore(tmp_path / "store"))
 
 
-def begin(folder: Folder, catalog: Catalog, claim: Claim, pipeline: str = "p") -> RemoteDirectories:
+def begin(folder: MemoryFolder, catalog: Catalog, claim: Claim, pipeline: str = "p") -> RemoteDirectories:
     return RemoteDirectories.begin(cast(HadoopFolder, folder), pipeline, catalog, claim)
 
 
@@ -59,7 +59,7 @@ def files_of(*claims: Claim, pipeline: str = "p") -> set[str]:
 
 def test_a_life_deletes_what_those_before_have_left_and_nothing_of_later_ones(catalog: Catalog) -> None:
     first, second, third, fourth = lives(catalog, 4)
-    folder = Folder("w", files_of(first, second, third, fourth))
+    folder = MemoryFolder("w", files_of(first, second, third, fourth))
     begin(folder, catalog, third)
     assert folder.files == files_of(third, fourth)
 
@@ -68,7 +68,7 @@ def test_what_others_have_there_stays(catalog: Catalog, tmp_path: Path) -> None:
     elsewhere = Catalog(LocalStore(tmp_path / "other storage, with the same generations"))
     theirs, own = lives(elsewhere, 2), lives(catalog, 2)
     others = files_of(*theirs) | files_of(own[0], pipeline="p-1") | {"w/p-1/file", "w/somebody's/file"}
-    folder = Folder("w", others | files_of(own[0]))
+    folder = MemoryFolder("w", others | files_of(own[0]))
     begin(folder, catalog, own[1])
     assert folder.files == others
 
@@ -77,14 +77,14 @@ def test_records_that_are_gone_or_damaged_are_passed_over(catalog: Catalog) -> N
     claims = lives(catalog, 4)
     catalog.store.delete(generation_key(1))
     catalog.store.write(generation_key(2), b"{")
-    folder = Folder("w", files_of(*claims))
+    folder = MemoryFolder("w", files_of(*claims))
     begin(folder, catalog, claims[3])
     assert folder.files == files_of(claims[0], claims[1], claims[3])
 
 
 def test_a_store_that_is_away_holds_nobody_up(catalog: Catalog) -> None:
     first, second = lives(catalog, 2)
-    folder = Folder("w", files_of(first), broken=True)
+    folder = MemoryFolder("w", files_of(first), broken=True)
     made = begin(folder, catalog, second)
     made.remove(Path("work/1-q/checkpoint"))
     made.close()
@@ -94,7 +94,7 @@ def test_a_store_that_is_away_holds_nobody_up(catalog: Catalog) -> None:
 def test_the_end_of_a_run_and_of_a_life_delete_their_own(catalog: Catalog) -> None:
     (own,) = lives(catalog, 1)
     name = folder_name("p", own)
-    folder = Folder("w", {f"w/{name}/1-q/checkpoint/a", f"w/{name}/2-q/checkpoint/b", "w/other/c"})
+    folder = MemoryFolder("w", {f"w/{name}/1-q/checkpoint/a", f"w/{name}/2-q/checkpoint/b", "w/other/c"})
     made = begin(folder, catalog, own)
     directory = Path("/local/1-q/checkpoint")
     mirror: Any = made.mirror(directory)

@@ -57,7 +57,7 @@ class Key:
     expiry: int | None = None
 
 
-class Model:
+class KeyModel:
     """What keys are to do: each has its rows until it ends, as the time to live was when they came."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def shortened(*rows: Any) -> dict[str, Any]:
 def test_a_key_lives_until_the_time_that_its_row_gave_it_whatever_is_declared_later(
     first: TimeToLive | None, batches: list[Any]
 ) -> None:
-    ttl, real, model = first, operator(first), Model()
+    ttl, real, model = first, operator(first), KeyModel()
     now = watermark = 0
     for given_rows, step, is_restored, is_written_anew, is_declared, declared in batches:
         watermark, now = watermark + step, now + 1000 + step // 3

@@ -28,7 +28,7 @@ BATCHES = st.lists(st.tuples(ROWS, st.integers(0, 9), st.booleans()), min_size=1
 Session = tuple[datetime, datetime, list[int]]
 
 
-class Model:
+class SessionModel:
     """What sessions are to do: plain Python over lists."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def test_sessions_are_output_and_removed_as_in_the_model(batches: list[Any]) -> 
         n=("*", "count"),
         total=("v", "sum"),
     )
-    model, watermark = Model(), EPOCH
+    model, watermark = SessionModel(), EPOCH
     for given_rows, by, is_tried_before in batches:
         rows = [(watermark + timedelta(seconds=s - 6), k, v) for s, k, v in given_rows]
         watermark += timedelta(seconds=by)
@@ -83,7 +83,7 @@ def test_sessions_are_output_and_removed_as_in_the_model(batches: list[Any]) -> 
         check_stored(tester, model)
 
 
-def check_stored(tester: OperatorTester, model: Model) -> None:
+def check_stored(tester: OperatorTester, model: SessionModel) -> None:
     held = tester.checkpoint().shards.held
     due = [keyspace.split_timed(key) for _, key in held if key.startswith(keyspace.WINDOWS)]
     left = {CODEC.encode((k,)): sessions for k, sessions in model.open.items() if sessions}

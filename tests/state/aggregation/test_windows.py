@@ -31,7 +31,7 @@ STEPS = st.integers(0, 15).map(lambda seconds: 1000 * seconds)
 BATCHES = st.lists(st.tuples(ROWS, STEPS, st.booleans()), min_size=1, max_size=8)
 
 
-class Model:
+class WindowModel:
     """What windows are to do: plain Python over dicts."""
 
     def __init__(self, window: TimeWindow, only_closed: bool) -> None:
@@ -63,7 +63,7 @@ def test_windows_are_output_and_removed_as_in_the_model(
     tester = OperatorTester.of_aggregate(
         by=["k"], input=INPUT, window=window, output_mode=mode, n=("*", "count"), total=("v", "sum")
     )
-    model, watermark = Model(window, mode == "append"), 0
+    model, watermark = WindowModel(window, mode == "append"), 0
     for given_rows, by, is_tried_before in batches:
         rows = [(at(ms + watermark - 20_000), k, v) for ms, k, v in given_rows]
         watermark += by

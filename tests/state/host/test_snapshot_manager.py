@@ -25,7 +25,7 @@ LARGE = b"x" * PACK_BELOW
 
 
 @attrs.define
-class Written:
+class WrittenSnapshot:
     """A snapshot whose files are written by a function of the test."""
 
     write: Callable[[], dict[str, Path]]
@@ -43,13 +43,13 @@ class OneShard:
     """What the manager needs of a shard."""
 
     name: str
-    taken: Written
+    taken: WrittenSnapshot
     term: Any = FIRST_TERM
 
     def reached(self, cut: int) -> int:
         return cut
 
-    def snapshot(self, directory: Path, cut: int, *, follow: bool) -> Written:
+    def snapshot(self, directory: Path, cut: int, *, follow: bool) -> WrittenSnapshot:
         return self.taken
 
 
@@ -66,7 +66,7 @@ class Uploads(MemoryStore):
 
 
 @attrs.define
-class Host:
+class ManagedShards:
     """A manager over shards of the test. What it uploads and what it tells the coordinator come in their order."""
 
     folder: Path
@@ -75,7 +75,7 @@ class Host:
 
     def run(self, *writes: Callable[[], dict[str, Path]]) -> None:
         """Carry out an order for a checkpoint of shards that are written so."""
-        shards = [OneShard(f"op/{number}", Written(write)) for number, write in enumerate(writes)]
+        shards = [OneShard(f"op/{number}", WrittenSnapshot(write)) for number, write in enumerate(writes)]
         store = Uploads(self.said)
         manager = SnapshotManager(
             "host",
@@ -103,11 +103,11 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> ManagedShards:
+    return ManagedShards(tmp_path)
 
 
-def test_shards_are_written_at_the_same_time(host: Host) -> None:
+def test_shards_are_written_at_the_same_time(host: ManagedShards) -> None:
     both = threading.Barrier(2, timeout=DEADLINE)
 
     def written(name: str) -> dict[str, Path]:
@@ -121,7 +121,7 @@ def test_shards_are_written_at_the_same_time(host: Host) -> None:
     assert [one.shard.shard for one in acknowledged.snapshots] == [0, 1]
 
 
-def test_after_a_failed_shard_nothing_is_uploaded_once_the_order_is_declined(host: Host) -> None:
+def test_after_a_failed_shard_nothing_is_uploaded_once_the_order_is_declined(host: ManagedShards) -> None:
     begun, failed = threading.Event(), threading.Event()
 
     def fails() -> dict[str, Path]:

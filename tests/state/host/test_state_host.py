@@ -66,7 +66,7 @@ class GatedStore(LocalStore):
         super().write(key, data)
 
 
-class AwayStore(LocalStore):
+class UnreachableStore(LocalStore):
     """A store that cannot be reached, which may pass."""
 
     def upload(self, path: Path, key: str) -> None:
@@ -76,7 +76,7 @@ class AwayStore(LocalStore):
         self.upload(Path(), key)
 
 
-class Setup:
+class OneHost:
     def __init__(
         self, directory: Path, open_store: Callable[[str], Store] = open_store, cache_bytes: int = 1 << 30
     ) -> None:
@@ -146,8 +146,8 @@ class Setup:
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    made = Setup(tmp_path)
+def setup(tmp_path: Path) -> Iterator[OneHost]:
+    made = OneHost(tmp_path)
     yield made
     made.state_host.close()
 
@@ -160,7 +160,7 @@ def big(text: bytes) -> bytes:
 # --- asking and claiming ------------------------------------------------------------------------------------
 
 
-def test_the_coordinator_is_asked_once_a_batch_for_all_tasks(setup: Setup) -> None:
+def test_the_coordinator_is_asked_once_a_batch_for_all_tasks(setup: OneHost) -> None:
     setup.control.ask_gate.clear()
     with ThreadPoolExecutor(4) as pool:
         tasks = [pool.submit(setup.state_host.begin, setup.task(0, (shard,))) for shard in range(4)]
@@ -171,14 +171,14 @@ def test_the_coordinator_is_asked_once_a_batch_for_all_tasks(setup: Setup) -> No
     assert [ask.batch for ask in setup.control.asked] == [0]
 
 
-def test_two_tasks_that_need_a_shard_claim_it_once(setup: Setup) -> None:
+def test_two_tasks_that_need_a_shard_claim_it_once(setup: OneHost) -> None:
     with ThreadPoolExecutor(2) as pool:
         for task in [pool.submit(setup.state_host.begin, setup.task(0, (0, 1))) for _ in range(2)]:
             task.result(DEADLINE)
     assert [claim.shards for claim in setup.control.claims] == [(0, 1)]
 
 
-def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: Setup) -> None:
+def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: OneHost) -> None:
     setup.control.refusal = RemoteError("StaleQueryError", "another id")
     with pytest.raises(RemoteError, match="StaleQueryError: another id"):
         setup.state_host.begin(setup.task(0))
@@ -187,7 +187,7 @@ def test_a_refusal_reaches_the_task_and_the_next_task_asks_again(setup: Setup) -
     assert len(setup.control.asked) == 2
 
 
-def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setup: Setup) -> None:
+def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setup: OneHost) -> None:
     setup.control.elsewhere = {1: "grpc+unix:///there"}
     assert setup.state_host.begin(setup.task(0, (0, 1))).elsewhere == {1: "grpc+unix:///there"}
     setup.control.elsewhere = {}
@@ -196,12 +196,12 @@ def test_shards_of_another_host_are_named_and_asked_for_again_the_next_time(setu
         setup.state_host.shards(setup.task(0, (2,)))
 
 
-def test_the_times_of_a_batch_come_with_it(setup: Setup) -> None:
+def test_the_times_of_a_batch_come_with_it(setup: OneHost) -> None:
     setup.control.times[0] = BatchTimes(1000, 900, 800)
     assert setup.state_host.begin(setup.task(0)).times == BatchTimes(1000, 900, 800)
 
 
-def test_a_shard_is_fresh_until_a_batch_was_applied_to_it(setup: Setup) -> None:
+def test_a_shard_is_fresh_until_a_batch_was_applied_to_it(setup: OneHost) -> None:
     assert setup.state_host.begin(setup.task(0, (0, 1))).fresh == (0, 1)
     setup.stage(0, {b"a": b"0"})
     assert setup.state_host.begin(setup.task(0, (0, 1))).fresh == (0, 1)
@@ -216,7 +216,7 @@ def test_a_shard_is_fresh_until_a_batch_was_applied_to_it(setup: Setup) -> None:
     assert setup.state_host.begin(setup.task(1, (5,))).fresh == ()
 
 
-def test_values_are_read_from_whatever_shard_has_them(setup: Setup) -> None:
+def test_values_are_read_from_whatever_shard_has_them(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"}, (0,))
     setup.run(0, {b"b": b"0", b"\xff": b""}, (1,))
 
@@ -232,7 +232,7 @@ def test_values_are_read_from_whatever_shard_has_them(setup: Setup) -> None:
     assert read(1) == {b"b": b"0", b"\xff": b""}
 
 
-def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Setup) -> None:
+def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"1")})
     setup.state_host.obey(setup.order(1, 0))
     ack = setup.acked()
@@ -260,7 +260,7 @@ def test_a_failed_restore_leaves_nothing_behind_and_can_be_tried_again(setup: Se
 
 
 def test_a_restore_that_takes_long_is_told_in_the_log(
-    setup: Setup, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    setup: OneHost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(restoring, "_EVERY_SECONDS", 0.0)
@@ -275,7 +275,7 @@ def test_a_restore_that_takes_long_is_told_in_the_log(
     other.close()
 
 
-def test_the_coordinator_is_told_once_for_a_claim_what_its_shards_took(setup: Setup) -> None:
+def test_the_coordinator_is_told_once_for_a_claim_what_its_shards_took(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"1")}, (0, 1))
     setup.state_host.obey(setup.order(1, 0, (0, 1)))
     snapshots = setup.acked().snapshots
@@ -297,7 +297,7 @@ def test_the_coordinator_is_told_once_for_a_claim_what_its_shards_took(setup: Se
     other.close()
 
 
-def test_shards_that_are_opened_ahead_are_there_when_a_task_begins(setup: Setup) -> None:
+def test_shards_that_are_opened_ahead_are_there_when_a_task_begins(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"1")})
     setup.state_host.obey(setup.order(1, 0))
     setup.control.sources[0] = RestoreSource(setup.store, 1, 0, setup.acked().snapshots[0].handle)
@@ -315,7 +315,7 @@ def test_shards_that_are_opened_ahead_are_there_when_a_task_begins(setup: Setup)
     other.close()
 
 
-def test_a_shard_that_could_not_be_opened_ahead_is_claimed_again_by_the_task(setup: Setup) -> None:
+def test_a_shard_that_could_not_be_opened_ahead_is_claimed_again_by_the_task(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"1")})
     setup.state_host.obey(setup.order(1, 0))
     snapshot = setup.acked().snapshots[0]
@@ -331,7 +331,7 @@ def test_a_shard_that_could_not_be_opened_ahead_is_claimed_again_by_the_task(set
 
 
 def test_a_shard_that_is_damaged_is_given_up_with_the_reason_and_others_are_told_as_read(
-    setup: Setup,
+    setup: OneHost,
 ) -> None:
     setup.run(0, {b"a": b"1"}, shards=(0, 1))
     setup.state_host.obey(setup.order(1, 0, shards=(0, 1)))
@@ -353,7 +353,7 @@ def test_a_shard_that_is_damaged_is_given_up_with_the_reason_and_others_are_told
     other.close()
 
 
-def test_what_a_machine_has_kept_is_not_read_in_the_store_unless_it_is_the_same_file(setup: Setup) -> None:
+def test_what_a_machine_has_kept_is_not_read_in_the_store_unless_it_is_the_same_file(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"1")})
     setup.state_host.obey(setup.order(1, 0))
     ack = setup.acked()
@@ -370,7 +370,7 @@ def test_what_a_machine_has_kept_is_not_read_in_the_store_unless_it_is_the_same_
 
 
 def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    setup: OneHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: ShardsRestored) -> None:
         raise RemoteError("CoordinatorLostError", "gone")
@@ -381,7 +381,7 @@ def test_a_coordinator_that_cannot_be_told_of_a_restore_holds_up_no_batch(
     assert setup.state_host.shards(setup.task(0))[0].fetch([b"a"]) == [None]
 
 
-def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: Setup) -> None:
+def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: OneHost) -> None:
     setup.run(5, {b"a": b"1"})
     setup.state_host.obey(setup.order(1, 5))
     handle = setup.acked().snapshots[0].handle
@@ -392,7 +392,7 @@ def test_files_that_hold_more_than_their_checkpoint_says_are_refused(setup: Setu
     other.close()
 
 
-def test_shards_of_a_query_that_is_released_are_deleted_and_others_stay(setup: Setup) -> None:
+def test_shards_of_a_query_that_is_released_are_deleted_and_others_stay(setup: OneHost) -> None:
     setup.run(0, {b"a": b"1"})
     setup.state_host.begin(setup.task(0, query_id="other"))
     setup.state_host.obey(ReleaseOrder("q"))
@@ -402,7 +402,7 @@ def test_shards_of_a_query_that_is_released_are_deleted_and_others_stay(setup: S
     eventually(lambda: len(list((setup.directory / "host" / "shards").iterdir())) == 1)
 
 
-def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: Setup) -> None:
+def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: OneHost) -> None:
     setup.run(0, {b"a": b"1"})
     shard = setup.state_host.shards(setup.task(0))[0]
     # As the thread that takes orders, which renews the lease, too.
@@ -415,7 +415,7 @@ def test_a_release_does_not_wait_for_a_shard_that_is_being_written(setup: Setup)
     eventually(lambda: not shard.directory.exists())
 
 
-def test_a_stop_order_is_passed_on(setup: Setup) -> None:
+def test_a_stop_order_is_passed_on(setup: OneHost) -> None:
     assert not setup.state_host.stopped.is_set()
     setup.state_host.obey(StopHost())
     assert setup.state_host.stopped.is_set()
@@ -424,7 +424,7 @@ def test_a_stop_order_is_passed_on(setup: Setup) -> None:
 # --- snapshots ----------------------------------------------------------------------------------------------
 
 
-def test_an_order_in_the_answer_snapshots_before_the_batch(setup: Setup) -> None:
+def test_an_order_in_the_answer_snapshots_before_the_batch(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.control.ahead[1] = (setup.order(1, 0),)
     setup.run(1, {b"a": b"1"})
@@ -432,20 +432,20 @@ def test_an_order_in_the_answer_snapshots_before_the_batch(setup: Setup) -> None
     assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
 
 
-def test_a_pushed_order_snapshots_an_idle_shard(setup: Setup) -> None:
+def test_a_pushed_order_snapshots_an_idle_shard(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0))
     assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
 
 
-def test_a_pushed_order_leaves_out_a_later_batch_that_is_staged(setup: Setup) -> None:
+def test_a_pushed_order_leaves_out_a_later_batch_that_is_staged(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.run(1, {b"a": b"1"})
     setup.state_host.obey(setup.order(1, 0))
     assert setup.state_of(setup.acked(), 0, [b"a"]) == [b"0"]
 
 
-def test_an_order_that_comes_both_ways_is_acknowledged_once(setup: Setup) -> None:
+def test_an_order_that_comes_both_ways_is_acknowledged_once(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     order = setup.order(1, 0)
     setup.control.ahead[1] = (order,)
@@ -458,7 +458,7 @@ def test_an_order_that_comes_both_ways_is_acknowledged_once(setup: Setup) -> Non
     assert setup.control.declines.empty()
 
 
-def test_an_order_in_the_answer_reaches_shards_that_have_no_task_in_the_batch(setup: Setup) -> None:
+def test_an_order_in_the_answer_reaches_shards_that_have_no_task_in_the_batch(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"}, (0, 1, 2))
     setup.control.ahead[1] = (setup.order(1, 0, (0, 1, 2)),)
     setup.state_host.begin(setup.task(1, (0,)))
@@ -468,7 +468,7 @@ def test_an_order_in_the_answer_reaches_shards_that_have_no_task_in_the_batch(se
 # --- batches that a sink takes in part ----------------------------------------------------------------------
 
 
-def left_out(setup: Setup) -> None:
+def left_out(setup: OneHost) -> None:
     """Batch 1 commits, although the task of shards 2 and 3 has not even begun: the sink needed no rows of it."""
     for shards in ((0, 1), (2, 3)):
         setup.run(0, {b"a": b"0"}, shards)
@@ -477,7 +477,7 @@ def left_out(setup: Setup) -> None:
 
 @pytest.mark.parametrize("begun_before", [False, True])
 def test_a_task_that_was_left_out_of_a_batch_is_found_when_the_next_begins(
-    setup: Setup, begun_before: bool
+    setup: OneHost, begun_before: bool
 ) -> None:
     left_out(setup)
     if begun_before:
@@ -490,7 +490,7 @@ def test_a_task_that_was_left_out_of_a_batch_is_found_when_the_next_begins(
         setup.state_host.begin(setup.task(2, (2, 3)))
 
 
-def test_no_checkpoint_has_a_batch_that_a_task_was_left_out_of(setup: Setup) -> None:
+def test_no_checkpoint_has_a_batch_that_a_task_was_left_out_of(setup: OneHost) -> None:
     left_out(setup)
     setup.state_host.obey(setup.order(1, 1, (0, 1, 2, 3)))
     assert "batch 1 has committed, but its task on shard op/2 has not finished" in setup.declined()
@@ -499,7 +499,7 @@ def test_no_checkpoint_has_a_batch_that_a_task_was_left_out_of(setup: Setup) -> 
     assert len(setup.acked().snapshots) == 4
 
 
-def test_a_batch_that_runs_again_may_have_reached_some_shards_before(setup: Setup) -> None:
+def test_a_batch_that_runs_again_may_have_reached_some_shards_before(setup: OneHost) -> None:
     left_out(setup)
     # It has not committed: its query failed, and Spark runs it again.
     for shards in ((2, 3), (0, 1)):
@@ -508,7 +508,7 @@ def test_a_batch_that_runs_again_may_have_reached_some_shards_before(setup: Setu
     setup.state_host.begin(setup.task(2, (2, 3)))
 
 
-def test_a_batch_that_spark_has_run_no_task_of_is_missed_nowhere(setup: Setup) -> None:
+def test_a_batch_that_spark_has_run_no_task_of_is_missed_nowhere(setup: OneHost) -> None:
     for batch in (0, 2):
         for shards in ((0, 1), (2, 3)):
             setup.run(batch, {b"a": b"0"}, shards)
@@ -519,7 +519,7 @@ def test_a_batch_that_spark_has_run_no_task_of_is_missed_nowhere(setup: Setup) -
 def test_uploads_do_not_hold_up_the_batches_that_follow(tmp_path: Path) -> None:
     GatedStore.gate.clear()
     GatedStore.waiting.clear()
-    setup = Setup(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
+    setup = OneHost(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
     setup.run(0, {b"a": big(b"0")})
     setup.control.ahead[1] = (setup.order(1, 0),)
     for batch in range(1, 6):
@@ -544,7 +544,7 @@ def opened_after(event: threading.Event) -> Callable[[str], Store]:
 def test_a_task_takes_the_snapshot_itself_when_the_background_is_late(tmp_path: Path) -> None:
     """No record of the next batch may reach a shard before the snapshot ahead of it."""
     late = threading.Event()
-    setup = Setup(tmp_path, opened_after(late))
+    setup = OneHost(tmp_path, opened_after(late))
     setup.run(0, {b"a": b"0"}, (0, 1))
     setup.control.ahead[1] = (setup.order(1, 0, (0, 1)),)
     for batch in range(1, 4):
@@ -555,7 +555,7 @@ def test_a_task_takes_the_snapshot_itself_when_the_background_is_late(tmp_path: 
     setup.state_host.close()
 
 
-def test_only_what_the_base_does_not_have_is_uploaded(setup: Setup) -> None:
+def test_only_what_the_base_does_not_have_is_uploaded(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
     first = setup.acked().snapshots[0]
@@ -568,7 +568,7 @@ def test_only_what_the_base_does_not_have_is_uploaded(setup: Setup) -> None:
     assert setup.state_of(second, 1, [b"a", b"b"]) == [big(b"0"), b"small"]
 
 
-def test_a_checkpoint_of_small_state_costs_what_has_changed(setup: Setup) -> None:
+def test_a_checkpoint_of_small_state_costs_what_has_changed(setup: OneHost) -> None:
     """Of five hundred small keys each batch changes one, in one of two shards."""
     setup.run(0, {b"%03d" % number: os.urandom(100) for number in range(500)}, (0, 1))
     changed = everything = 0
@@ -591,7 +591,7 @@ def test_a_checkpoint_of_small_state_costs_what_has_changed(setup: Setup) -> Non
     assert setup.state_of(ack, 39, [b"000", b"038"]) == [b"changed", b"changed"]
 
 
-def test_checkpoints_that_follow_each_other_closely_store_little_beside_the_changes(setup: Setup) -> None:
+def test_checkpoints_that_follow_each_other_closely_store_little_beside_the_changes(setup: OneHost) -> None:
     """Of two thousand small keys each batch changes a quarter, and a checkpoint comes after each batch."""
     keys = [b"%04d" % number for number in range(2000)]
     state: dict[bytes, bytes | None] = {key: os.urandom(40) for key in keys}
@@ -611,7 +611,7 @@ def test_checkpoints_that_follow_each_other_closely_store_little_beside_the_chan
     assert setup.state_of(ack, 23, keys) == at_cut
 
 
-def test_what_a_shard_was_restored_from_is_a_base(setup: Setup) -> None:
+def test_what_a_shard_was_restored_from_is_a_base(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
     setup.control.sources[0] = RestoreSource(setup.store, 1, 0, setup.acked().snapshots[0].handle)
@@ -623,7 +623,7 @@ def test_what_a_shard_was_restored_from_is_a_base(setup: Setup) -> None:
     assert setup.state_of(ack, 0, [b"a"]) == [big(b"0")]
 
 
-def test_a_savepoint_holds_every_file_itself(setup: Setup) -> None:
+def test_a_savepoint_holds_every_file_itself(setup: OneHost) -> None:
     # It neither uses nor becomes a base.
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
@@ -642,7 +642,7 @@ def test_a_savepoint_holds_every_file_itself(setup: Setup) -> None:
     assert setup.state_of(savepoint, 0, [b"a"], root=root) == [big(b"0")]
 
 
-def test_a_completed_savepoint_leaves_the_base_of_the_next_checkpoint(setup: Setup) -> None:
+def test_a_completed_savepoint_leaves_the_base_of_the_next_checkpoint(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
     setup.acked()
@@ -663,7 +663,7 @@ def test_a_savepoint_is_copied_from_the_pipelines_store_and_nothing_from_a_savep
             copies.append((source.uri, self.uri))
             return super().copy(source, source_key, key)
 
-    setup = Setup(tmp_path, lambda uri: Told(Path(uri.removeprefix("file://"))))
+    setup = OneHost(tmp_path, lambda uri: Told(Path(uri.removeprefix("file://"))))
     places = [f"file://{tmp_path / name}" for name in ("one", "two", "three")]
     setup.run(0, {b"a": big(b"0")})
 
@@ -683,7 +683,7 @@ def test_a_savepoint_is_copied_from_the_pipelines_store_and_nothing_from_a_savep
     setup.state_host.close()
 
 
-def test_a_checkpoint_after_a_savepoint_that_was_damaged_restores(setup: Setup) -> None:
+def test_a_checkpoint_after_a_savepoint_that_was_damaged_restores(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(
         setup.order(1, 0, root=f"file://{setup.directory / 'savepoint'}", is_savepoint=True)
@@ -699,7 +699,7 @@ def test_a_checkpoint_after_a_savepoint_that_was_damaged_restores(setup: Setup) 
     assert setup.state_of(setup.acked(), 0, [b"a"]) == [big(b"0")]
 
 
-def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: Setup) -> None:
+def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.run(1, {b"a": b"1"})
     setup.run(2, {})
@@ -712,7 +712,7 @@ def test_an_order_whose_cut_has_passed_is_declined_and_the_batch_goes_on(setup: 
     assert setup.state_host.shards(setup.task(4))[0].fetch([b"a"]) == [b"3"]
 
 
-def test_an_order_for_a_shard_that_is_not_here_is_declined(setup: Setup) -> None:
+def test_an_order_for_a_shard_that_is_not_here_is_declined(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0, (0, 7)))
     assert setup.declined().startswith("ShardMissingError: state host host does not hold shard op/7")
@@ -723,7 +723,7 @@ def test_a_store_that_is_away_is_asked_again_only_as_long_as_the_checkpoint_has_
     tmp_path: Path, seconds_left: float, attempts: str
 ) -> None:
     policy = RetryPolicy(seconds=1000.0, attempts=5, first=0.001)
-    setup = Setup(tmp_path, lambda uri: RetryingStore(AwayStore(tmp_path / "store"), policy))
+    setup = OneHost(tmp_path, lambda uri: RetryingStore(UnreachableStore(tmp_path / "store"), policy))
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0, seconds_left=seconds_left))
     assert setup.declined().endswith(f": it is away{attempts}")
@@ -733,7 +733,7 @@ def test_a_store_that_fails_declines_the_checkpoint_and_not_the_batch(tmp_path: 
     def no_store(uri: str) -> Store:
         raise OSError("store is away")
 
-    setup = Setup(tmp_path, no_store)
+    setup = OneHost(tmp_path, no_store)
     setup.run(0, {b"a": b"0"})
     setup.control.ahead[1] = (setup.order(1, 0),)
     setup.run(1, {b"a": b"1"})
@@ -747,7 +747,7 @@ def test_a_store_that_fails_declines_the_checkpoint_and_not_the_batch(tmp_path: 
 def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Path) -> None:
     GatedStore.gate.clear()
     GatedStore.waiting.clear()
-    setup = Setup(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
+    setup = OneHost(tmp_path, lambda uri: GatedStore(tmp_path / "store"))
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0))
     assert GatedStore.waiting.wait(DEADLINE)
@@ -763,7 +763,7 @@ def test_an_aborted_checkpoint_is_neither_acknowledged_nor_declined(tmp_path: Pa
 @pytest.mark.parametrize("when", ["before its barrier", "after its barrier"])
 def test_what_an_aborted_checkpoint_was_to_write_is_written_with_the_next(tmp_path: Path, when: str) -> None:
     late = threading.Event()
-    setup = Setup(tmp_path, opened_after(late))
+    setup = OneHost(tmp_path, opened_after(late))
     setup.run(0, {b"a": b"0", b"b": b"0"})
     setup.control.ahead[1] = (setup.order(1, 0),)
     if when == "before its barrier":
@@ -787,7 +787,7 @@ def test_what_an_aborted_checkpoint_was_to_write_is_written_with_the_next(tmp_pa
 
 @pytest.mark.parametrize("end", [AcceptedOrder.abort, AcceptedOrder.fail])
 def test_a_snapshot_whose_order_ends_while_it_is_taken_is_given_up_at_once(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, end: Callable[[AcceptedOrder], Any]
+    setup: OneHost, monkeypatch: pytest.MonkeyPatch, end: Callable[[AcceptedOrder], Any]
 ) -> None:
     setup.run(0, {b"a": b"0"})
     accepted = AcceptedOrder(setup.order(1, 0))
@@ -806,7 +806,7 @@ def test_a_snapshot_whose_order_ends_while_it_is_taken_is_given_up_at_once(
     assert task.take(key, shard).result().snapshot.cancelled
 
 
-def test_an_order_that_has_ended_takes_no_snapshot(setup: Setup) -> None:
+def test_an_order_that_has_ended_takes_no_snapshot(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     accepted = AcceptedOrder(setup.order(1, 0))
     accepted.abort()
@@ -820,7 +820,7 @@ def test_an_order_that_has_ended_takes_no_snapshot(setup: Setup) -> None:
 
 def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> None:
     late = threading.Event()
-    setup = Setup(tmp_path, opened_after(late))
+    setup = OneHost(tmp_path, opened_after(late))
     for batch in range(4):
         setup.run(batch, {b"a": b"%d" % batch, b"%d" % batch: b""})
         setup.control.ahead[batch + 1] = (setup.order(batch + 1, batch),)
@@ -834,7 +834,7 @@ def test_checkpoints_that_overlap_have_each_their_own_state(tmp_path: Path) -> N
     setup.state_host.close()
 
 
-def test_an_order_that_failed_gives_up_the_snapshots_that_it_took(setup: Setup) -> None:
+def test_an_order_that_failed_gives_up_the_snapshots_that_it_took(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0, (0, 7)))
     setup.declined()
@@ -851,7 +851,7 @@ def test_a_checkpoint_that_is_aborted_when_all_is_stored_is_not_acknowledged(tmp
             if key.startswith("checkpoints/1/"):
                 setup.state_host.obey(AbortOrder(1, None))
 
-    setup = Setup(tmp_path, lambda uri: AbortingStore(tmp_path / "store"))
+    setup = OneHost(tmp_path, lambda uri: AbortingStore(tmp_path / "store"))
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0))
     eventually(lambda: (tmp_path / "store" / "checkpoints" / "1").exists())
@@ -863,7 +863,7 @@ def test_a_checkpoint_that_is_aborted_when_all_is_stored_is_not_acknowledged(tmp
     setup.state_host.close()
 
 
-def test_an_order_that_comes_after_its_abort_is_ignored(setup: Setup) -> None:
+def test_an_order_that_comes_after_its_abort_is_ignored(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(AbortOrder(1, None))
     setup.control.ahead[1] = (setup.order(1, 0),)
@@ -872,7 +872,7 @@ def test_an_order_that_comes_after_its_abort_is_ignored(setup: Setup) -> None:
     assert setup.acked().checkpoint == 2
 
 
-def test_a_shard_that_is_being_restored_is_waited_for(setup: Setup) -> None:
+def test_a_shard_that_is_being_restored_is_waited_for(setup: OneHost) -> None:
     setup.control.ask_gate.clear()
     with ThreadPoolExecutor(1) as pool:
         task = pool.submit(setup.state_host.begin, setup.task(0))
@@ -889,21 +889,21 @@ def test_a_shard_that_is_being_restored_is_waited_for(setup: Setup) -> None:
     assert len(setup.acked().snapshots) == 2
 
 
-def test_a_local_snapshot_is_deleted_once_it_is_stored(setup: Setup) -> None:
+def test_a_local_snapshot_is_deleted_once_it_is_stored(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.state_host.obey(setup.order(1, 0))
     setup.acked()
     eventually(lambda: not list((setup.directory / "host" / "snapshots").glob("*")))
 
 
-def test_a_batch_that_is_gone_is_refused(setup: Setup) -> None:
+def test_a_batch_that_is_gone_is_refused(setup: OneHost) -> None:
     setup.run(0, {b"a": b"0"})
     setup.run(1, {b"a": b"1"})
     with pytest.raises(CannotGoBackError):
         setup.state_host.begin(setup.task(0))
 
 
-def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> None:
+def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: OneHost) -> None:
     setup.run(0, {b"a": big(b"0")})
     setup.state_host.obey(setup.order(1, 0, triggered_at=time.time() - 5))
     snapshot = setup.acked().snapshots[0]
@@ -916,14 +916,14 @@ def test_statistics_of_a_snapshot_say_how_long_and_how_much(setup: Setup) -> Non
 
 
 @pytest.fixture
-def logged(setup: Setup) -> Setup:
+def logged(setup: OneHost) -> OneHost:
     for query_id in ("q", "next"):
         admit(setup.changelogs, query_id, setup.directory)
     return setup
 
 
 def test_a_shard_whose_host_was_killed_comes_back_with_the_batches_since_the_checkpoint(
-    logged: Setup,
+    logged: OneHost,
 ) -> None:
     setup = logged
     setup.run(0, {b"a": b"0", b"b": b"0"})
@@ -947,7 +947,7 @@ def test_a_shard_whose_host_was_killed_comes_back_with_the_batches_since_the_che
     successor.close()
 
 
-def test_a_shard_that_has_no_checkpoint_comes_back_from_its_changelog_alone(logged: Setup) -> None:
+def test_a_shard_that_has_no_checkpoint_comes_back_from_its_changelog_alone(logged: OneHost) -> None:
     setup = logged
     setup.run(0, {b"a": b"0"})
     setup.run(1, {b"a": b"1"})
@@ -960,7 +960,7 @@ def test_a_shard_that_has_no_checkpoint_comes_back_from_its_changelog_alone(logg
     successor.close()
 
 
-def test_a_completed_checkpoint_shortens_the_changelogs_of_its_shards(logged: Setup) -> None:
+def test_a_completed_checkpoint_shortens_the_changelogs_of_its_shards(logged: OneHost) -> None:
     setup = logged
     setup.run(0, {b"a": b"0"}, shards=(0, 1))
     setup.state_host.obey(setup.order(1, 0))
@@ -973,7 +973,7 @@ def test_a_completed_checkpoint_shortens_the_changelogs_of_its_shards(logged: Se
     assert not any(gap(folder, 0, 1) for folder in folders)
 
 
-def test_a_changelog_that_does_not_lead_there_fails_the_task(logged: Setup) -> None:
+def test_a_changelog_that_does_not_lead_there_fails_the_task(logged: OneHost) -> None:
     setup = logged
     setup.run(0, {b"a": b"0"})
     setup.control.resume_point = ResumePoint("q", -1, 1)
@@ -990,7 +990,7 @@ def test_a_changelog_that_does_not_lead_there_fails_the_task(logged: Setup) -> N
     successor.close()
 
 
-def test_a_host_without_changelogs_cannot_go_on_from_any(setup: Setup, tmp_path: Path) -> None:
+def test_a_host_without_changelogs_cannot_go_on_from_any(setup: OneHost, tmp_path: Path) -> None:
     setup.control.resume_point = ResumePoint("q", -1, 0)
     cache = FileCache(tmp_path / "cache")
     state_host = StateHost("without", setup.control, tmp_path / "without", Memory(32 << 20), cache)
@@ -1003,7 +1003,7 @@ def test_a_host_without_changelogs_cannot_go_on_from_any(setup: Setup, tmp_path:
 
 
 def test_the_cache_stays_within_its_limit_while_checkpoints_go_on(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, cache_bytes=250_000)
+    setup = OneHost(tmp_path, cache_bytes=250_000)
     for batch in range(6):
         setup.run(batch, {b"%d" % batch: random.Random(batch).randbytes(100_000)})
         setup.state_host.obey(setup.order(batch + 1, batch))
@@ -1014,7 +1014,7 @@ def test_the_cache_stays_within_its_limit_while_checkpoints_go_on(tmp_path: Path
 
 
 def test_an_order_that_is_declined_leaves_the_cache_within_its_limit(tmp_path: Path) -> None:
-    setup = Setup(tmp_path, lambda uri: AwayStore(tmp_path / "store"), cache_bytes=250_000)
+    setup = OneHost(tmp_path, lambda uri: UnreachableStore(tmp_path / "store"), cache_bytes=250_000)
     (tmp_path / "file").write_bytes(b"x" * 100_000)
     for number in range(4):
         setup.cache.put(f"{number}" * 64, tmp_path / "file")

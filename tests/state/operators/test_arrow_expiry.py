@@ -23,7 +23,7 @@ INPUT = StructType().add("k", "string").add("n", "long")
 STATE = StructType().add("n", "long")
 
 
-class Counts(ArrowProcessor):
+class TwoStates(ArrowProcessor):
     """Adds up a column in two states; a key whose newest value is negative is removed from both."""
 
     def __init__(self, **ttl_ms: int) -> None:
@@ -63,7 +63,7 @@ BATCHES = st.lists(
 @given(BATCHES)
 def test_values_expire_as_they_were_written_and_are_removed_in_time(batches) -> None:
     ttl = {"count": None, "other": None}
-    tested = operator_with(Counts())
+    tested = operator_with(TwoStates())
     model = {name: {} for name in ttl}
     longest, now = 0, 1_000_000
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +73,7 @@ def test_values_expire_as_they_were_written_and_are_removed_in_time(batches) -> 
             if declared is not None:
                 ttl = declared
                 given = {name: ms for name, ms in ttl.items() if ms is not None}
-                tested.restore(tested.checkpoint(), Counts(**given))
+                tested.restore(tested.checkpoint(), TwoStates(**given))
             tested.batch(list(rows.items()), time=now)
             for name, values in model.items():
                 ms = ttl[name]
@@ -109,7 +109,7 @@ def check_stored(tested: OperatorTester, now: int, longest: int) -> None:
 
 
 def test_the_index_costs_nothing_while_a_value_is_renewed() -> None:
-    tested = operator_with(Counts(count=4000))
+    tested = operator_with(TwoStates(count=4000))
     for time in range(0, 10_000, 100):
         tested.batch([("a", 1)], time=time)
         entries = [key for _, key in tested.checkpoint().shards.held if key.startswith(keyspace.EXPIRY)]
@@ -117,7 +117,7 @@ def test_the_index_costs_nothing_while_a_value_is_renewed() -> None:
 
 
 def test_a_state_that_is_not_declared_keeps_its_values_and_expires_once_it_is_declared_again() -> None:
-    class Other(Counts):
+    class Other(TwoStates):
         def __init__(self) -> None:
             super().__init__(other=100)
             self.states = {"other": STATE}
@@ -126,14 +126,14 @@ def test_a_state_that_is_not_declared_keeps_its_values_and_expires_once_it_is_de
             output = given.keys.append_column("n", given.rows.column("n"))
             return ArrowResult(output, {"other": pa.nulls(len(given), given.states["other"].type)})
 
-    tested = operator_with(Counts(count=100, other=100))
+    tested = operator_with(TwoStates(count=100, other=100))
     tested.batch([("a", 1)], time=0)
     tested.restore(tested.checkpoint(), Other())
     for time in (200, 400, 700_000):
         tested.batch([("b", 1)], time=time)
         held = tested.checkpoint().shards.held
         assert sum(key.startswith(keyspace.value_prefix("count")) for _, key in held) == 1
-    tested.restore(tested.checkpoint(), Counts(count=100, other=100))
+    tested.restore(tested.checkpoint(), TwoStates(count=100, other=100))
     tested.batch([("b", 1)], time=1_400_000)
     assert tested.state("count", "a", time=0) is None
 
@@ -142,7 +142,7 @@ def test_a_state_that_is_not_declared_keeps_its_values_and_expires_once_it_is_de
     "ttl", [{"no": 1}, {"count": 0}, {"count": -5}, {"count": True}, {"count": "1 h"}, 5]
 )
 def test_times_to_live_are_positive_milliseconds_of_declared_states(ttl) -> None:
-    processor = Counts()
+    processor = TwoStates()
     processor.ttl_ms = ttl
     with pytest.raises(DefinitionError, match="ttl_ms to be a dict of positive milliseconds"):
         arrow_spec(INPUT, uid="op", processor=processor, output=INPUT)

@@ -29,7 +29,7 @@ COUNT = StructType().add("n", LongType(), False)
 TIMES = BatchTimes(timestamp_ms=5, watermark_ms=3, late_ms=2)
 
 
-class Totals(ArrowProcessor):
+class ArrowTotals(ArrowProcessor):
     """Counts rows and adds up values; forgets the total of a key whose total is zero."""
 
     states = {"count": COUNT, "total": StructType().add("sum", LongType())}
@@ -64,24 +64,24 @@ def run(processor, shards, *batches, output=OUTPUT):
     return [row for part in parts for row in part.to_pylist()]
 
 
-def of(function, states=Totals.states):
+def of(function, states=ArrowTotals.states):
     """A processor that is this function."""
     return type("Of", (ArrowProcessor,), {"states": states, "process": lambda self, given: function(given)})()
 
 
 def test_states_of_one_batch_are_seen_by_the_next():
     shards = MemoryShards()
-    first = run(Totals(), shards, batch([("a", 1), ("b", 2)]), batch([("a", 3)]))
+    first = run(ArrowTotals(), shards, batch([("a", 1), ("b", 2)]), batch([("a", 3)]))
     assert sorted(first, key=str) == [{"k": "a", "n": 2, "total": 4}, {"k": "b", "n": 1, "total": 2}]
-    second = run(Totals(), shards, batch([("a", 1), (None, 8)]))
+    second = run(ArrowTotals(), shards, batch([("a", 1), (None, 8)]))
     assert sorted(second, key=str) == [{"k": "a", "n": 3, "total": 5}, {"k": None, "n": 1, "total": 8}]
 
 
 def test_only_values_that_differ_are_written_and_null_removes():
     shards = MemoryShards()
-    run(Totals(), shards, batch([("a", 4), ("b", 5)]))
+    run(ArrowTotals(), shards, batch([("a", 4), ("b", 5)]))
     assert len(shards.held) == len(shards.written) == 4
-    run(Totals(), shards, batch([("a", -4), ("b", 0)]))
+    run(ArrowTotals(), shards, batch([("a", -4), ("b", 0)]))
     assert len(shards.written) == 3
     assert len(shards.held) == 3
     run(of(lambda given: ArrowResult()), shards, batch([("a", 9)]))
@@ -224,9 +224,9 @@ MONTHS = StructType.fromJson(
 @pytest.mark.parametrize(
     ("processor", "output", "error", "says"),
     [
-        (Totals, OUTPUT, DefinitionError, "the class Totals"),
+        (ArrowTotals, OUTPUT, DefinitionError, "the class ArrowTotals"),
         (print, OUTPUT, DefinitionError, "an instance of chandy.state.ArrowProcessor"),
-        (Totals(), MONTHS, DefinitionError, "the output of operator 'op'"),
+        (ArrowTotals(), MONTHS, DefinitionError, "the output of operator 'op'"),
         (of(None, {"a": MONTHS}), OUTPUT, DefinitionError, "interval year to month"),
         (of(None, {"a": 1}), OUTPUT, DefinitionError, "state 'a'"),
         (of(None, {"$a": COUNT}), OUTPUT, DefinitionError, "begin with"),

@@ -24,7 +24,7 @@ from chandy.state.operators.grouping import group
 from chandy.state.rpc import wire
 from chandy.state.testing.memory import MemoryShards
 
-from ..pipeline import Pipeline, run_operator
+from ..pipeline import OneOperator, run_operator
 
 TEXT = StructType().add("s", "string")
 
@@ -140,7 +140,7 @@ class Keeps(StatefulProcessor):
 def test_a_value_that_no_message_can_hold_is_named(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     monkeypatch.setattr(wire, "LARGEST", 1000)
     monkeypatch.setattr(parts, "SEGMENT", 100)
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     pipeline.batch(Keeps(), [(state, 400), ("other", 5000)])
     with pytest.raises(
         StateTooLargeError, match=rf"state '{state}' of operator 'op' .*key \('{state}',\)"

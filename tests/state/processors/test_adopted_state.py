@@ -20,7 +20,7 @@ from chandy.state.processors.adopted_state import EXPIRY, STATE, VALUE, AdoptedV
 from chandy.state.rpc.messages import BatchTimes
 from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
-from ..pipeline import Pipeline, shard_of
+from ..pipeline import OneOperator, shard_of
 
 KEY = StructType([StructField("k", StringType())])
 N = StructType().add("n", "long")
@@ -82,7 +82,7 @@ def until(expiry: int, **fields: Any) -> dict[str, Any]:
 
 
 def take(
-    pipeline: Pipeline,
+    pipeline: OneOperator,
     folder: Path,
     name: str | None,
     record: StateRecord | None,
@@ -106,7 +106,7 @@ def take(
 
 
 def test_it_is_byte_for_byte_what_a_processor_here_writes(tmp_path: Path) -> None:
-    here, taken = Pipeline(TimeMode.PROCESSING), Pipeline(TimeMode.PROCESSING)
+    here, taken = OneOperator(TimeMode.PROCESSING), OneOperator(TimeMode.PROCESSING)
     here.batch(Writes(), [("a", 0), ("bb", 0)], BatchTimes(4000, 0))
     end = 4000 + TTL
     take(taken, tmp_path, "one", ONE, [("a", until(end, n=1, s="x"))], expiring(PAIR_TYPE))
@@ -121,7 +121,7 @@ def test_it_is_byte_for_byte_what_a_processor_here_writes(tmp_path: Path) -> Non
 
 
 def test_each_part_expires_when_spark_would_let_it(tmp_path: Path) -> None:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     values = [("a", until(5000, n=1, s="x")), ("bb", until(6000, n=2, s=None))]
     take(pipeline, tmp_path, "one", ONE, values, expiring(PAIR_TYPE))
     some = [("a", [until(5000 + n, n=n) for n in range(4)]), ("bb", [])]
@@ -152,7 +152,7 @@ def test_state_without_a_time_to_live_is_what_it_was(tmp_path: Path) -> None:
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
             yield (str(self.one.get()), 0)
 
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     record = StateRecord((to_json(PAIR),))
     take(pipeline, tmp_path, "one", record, [("a", {"n": None, "s": "y"}), ("cc", None)], PAIR_TYPE)
     found = pipeline.batch(Plain(), [("a", 0), ("cc", 0)])
@@ -174,7 +174,7 @@ def test_timers_fire_at_their_time(tmp_path: Path, mode: TimeMode) -> None:
     def at(now: int) -> BatchTimes:
         return BatchTimes(now, now)
 
-    pipeline = Pipeline(mode)
+    pipeline = OneOperator(mode)
     function = attrs.evolve(VARIABLE, mode=mode, folder=str(tmp_path))
     table = pa.table({"k": ["a", "a", "bb"], STATE: [5, 9, 5], SHARD: pa.array([1, 1, 2], pa.int32())})
     for written in function(iter(table.to_batches())):

@@ -21,7 +21,7 @@ from chandy.state.processors.initial_state import InitialState, _ShardFiles
 from chandy.state.processors.style import StyleName
 from chandy.state.rpc.messages import BatchTimes
 
-from ..pipeline import INPUT, Pipeline
+from ..pipeline import INPUT, OneOperator
 
 COUNT = StructType().add("n", "long")
 
@@ -52,7 +52,7 @@ class Balance(StatefulProcessor):
 def pipeline_of(style=StyleName.ROWS):
     processor = Balance()
     processor.rows = style is StyleName.ROWS
-    return Pipeline(TimeMode.EVENT, style), processor
+    return OneOperator(TimeMode.EVENT, style), processor
 
 
 def initial_of(pipeline, folder, rows):
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_or_handled_is_told(tmp_path):
         pipeline.batch(processor, [], BatchTimes(), gone)
     initial = initial_of(pipeline, tmp_path, [("a", None)])
     with pytest.raises(ProcessorError, match="unsupported operand") as failed:
-        Pipeline(TimeMode.EVENT).batch(processor, [], BatchTimes(), initial)
+        OneOperator(TimeMode.EVENT).batch(processor, [], BatchTimes(), initial)
     assert failed.value.where == "handleInitialState of key ('a',)"
 
 

@@ -23,7 +23,7 @@ from chandy.state.operators.time_mode import TimeMode
 from chandy.state.processors import processor as module
 from chandy.state.rpc.messages import BatchTimes
 
-from ..pipeline import KEY, QUERY, RUN, SHARDS, Pipeline
+from ..pipeline import KEY, QUERY, RUN, SHARDS, OneOperator
 
 COUNT = StructType().add("count", LongType())
 NOTE = StructType().add("note", StringType())
@@ -52,7 +52,7 @@ class Base(StatefulProcessor):
         self.calls.append("close")
 
 
-class Totals(Base):
+class TwoTotals(Base):
     """Counts rows in one state, adds them up in another."""
 
     def handleInputRows(self, key, rows, timerValues):
@@ -69,13 +69,13 @@ def keys_written(pipeline):
 
 
 @pytest.fixture
-def pipeline() -> Pipeline:
-    return Pipeline()
+def pipeline() -> OneOperator:
+    return OneOperator()
 
 
-def test_two_states_of_each_key_go_on_from_batch_to_batch(pipeline: Pipeline):
-    pipeline.batch(Totals(), [("a", 1), ("bb", 5), ("a", 2)])
-    assert pipeline.batch(Totals(), [("bb", 1), ("ccc", 9)]) == [
+def test_two_states_of_each_key_go_on_from_batch_to_batch(pipeline: OneOperator):
+    pipeline.batch(TwoTotals(), [("a", 1), ("bb", 5), ("a", 2)])
+    assert pipeline.batch(TwoTotals(), [("bb", 1), ("ccc", 9)]) == [
         {"k": "bb", "n": 2006},
         {"k": "ccc", "n": 1009},
     ]
@@ -87,7 +87,7 @@ def test_each_key_is_handled_once_with_all_its_rows_in_order_of_arrival():
             self.calls.append((key, [row.n for row in rows]))
             return iter([])
 
-    Pipeline().batch(Sees(), [("b", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)])
+    OneOperator().batch(Sees(), [("b", 1), ("a", 2), ("b", 3), ("a", 4), ("b", 5)])
     assert sorted(call for call in CALLS if call != "close") == [(("a",), [2, 4]), (("b",), [1, 3, 5])]
 
 
@@ -101,7 +101,7 @@ def test_a_processor_is_opened_and_closed_once_also_without_rows():
             self.calls.append("rows")
             return iter([])
 
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     spec = pipeline.spec(Calls())
     CALLS.clear()
     pipeline.batch(spec, [("a", 1), ("b", 1)])
@@ -124,7 +124,7 @@ def test_a_processor_is_told_the_times_of_its_time_mode(mode, told):
             )
             return iter([])
 
-    Pipeline(mode).batch(Asks(), [("a", 1)], BatchTimes(50, 40, 30))
+    OneOperator(mode).batch(Asks(), [("a", 1)], BatchTimes(50, 40, 30))
     assert CALLS[-2] == told
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_is_late_for_later_operators_is_refused(rows):
     marked = StructField("t", TimestampType(), True, {"spark.watermarkDelayMs": 0})
     schema = StructType().add("k", "string").add("n", "long").add(marked)
     output = StructType().add("k", "string").add("t", "timestamp")
-    pipeline = Pipeline(TimeMode.EVENT, schema=schema, output=output, event_time_column="t")
+    pipeline = OneOperator(TimeMode.EVENT, schema=schema, output=output, event_time_column="t")
     # The watermark is at 4 s, and that of the batch before at 3 s: only what is before that is late.
     times, moment = BatchTimes(9000, 4000, 3000), datetime.datetime(1970, 1, 1, 0, 0, 4, tzinfo=datetime.UTC)
     assert len(pipeline.batch(Moves(), [("a", 1, moment)] * rows, times)) == rows
@@ -163,8 +163,8 @@ def test_only_what_differs_is_written_and_what_was_cleared_is_deleted():
                 self.count.update((1,))
             return iter([])
 
-    pipeline = Pipeline()
-    pipeline.batch(Totals(), [(key, 0) for key in "abcde"])
+    pipeline = OneOperator()
+    pipeline.batch(TwoTotals(), [(key, 0) for key in "abcde"])
     pipeline.batch(Writes(), [("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)])
     prefix, codec = keyspace.value_prefix("count"), KeyCodec(KEY)
     assert keys_written(pipeline) == {prefix + codec.encode(("b",)), prefix + codec.encode(("c",))}
@@ -176,7 +176,7 @@ def test_states_of_many_keys_are_fetched_in_one_call(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK", 3)
     fetches = []
     fetch = engine.TaskState.fetch
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     begin = pipeline.shards.begin
 
     def watched(*args):
@@ -187,7 +187,7 @@ def test_states_of_many_keys_are_fetched_in_one_call(monkeypatch):
 
     monkeypatch.setattr(pipeline.shards, "begin", watched)
     assert fetch is engine.TaskState.fetch
-    rows = pipeline.batch(Totals(), [(f"k{at}", at) for at in range(7)])
+    rows = pipeline.batch(TwoTotals(), [(f"k{at}", at) for at in range(7)])
     assert fetches == [3, 3, 3, 3, 1, 1], "two states of at most three keys at a time"
     assert sorted(row["n"] for row in rows) == [1000 + at for at in range(7)]
 
@@ -199,23 +199,23 @@ def test_output_leaves_in_slices_while_the_processor_runs():
                 self.count.update((n,))
                 yield (key[0], n)
 
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     rows = pipeline.batch(Many(), [("a", 1), ("b", 1)])
     assert [(row["k"], row["n"]) for row in rows] == [(key, n) for key in "ab" for n in range(2 * SLICE + 5)]
     assert pipeline.sizes == [SLICE] * 4 + [10]
 
 
-class Fails(Base):
+class FailsAtOnce(Base):
     def handleInputRows(self, key, rows, timerValues):
         yield ("fine", 1)
         raise KeyError("user's own")
 
 
 def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_traceback_and_is_closed(
-    pipeline: Pipeline,
+    pipeline: OneOperator,
 ):
     pipeline.number = 7
-    spec = pipeline.spec(Fails())
+    spec = pipeline.spec(FailsAtOnce())
     CALLS.clear()
     with pytest.raises(ProcessorError) as failed:
         pipeline.batch(spec, [("a", 1)])
@@ -225,7 +225,7 @@ def test_a_processor_that_raises_is_told_by_operator_key_batch_and_its_own_trace
     assert error.__suppress_context__
     assert 'raise KeyError("user\'s own")' in error.traceback
     assert error.traceback.count("Traceback") == str(error).count("Traceback") == 1
-    line = Fails.handleInputRows.__code__.co_firstlineno + 2
+    line = FailsAtOnce.handleInputRows.__code__.co_firstlineno + 2
     assert error.summary == f'KeyError: "user\'s own", at {__file__}:{line} in handleInputRows'
     assert str(error).startswith(f"{error.summary}\nkey ('a',), batch 7, operator 'delays'")
     assert module.__file__ not in error.traceback, "frames of the engine would hide the user's"
@@ -240,7 +240,7 @@ def test_a_value_of_a_wrong_type_is_told_with_the_line_that_gave_it():
             return iter([])
 
     with pytest.raises(ProcessorError) as failed:
-        Pipeline().batch(Wrong(), [("a", 1)])
+        OneOperator().batch(Wrong(), [("a", 1)])
     assert 'self.count.update(("many",))' in failed.value.traceback
     line = Wrong.handleInputRows.__code__.co_firstlineno + 1
     assert failed.value.summary.endswith(f"at {__file__}:{line} in handleInputRows")
@@ -249,7 +249,7 @@ def test_a_value_of_a_wrong_type_is_told_with_the_line_that_gave_it():
     )
 
 
-class Fragile(Totals):
+class Fragile(TwoTotals):
     """Raises where it is told to, but not on the driver."""
 
     def __init__(self, *where):
@@ -276,13 +276,13 @@ class Fragile(Totals):
 @pytest.mark.parametrize("method", ["init", "close"])
 def test_init_and_close_that_raise_are_told_by_name(method):
     with pytest.raises(ProcessorError, match=f"no {method}") as failed:
-        Pipeline().batch(Fragile(method), [("a", 1)])
+        OneOperator().batch(Fragile(method), [("a", 1)])
     assert failed.value.where == method
 
 
 def test_what_close_raises_after_a_failure_does_not_hide_the_failure():
     with pytest.raises(ProcessorError, match="no rows"):
-        Pipeline().batch(Fragile("rows", "close"), [("a", 1)])
+        OneOperator().batch(Fragile("rows", "close"), [("a", 1)])
 
 
 def test_a_processor_that_returns_none_is_told_what_to_return():
@@ -291,17 +291,17 @@ def test_a_processor_that_returns_none_is_told_what_to_return():
             return None
 
     with pytest.raises(ProcessorError, match="must return an iterator"):
-        Pipeline().batch(Forgets(), [("a", 1)])
+        OneOperator().batch(Forgets(), [("a", 1)])
 
 
 def test_a_processor_that_declares_other_states_than_on_the_driver_is_refused():
-    class Moody(Totals):
+    class Moody(TwoTotals):
         def init(self, handle):
             self.count = handle.getValueState("count", COUNT)
             if handle.getQueryInfo().getBatchId() < 0:
                 handle.getListState("total", COUNT)
 
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     spec = pipeline.spec(Moody())
     CALLS.clear()
     with pytest.raises(DefinitionError, match="declares other states in a task"):
@@ -310,13 +310,13 @@ def test_a_processor_that_declares_other_states_than_on_the_driver_is_refused():
 
 
 def test_what_is_no_processor_is_refused_on_the_driver():
-    with pytest.raises(DefinitionError, match="found the class Totals"):
-        Pipeline().spec(Totals)
-    unpicklable = Totals()
+    with pytest.raises(DefinitionError, match="found the class TwoTotals"):
+        OneOperator().spec(TwoTotals)
+    unpicklable = TwoTotals()
     unpicklable.lock = iter(lambda: 0, 1).__next__
     unpicklable.file = (at for at in ())
     with pytest.raises(DefinitionError, match=r"of operator 'delays' .* can be pickled"):
-        Pipeline().spec(unpicklable)
+        OneOperator().spec(unpicklable)
 
 
 class NotLoaded:
@@ -328,13 +328,13 @@ class NotLoaded:
 
 @pytest.mark.parametrize("kind", [StatefulProcessor, ArrowProcessor])
 def test_a_processor_that_cannot_be_loaded_again_is_refused_on_the_driver(kind):
-    broken = Totals() if kind is StatefulProcessor else Empty()
+    broken = TwoTotals() if kind is StatefulProcessor else Empty()
     broken.table = NotLoaded()
     with pytest.raises(
         DefinitionError, match=r"of operator 'delays' .* loaded again .* found ValueError: invalid"
     ):
         if kind is StatefulProcessor:
-            Pipeline().spec(broken)
+            OneOperator().spec(broken)
         else:
             Pickled.of(arrow_spec(KEY, uid="delays", processor=broken, output=KEY), "delays")
 
@@ -351,7 +351,7 @@ def test_a_processor_knows_its_query_its_run_and_its_batch():
             self.calls.append((info.getQueryId(), info.getRunId(), info.getBatchId()))
             return iter([])
 
-    pipeline = Pipeline()
+    pipeline = OneOperator()
     pipeline.number = 4
     pipeline.batch(Asks(), [("a", 1)])
     assert CALLS[-2] == (uuid.UUID(QUERY), uuid.UUID(RUN), 4)
@@ -380,7 +380,7 @@ class NoNotes(Base):
         yield Row(k=self.kept.get()[0], n=1)
 
 
-def test_a_dropped_state_is_deleted_with_all_its_parts_and_nothing_else(pipeline: Pipeline):
+def test_a_dropped_state_is_deleted_with_all_its_parts_and_nothing_else(pipeline: OneOperator):
     pipeline.batch(Notes(), [("a", 1), ("bb", 1)])
     assert len(pipeline.shards.held) > 8
     spec = attrs.evolve(pipeline.spec(NoNotes()), deleting={"notes": pipeline.number})
@@ -413,7 +413,7 @@ class Grows(Base):
 
 
 def test_one_element_of_a_large_list_or_map_is_read_and_written_with_its_part_alone(
-    pipeline: Pipeline, monkeypatch
+    pipeline: OneOperator, monkeypatch
 ):
     pipeline.batch(Grows(), [("a", n) for n in range(2000)])
     large = len(pipeline.shards.held)
@@ -441,7 +441,7 @@ class Shrinks(Grows):
         return iter([])
 
 
-def test_a_map_that_becomes_small_again_is_one_value_again(pipeline: Pipeline):
+def test_a_map_that_becomes_small_again_is_one_value_again(pipeline: OneOperator):
     pipeline.batch(Grows(), [("a", n) for n in range(2000)])
     pipeline.batch(Shrinks(), [("a", 0)])
     assert len(pipeline.shards.held) == 1
@@ -482,7 +482,7 @@ def index(pipeline):
 
 
 def test_a_value_expires_at_its_expiry_and_not_a_moment_before():
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     for now in (1000, 1799, 1800, 2599):
         pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
     told = [call for call in CALLS if call != "close"]
@@ -495,7 +495,7 @@ def test_a_value_expires_at_its_expiry_and_not_a_moment_before():
 
 
 def test_a_value_that_is_updated_often_has_one_entry_in_the_index_and_is_not_removed_while_it_lives():
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     spec, writes = pipeline.spec(Expires()), 0
     for now in range(10_000, 11_200, 10):
         pipeline.batch(spec, [("a", 1)], BatchTimes(now))
@@ -520,7 +520,7 @@ def test_the_index_lets_go_of_a_key_that_was_cleared_and_follows_a_change_of_the
                 state.clear()
             return iter([])
 
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     pipeline.batch(Expires(), [("a", 1), ("b", 1)], BatchTimes(1000))
     pipeline.batch(Clears(), [("a", 1)], BatchTimes(1001))
     pipeline.batch(Longer(), [("b", 1)], BatchTimes(1002))
@@ -536,7 +536,7 @@ def test_the_index_lets_go_of_a_key_that_was_cleared_and_follows_a_change_of_the
 
 
 def test_what_never_expires_lives_beside_what_does_in_one_list_and_map():
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     pipeline.batch(Forever(), [("a", 1)], BatchTimes(1000))
     for now in (1100, 1200, 2500):
         pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
@@ -559,7 +559,7 @@ class Removes(Expires):
 
 
 def test_a_map_whose_last_entry_was_removed_before_its_time_is_looked_at_again_later():
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     pipeline.batch(Forever(), [("a", 1)], BatchTimes(500))
     for now in (1000, 1700):
         pipeline.batch(Expires(), [("a", 1)], BatchTimes(now))
@@ -574,7 +574,7 @@ def test_a_map_whose_last_entry_was_removed_before_its_time_is_looked_at_again_l
 
 
 def test_what_expires_behind_many_elements_that_never_do_is_looked_at_in_its_time(monkeypatch):
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     pipeline.batch(Forever(), [("a", 1)], BatchTimes(1000))
     monkeypatch.setattr(parts, "SEGMENT", 10)
     for now in (1100, 1200, 1700):
@@ -586,7 +586,7 @@ def test_what_expires_behind_many_elements_that_never_do_is_looked_at_in_its_tim
 
 
 def test_what_was_written_with_a_time_to_live_expires_and_goes_when_the_processor_has_none_any_more():
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     pipeline.batch(Expires(), [("a", 1), ("b", 1)], BatchTimes(1000))
     pipeline.batch(Forever(), [("b", 1)], BatchTimes(1500))
     assert CALLS[-2] == ((1000,), [(1000,)], [(1000,)])

@@ -30,7 +30,7 @@ from chandy.state.rpc.messages import BatchTimes
 from chandy.state.testing.tester import OperatorTester
 
 from ...effort import examples
-from ..pipeline import INPUT, KEY, Pipeline, shard_of
+from ..pipeline import INPUT, KEY, OneOperator, shard_of
 
 OUTPUT = StructType().add("k", "string").add("what", "string")
 TTL = 100
@@ -234,15 +234,15 @@ def runs(draw: st.DrawFn, timers: bool) -> list[Any]:
 @functools.cache
 def spec_of(mode: TimeMode, ttl: int | None) -> ProcessorSpec:
     """The operator of one time mode and time to live; its declarations do not depend on the program."""
-    return Pipeline(mode, output=OUTPUT).spec(Interprets({}, [], ttl))
+    return OneOperator(mode, output=OUTPUT).spec(Interprets({}, [], ttl))
 
 
 def interprets(mode: TimeMode, ttl: int | None, *program: Any) -> ProcessorSpec:
     return attrs.evolve(spec_of(mode, ttl), processor=Pickled.of(Interprets(*program, ttl), "op"))
 
 
-def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[Pipeline, Plain, int]:
-    pipeline, model = Pipeline(mode, output=OUTPUT), Plain()
+def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[OneOperator, Plain, int]:
+    pipeline, model = OneOperator(mode, output=OUTPUT), Plain()
     now = 1000 if mode is TimeMode.PROCESSING else 0
     for program, on_timer, step, twice in run:
         now += step
@@ -307,7 +307,7 @@ class Sleeps(StatefulProcessor):
         return iter(())
 
 
-def stored(pipeline: Pipeline) -> dict[bytes, list[bytes]]:
+def stored(pipeline: OneOperator) -> dict[bytes, list[bytes]]:
     """The packed values in each value, list and map, by its key in the store."""
     found: dict[bytes, list[bytes]] = {}
     for (shard, name), data in pipeline.shards.held.items():
@@ -330,7 +330,7 @@ def stored(pipeline: Pipeline) -> dict[bytes, list[bytes]]:
     return found
 
 
-def check_index(pipeline: Pipeline, now: int) -> None:
+def check_index(pipeline: OneOperator, now: int) -> None:
     """Whatever will expire has an entry in the index; a timer has an entry exactly if it is in its key's list."""
     entries = {keyspace.split_timed(key) for _, key in pipeline.shards.held if key[:2] == keyspace.EXPIRY}
     expiring = {
@@ -364,7 +364,7 @@ def test_what_has_expired_is_removed_through_every_change_of_what_is_declared(
     run: list[Any], untimed: TimeMode
 ) -> None:
     """Without a time to live, the operator may have any time mode."""
-    pipeline, model, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), Plain(), 1000
+    pipeline, model, now = OneOperator(TimeMode.PROCESSING, output=OUTPUT), Plain(), 1000
     for program, ttl, declared, step in run:
         now += step
         rows, times = [(key, 0) for key in program], BatchTimes(now, 0)
@@ -479,7 +479,7 @@ def test_states_with_a_time_to_live_and_processing_time_timers_are_what_dicts_ar
 def test_what_expires_behind_something_that_lives_longer_takes_no_room_for_long(
     what: str, before: int | None, pause: bool
 ) -> None:
-    pipeline, now = Pipeline(TimeMode.PROCESSING, output=OUTPUT), 1000
+    pipeline, now = OneOperator(TimeMode.PROCESSING, output=OUTPUT), 1000
 
     def batch(ttl: int | None, *items: int) -> None:
         ops = [

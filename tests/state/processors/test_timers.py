@@ -17,7 +17,7 @@ from chandy.state.processors import timers
 from chandy.state.processors.style import StyleName
 from chandy.state.rpc.messages import BatchTimes
 
-from ..pipeline import Pipeline
+from ..pipeline import OneOperator
 
 COUNT = StructType().add("n", "long")
 
@@ -50,7 +50,7 @@ def test_a_timer_fires_when_its_time_has_come_once_and_with_the_state_of_then(mo
     def at(now):
         return BatchTimes(now, 0) if mode is TimeMode.PROCESSING else BatchTimes(10**6, now)
 
-    pipeline = Pipeline(mode)
+    pipeline = OneOperator(mode)
     rows = [("a", 5), ("a", 200), ("b", 100), ("a", 99), ("a", 99)]
     assert fired(pipeline.batch(Remembers(), rows, at(4))) == []
     assert fired(pipeline.batch(Remembers(), [("a", 7)], at(99))) == [
@@ -72,14 +72,14 @@ class TakesBack(Remembers):
 
 
 def test_a_timer_that_is_taken_back_in_the_batch_in_which_it_is_due_does_not_fire():
-    pipeline = Pipeline(TimeMode.EVENT)
+    pipeline = OneOperator(TimeMode.EVENT)
     pipeline.batch(Remembers(), [("a", 50), ("a", 60), ("b", 50)], BatchTimes(0, 10))
     rows = [("a", 50), ("b", 51)]
     assert fired(pipeline.batch(TakesBack(), rows, BatchTimes(0, 60))) == [("b at 50", 1), ("a at 60", 2)]
 
 
 def test_timers_of_one_time_mode_sleep_while_the_operator_runs_in_another():
-    pipeline = Pipeline(TimeMode.EVENT)
+    pipeline = OneOperator(TimeMode.EVENT)
     pipeline.batch(Remembers(), [("a", 50)], BatchTimes(0, 10))
     pipeline.mode = TimeMode.PROCESSING
     assert fired(pipeline.batch(Remembers(), [], BatchTimes(99, 99))) == []
@@ -108,7 +108,7 @@ class Keys(StatefulProcessor):
 @pytest.mark.parametrize("style", list(StyleName))
 def test_the_key_of_a_timer_has_the_values_of_the_rows_and_the_names_of_the_columns(style):
     schema = StructType().add("k", "string").add("t", TimestampType())
-    pipeline = Pipeline(TimeMode.EVENT, style, schema, timezone="America/New_York")
+    pipeline = OneOperator(TimeMode.EVENT, style, schema, timezone="America/New_York")
     pipeline.key = ["k", "t"]
     processor = Keys()
     processor.rows = style is StyleName.ROWS
@@ -117,7 +117,7 @@ def test_the_key_of_a_timer_has_the_values_of_the_rows_and_the_names_of_the_colu
     assert sorted(fired(rows), key=str) == [("a", 1), ("c", 1), (None, 1)]
 
 
-class Large(Remembers):
+class LargeValue(Remembers):
     """Updates one large value and a map in parts, and looks at its timers, each time one fires."""
 
     def init(self, handle):
@@ -138,11 +138,11 @@ def test_many_timers_of_one_key_cost_no_more_than_as_many_of_others(monkeypatch)
     n, read = 500, []
     monkeypatch.setattr(timers, "times_of", lambda data, of=timers.times_of: read.append(data) or of(data))
     monkeypatch.setattr(parts, "SEGMENT", 60)
-    pipeline = Pipeline(TimeMode.EVENT)
-    pipeline.batch(Large(), [("a", at) for at in range(1, n + 1)], BatchTimes(0, 0))
+    pipeline = OneOperator(TimeMode.EVENT)
+    pipeline.batch(LargeValue(), [("a", at) for at in range(1, n + 1)], BatchTimes(0, 0))
     assert len(pipeline.shards.written) == n + 2, "an entry for each timer, their list, and the count"
     assert len(read) <= 2
-    assert fired(pipeline.batch(Large(), [], BatchTimes(0, n))) == [("a", at) for at in range(1, n + 1)]
+    assert fired(pipeline.batch(LargeValue(), [], BatchTimes(0, n))) == [("a", at) for at in range(1, n + 1)]
     assert len(pipeline.shards.written) <= n + 20, (
         "an entry for each timer, their list, the value, parts of the map"
     )
@@ -160,7 +160,7 @@ class Careless(Remembers):
 
 def test_a_time_that_is_none_and_a_handler_that_raises_are_told_with_the_key():
     with pytest.raises(ProcessorError, match="is no time in milliseconds"):
-        Pipeline(TimeMode.EVENT).batch(Careless(), [("a", 10)])
+        OneOperator(TimeMode.EVENT).batch(Careless(), [("a", 10)])
     with pytest.raises(ProcessorError, match="never mind") as failed:
-        Pipeline(TimeMode.EVENT).batch(Careless(), [("a", -1)])
+        OneOperator(TimeMode.EVENT).batch(Careless(), [("a", -1)])
     assert failed.value.where == "handleExpiredTimer of key ('a',)"

@@ -17,7 +17,7 @@ from chandy.state.reader.by_key import StoredKeys
 from chandy.state.rpc.messages import BatchTimes
 from chandy.storage.checkpoints.manifest import OperatorRecord, StateKind, StateRecord
 
-from ..pipeline import KEY, SHARDS, Pipeline
+from ..pipeline import KEY, SHARDS, OneOperator
 from .held_state import NOW, TTL, StateHost, shard_files
 
 ROWS = [("a" * (n % 3 + 1) if n % 9 else None, n) for n in range(1, 20)] + [
@@ -41,7 +41,7 @@ def rows_of(keys: StoredKeys, directories: list[Path]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoredKeys, list[Path]]:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     spec = pipeline.spec(StateHost())
     pipeline.batch(spec, ROWS, BatchTimes(timestamp_ms=NOW))
     directories = shard_files(pipeline.shards.held, tmp_path_factory.mktemp("shards"))
@@ -75,7 +75,7 @@ def test_a_key_has_one_row_with_all_that_was_kept(
 
 
 def test_what_a_key_does_not_have_is_null(tmp_path: Path) -> None:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     spec = pipeline.spec(StateHost())
     pipeline.batch(spec, [("a", 1)], BatchTimes(timestamp_ms=NOW))
     timers = {at: data for at, data in pipeline.shards.held.items() if at[1].startswith(b"\x02p")}

@@ -53,7 +53,7 @@ def stored(state: State) -> list[dict[bytes, bytes] | None]:
     return shards
 
 
-class Pipeline:
+class FedPipeline:
     """Checkpoints of which the newest two are kept, besides those that readers need."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Pipeline:
         return id
 
 
-class Query:
+class FedQuery:
     """Drives a reader as Spark does, and applies what it is given to a table."""
 
     def __init__(self, uri: str, **options: str) -> None:
@@ -129,9 +129,9 @@ def apply(table: State, row: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FedPipeline:
     monkeypatch.setattr(feed, "_LOOK_SECONDS", 0.0)
-    return Pipeline(tmp_path)
+    return FedPipeline(tmp_path)
 
 
 # --- offsets ------------------------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ def test_offsets_between_which_there_is_no_stream_are_refused(start: FeedOffset,
 # --- a reader -----------------------------------------------------------------------------------------------
 
 
-def test_a_reader_gets_the_state_and_then_its_changes(pipeline: Pipeline) -> None:
+def test_a_reader_gets_the_state_and_then_its_changes(pipeline: FedPipeline) -> None:
     pipeline.checkpoint({"a": 1, "bb": 2})
-    query = Query(pipeline.uri)
+    query = FedQuery(pipeline.uri)
     query.catch_up()
     assert (query.at, query.table) == (1, {"a": 1, "bb": 2})
     assert not query.plan()
@@ -192,9 +192,9 @@ def test_a_reader_gets_the_state_and_then_its_changes(pipeline: Pipeline) -> Non
     assert (query.at, query.table) == (3, {"bb": 3, "ccc": 4})
 
 
-def test_retention_keeps_what_the_reader_stands_at_and_nothing_else(pipeline: Pipeline) -> None:
+def test_retention_keeps_what_the_reader_stands_at_and_nothing_else(pipeline: FedPipeline) -> None:
     pipeline.checkpoint({"a": 1})
-    query = Query(pipeline.uri)
+    query = FedQuery(pipeline.uri)
     query.catch_up()
     for n in range(5):
         pipeline.checkpoint({"a": n, "bb": n})
@@ -205,11 +205,11 @@ def test_retention_keeps_what_the_reader_stands_at_and_nothing_else(pipeline: Pi
     assert pipeline.made.catalog.list_ids() == [6, 7]
 
 
-def test_what_the_caller_releases_is_kept_until_then(pipeline: Pipeline) -> None:
+def test_what_the_caller_releases_is_kept_until_then(pipeline: FedPipeline) -> None:
     query = None
     for n in range(4):
         pipeline.checkpoint({"a": n})
-        query = query or Query(pipeline.uri, release="checkpoint")
+        query = query or FedQuery(pipeline.uri, release="checkpoint")
         query.catch_up()
     assert pinned(pipeline.made.store) == {1, 2, 3, 4}
     Pins(pipeline.made.store, "r").release_before(3, Unshared())
@@ -217,9 +217,9 @@ def test_what_the_caller_releases_is_kept_until_then(pipeline: Pipeline) -> None
     assert pipeline.made.catalog.list_ids() == [3, 4, 5]
 
 
-def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: Pipeline) -> None:
+def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: FedPipeline) -> None:
     pipeline.checkpoint({"a": 1})
-    query = Query(pipeline.uri)
+    query = FedQuery(pipeline.uri)
     query.catch_up()
     Pins(pipeline.made.store, "r").release(Unshared())
     for n in range(3):
@@ -230,14 +230,14 @@ def test_a_reader_whose_checkpoint_is_gone_is_told_so(pipeline: Pipeline) -> Non
 
 @pytest.mark.parametrize("options", [{}, {"shards_per_batch": "1"}], ids=["a whole one", "a part"])
 def test_another_checkpoint_of_the_same_id_is_not_taken_for_what_was_read(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+    pipeline: FedPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     pipeline.checkpoint({"a": 1, "bb": 2})
-    query = Query(pipeline.uri, **options)
+    query = FedQuery(pipeline.uri, **options)
     assert query.plan()
     query.run()
     monkeypatch.setattr(checkpoints, "make_manifest", partial(make_manifest, completed_at=99.0))
-    again = Pipeline(tmp_path / "again")
+    again = FedPipeline(tmp_path / "again")
     again.checkpoint({"b": 1})
     again.checkpoint({"b": 2})
     shutil.rmtree(tmp_path / "store")
@@ -248,10 +248,10 @@ def test_another_checkpoint_of_the_same_id_is_not_taken_for_what_was_read(
 
 
 def test_a_query_that_takes_what_is_there_ends_at_the_checkpoint_that_was_the_newest(
-    pipeline: Pipeline,
+    pipeline: FedPipeline,
 ) -> None:
     pipeline.checkpoint({"a": 1})
-    query = Query(pipeline.uri, shards_per_batch="1")
+    query = FedQuery(pipeline.uri, shards_per_batch="1")
     query.reader.prepareForTriggerAvailableNow()
     assert query.plan()
     pipeline.checkpoint({"a": 2})
@@ -261,9 +261,9 @@ def test_a_query_that_takes_what_is_there_ends_at_the_checkpoint_that_was_the_ne
 
 def test_the_store_is_not_asked_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "_LOOK_SECONDS", 3600.0)
-    pipeline = Pipeline(tmp_path)
+    pipeline = FedPipeline(tmp_path)
     pipeline.checkpoint({"a": 1})
-    query = Query(pipeline.uri)
+    query = FedQuery(pipeline.uri)
     query.catch_up()
     pipeline.checkpoint({"a": 2})
     assert not query.plan()
@@ -271,7 +271,7 @@ def test_the_store_is_not_asked_again_at_once(tmp_path: Path, monkeypatch: pytes
     assert query.plan()
 
 
-def test_a_stream_needs_a_pipeline_with_a_checkpoint(tmp_path: Path, pipeline: Pipeline) -> None:
+def test_a_stream_needs_a_pipeline_with_a_checkpoint(tmp_path: Path, pipeline: FedPipeline) -> None:
     with pytest.raises(NothingHereError):
         chosen({"path": str(tmp_path / "nothing"), "reader": "r"})
     pipeline.checkpoint({"a": 1})
@@ -301,9 +301,9 @@ def test_after_each_checkpoint_the_table_is_its_state(
 ) -> None:
     monkeypatch.setattr(feed, "_LOOK_SECONDS", 0.0)
     with tempfile.TemporaryDirectory() as folder:
-        pipeline = Pipeline(Path(folder))
+        pipeline = FedPipeline(Path(folder))
         pipeline.checkpoint({"a": 1, "cc": 1})
-        query = Query(pipeline.uri, **options)
+        query = FedQuery(pipeline.uri, **options)
 
         def check() -> None:
             if query.at is not None:

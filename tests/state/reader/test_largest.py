@@ -13,7 +13,7 @@ from chandy.state.rpc.messages import BatchTimes
 from chandy.storage.checkpoints.locate import Located
 from chandy.storage.checkpoints.manifest import StateRecord
 
-from ..pipeline import KEY, SHARDS, Pipeline
+from ..pipeline import KEY, SHARDS, OneOperator
 from .checkpoints import Checkpoints
 from .held_state import NOW, StateHost
 
@@ -27,7 +27,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Located, dict[tuple[int, bytes], bytes]]:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     spec = pipeline.spec(StateHost())
     pipeline.batch(spec, ROWS, BatchTimes(timestamp_ms=NOW))
     held = pipeline.shards.held

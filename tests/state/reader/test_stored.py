@@ -23,7 +23,7 @@ from chandy.state.reader.stored import TIMERS, StoredState
 from chandy.state.rpc.messages import BatchTimes
 from chandy.storage.checkpoints.manifest import StateKind, StateRecord
 
-from ..pipeline import KEY, Pipeline
+from ..pipeline import KEY, OneOperator
 from .held_state import NOW, NUMBER, TTL, StateHost, shard_files
 
 EXPIRY = datetime.datetime.fromtimestamp((NOW + TTL) / 1000, datetime.UTC)
@@ -42,7 +42,7 @@ def rows_of(state: StoredState, directories: list[Path], key: bytes | None = Non
 def kept(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, StateRecord], list[Path], list[tuple[str | None, int]]]:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     # One key has a list and a map in many parts.
     rows = [("a" * (n % 3 + 1) if n % 9 else None, n) for n in range(20)] + [("large", n) for n in range(500)]
     spec = pipeline.spec(StateHost())

@@ -116,7 +116,7 @@ def test_a_task_does_not_wait_for_ever_to_begin_on_a_host_that_is_gone(
 
 
 @attrs.frozen
-class Silent:
+class SilentClient:
     """A client of the host near the task, which names the owner of the shard, or of the owner, which is silent."""
 
     address: str
@@ -133,7 +133,7 @@ class Silent:
 def waits(owner: str) -> list[float]:
     """Return how long a task near "near" waits for an owner that does not answer: each time until it gives up."""
     waited: list[float] = []
-    made = TaskClient("near", lambda address: Silent(address, owner, waited), looks=True)  # type: ignore[arg-type, return-value]
+    made = TaskClient("near", lambda address: SilentClient(address, owner, waited), looks=True)  # type: ignore[arg-type, return-value]
     with pytest.raises(HostLostError):
         made.begin(BeginTask("q", 0, "op", (0,)))
     # To begin, and to say whether the host lives.

@@ -34,7 +34,7 @@ WIDER = StructType().add("n", "long").add("rows", "long")
 TIMED = StructType().add("k", "string").add("at", "timestamp")
 
 
-class Totals(StatefulProcessor):
+class TestedTotals(StatefulProcessor):
     def init(self, handle: Any) -> None:
         self.handle = handle
         self.total = handle.getValueState("total", NUMBER)
@@ -53,7 +53,7 @@ class Totals(StatefulProcessor):
         yield Row(k=key[0], total=total)
 
 
-class Wider(Totals):
+class Wider(TestedTotals):
     def init(self, handle: Any) -> None:
         self.total = handle.getValueState("total", WIDER)
 
@@ -63,7 +63,7 @@ class Wider(Totals):
         yield Row(k=key[0], total=self.total.get()[0])
 
 
-class Other(Totals):
+class OtherTotals(TestedTotals):
     def init(self, handle: Any) -> None:
         self.total = handle.getValueState("total", StructType().add("n", "string"))
 
@@ -95,7 +95,7 @@ class Forgets(StatefulProcessor):
         yield Row(k=key[0], total=self.total.get()[0])
 
 
-class Counts(ArrowProcessor):
+class CountsByKey(ArrowProcessor):
     states = {"count": NUMBER}
 
     def process(self, given: Any) -> ArrowResult:
@@ -106,7 +106,7 @@ class Counts(ArrowProcessor):
 
 
 def totals(**more: Any) -> OperatorTester:
-    return OperatorTester.of_processor(Totals(), key=["k"], input=INPUT, output=OUTPUT, **more)
+    return OperatorTester.of_processor(TestedTotals(), key=["k"], input=INPUT, output=OUTPUT, **more)
 
 
 def second(number: float) -> datetime:
@@ -157,12 +157,12 @@ def test_another_version_of_the_processor_reads_what_the_one_before_has_stored()
     # What the new version does not declare stays.
     assert tester.state("seen", "a") == [Row(n=1)]
     with pytest.raises(StateSchemaError, match="'total'"):
-        tester.restore(point, Other())
+        tester.restore(point, OtherTotals())
 
 
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_state_that_was_deleted_may_be_declared_anew_also_before_a_batch_has_run(batches: int) -> None:
-    class Drops(Totals):
+    class Drops(TestedTotals):
         def init(self, handle: Any) -> None:
             handle.deleteIfExists("total")
 
@@ -177,7 +177,7 @@ def test_a_state_that_was_deleted_may_be_declared_anew_also_before_a_batch_has_r
     with pytest.raises(NoSuchStateError):
         tester.state("total", "a")
     # Other has stored nothing that Totals would have to read.
-    for version in (Other(), Totals()):
+    for version in (OtherTotals(), TestedTotals()):
         tester.restore(tester.checkpoint(), version)
         assert tester.state("total", "a") is None
     assert tester.batch([("a", 2)]) + tester.batch([("a", 3)]) == [Row(k="a", total=2), Row(k="a", total=5)]
@@ -212,7 +212,7 @@ def test_what_has_expired_is_gone() -> None:
 
 @pytest.mark.parametrize("shards", [1, 7])
 def test_an_arrow_processor_is_tested_alike(shards: int) -> None:
-    tester = OperatorTester.of_arrow(Counts(), key=["k"], input=INPUT, output=OUTPUT, shards=shards)
+    tester = OperatorTester.of_arrow(CountsByKey(), key=["k"], input=INPUT, output=OUTPUT, shards=shards)
     assert sorted(tester.batch([("a", 1), ("b", 1), ("a", 1)])) == [Row("a", 2), Row("b", 1)]
     assert tester.batch([("a", 1)]) == [Row(k="a", total=3)]
     assert tester.state("count", "a") == Row(n=3)
@@ -276,7 +276,7 @@ def test_what_spark_alone_can_hash_is_refused() -> None:
 def test_keys_that_are_equal_are_one_key() -> None:
     schema = StructType().add("k", "double").add("n", "long")
     output = StructType().add("k", "double").add("total", "long")
-    tester = OperatorTester.of_processor(Totals(), key=["k"], input=schema, output=output, shards=64)
+    tester = OperatorTester.of_processor(TestedTotals(), key=["k"], input=schema, output=output, shards=64)
     tester.batch([(0.0, 1), (float("nan"), 1)])
     tester.batch([(-0.0, 2), (float("nan"), 2)])
     assert tester.state("total", -0.0) == tester.state("total", float("nan")) == Row(n=3)
@@ -284,7 +284,7 @@ def test_keys_that_are_equal_are_one_key() -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(DefinitionError, match="key"):
-        OperatorTester.of_processor(Totals(), key=["other"], input=INPUT, output=OUTPUT)
+        OperatorTester.of_processor(TestedTotals(), key=["other"], input=INPUT, output=OUTPUT)
     with pytest.raises(DefinitionError, match="one of the columns k, n"):
         totals(time_mode="EventTime", watermark="at")
     with pytest.raises(DefinitionError, match="rows of 2 values"):
@@ -294,7 +294,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(StateTypeError, match="'k'"):
         totals().batch([(1, 1)])
 
-    class Wrong(Totals):
+    class Wrong(TestedTotals):
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             yield Row(k=1, total=1)
 

@@ -30,7 +30,7 @@ from chandy.storage.checkpoints.restore import restore_files
 from chandy.storage.checkpoints.snapshots import StoredSnapshot
 from chandy.storage.codec import from_json
 
-from ..pipeline import KEY, SHARDS, Pipeline, shard_of
+from ..pipeline import KEY, SHARDS, OneOperator, shard_of
 from ..reader.checkpoints import Checkpoints
 
 NOW = 1_700_000_000_123
@@ -40,7 +40,7 @@ NUMBER_AND_TEXT = StructType().add("n", LongType()).add("text", StringType())
 Held = dict[bytes, bytes]
 
 
-class Keeper(StatefulProcessor):
+class KeepsNumbers(StatefulProcessor):
     """Keeps the numbers of a key in every kind of state."""
 
     def init(self, handle: Any) -> None:
@@ -72,10 +72,10 @@ class Stored:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Stored:
-    pipeline = Pipeline(TimeMode.PROCESSING)
+    pipeline = OneOperator(TimeMode.PROCESSING)
     # One key has a list and a map in many parts.
     rows = [("a" * (n % 3 + 1) if n % 9 else None, n) for n in range(20)] + [("large", n) for n in range(300)]
-    spec = pipeline.spec(Keeper())
+    spec = pipeline.spec(KeepsNumbers())
     pipeline.batch(spec, rows, BatchTimes(timestamp_ms=NOW))
     held: list[Held] = [{POSITION_KEY: b"7"} for _ in range(SHARDS)]
     for (shard, key), data in pipeline.shards.held.items():

@@ -22,7 +22,7 @@ from chandy.storage.store import StoreRequests
 from ...builders import MemoryStore
 
 
-class Clock:
+class SleptClock:
     """Time that passes by sleeping only."""
 
     def __init__(self) -> None:
@@ -66,15 +66,15 @@ class Flaky(MemoryStore):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SleptClock:
+    return SleptClock()
 
 
-def retrying(store: MemoryStore, clock: Clock, **policy: float) -> RetryingStore:
+def retrying(store: MemoryStore, clock: SleptClock, **policy: float) -> RetryingStore:
     return RetryingStore(store, RetryPolicy(**policy), clock=clock, sleep=clock.sleep)  # type: ignore[arg-type]
 
 
-def test_what_fails_in_passing_is_tried_again_with_growing_waits_by_chance(clock: Clock) -> None:
+def test_what_fails_in_passing_is_tried_again_with_growing_waits_by_chance(clock: SleptClock) -> None:
     store = Flaky(6)
     store.objects["x"] = b"1"
     assert retrying(store, clock, first=1.0, longest=8.0).read("x") == b"1"
@@ -83,7 +83,7 @@ def test_what_fails_in_passing_is_tried_again_with_growing_waits_by_chance(clock
     assert len(set(clock.slept)) == 6
 
 
-def test_requests_are_counted_also_those_with_a_limit_of_their_own(clock: Clock) -> None:
+def test_requests_are_counted_also_those_with_a_limit_of_their_own(clock: SleptClock) -> None:
     store = Flaky(3)
     store.objects["x"] = b"1"
     counted = retrying(store, clock)
@@ -100,14 +100,14 @@ def test_requests_are_counted_also_those_with_a_limit_of_their_own(clock: Clock)
     assert store.asked is None
 
 
-def test_what_is_not_transient_is_tried_once(clock: Clock) -> None:
+def test_what_is_not_transient_is_tried_once(clock: SleptClock) -> None:
     for store, error in ((Flaky(1, transient=False), StoreFailedError), (MemoryStore(), ObjectMissingError)):
         with pytest.raises(error):
             retrying(store, clock).read("x")
     assert clock.slept == []
 
 
-def test_an_error_says_which_object_which_operation_and_how_often(clock: Clock) -> None:
+def test_an_error_says_which_object_which_operation_and_how_often(clock: SleptClock) -> None:
     store = Flaky(100)
     with pytest.raises(
         StoreFailedError, match=r"could not read 'x' in memory://test.*\(5 attempts\)"
@@ -118,7 +118,7 @@ def test_an_error_says_which_object_which_operation_and_how_often(clock: Clock) 
 
 @pytest.mark.parametrize("bound", [lambda store: store, lambda store: store.within(1000.0)])
 def test_an_operation_is_given_up_when_its_time_is_over(
-    clock: Clock, bound: Callable[[RetryingStore], RetryingStore]
+    clock: SleptClock, bound: Callable[[RetryingStore], RetryingStore]
 ) -> None:
     store = bound(retrying(Flaky(1000), clock, seconds=30.0, attempts=1000))
     with pytest.raises(StoreFailedError):
@@ -126,7 +126,7 @@ def test_an_operation_is_given_up_when_its_time_is_over(
     assert 20 < clock.now - 100 <= 30
 
 
-def test_all_operations_of_a_checkpoint_have_one_deadline(clock: Clock) -> None:
+def test_all_operations_of_a_checkpoint_have_one_deadline(clock: SleptClock) -> None:
     store = retrying(Flaky(1000), clock, seconds=30.0, attempts=1000).within(45.0)
     for _ in range(3):
         with pytest.raises(StoreFailedError):
@@ -134,13 +134,13 @@ def test_all_operations_of_a_checkpoint_have_one_deadline(clock: Clock) -> None:
     assert 35 < clock.now - 100 <= 45
 
 
-def test_a_create_whose_answer_was_lost_is_ours(clock: Clock) -> None:
+def test_a_create_whose_answer_was_lost_is_ours(clock: SleptClock) -> None:
     store = Flaky(1, after=True)
     retrying(store, clock).create("x", b"mine")
     assert store.objects == {"x": b"mine"}
 
 
-def test_a_create_that_failed_before_another_succeeded_is_not_ours(clock: Clock) -> None:
+def test_a_create_that_failed_before_another_succeeded_is_not_ours(clock: SleptClock) -> None:
     store = Flaky(1)
     store.objects["x"] = b"another's"
     with pytest.raises(ObjectExistsError):
@@ -148,7 +148,7 @@ def test_a_create_that_failed_before_another_succeeded_is_not_ours(clock: Clock)
     assert store.objects == {"x": b"another's"}
 
 
-def test_an_object_that_exists_is_not_ours_for_having_our_bytes(clock: Clock) -> None:
+def test_an_object_that_exists_is_not_ours_for_having_our_bytes(clock: SleptClock) -> None:
     # Nobody has tried yet: whoever has written it, it was not this create.
     store = MemoryStore()
     store.objects["x"] = b"same"
@@ -165,19 +165,19 @@ class _Deaf(Flaky):
         self._failing(key, "create")
 
 
-def test_a_create_that_nobody_can_tell_of_says_so(clock: Clock) -> None:
+def test_a_create_that_nobody_can_tell_of_says_so(clock: SleptClock) -> None:
     with pytest.raises(OutcomeUnknownError, match="may have been created") as caught:
         retrying(_Deaf(1000), clock, attempts=4).create("x", b"mine")
     assert caught.value.attempts == 4
 
 
-def test_a_create_that_is_refused_at_once_has_a_known_outcome(clock: Clock) -> None:
+def test_a_create_that_is_refused_at_once_has_a_known_outcome(clock: SleptClock) -> None:
     with pytest.raises(StoreFailedError) as caught:
         retrying(Flaky(1, transient=False), clock).create("x", b"mine")
     assert not isinstance(caught.value, OutcomeUnknownError)
 
 
-def test_a_refusal_after_a_lost_answer_leaves_the_outcome_unknown(clock: Clock) -> None:
+def test_a_refusal_after_a_lost_answer_leaves_the_outcome_unknown(clock: SleptClock) -> None:
     class Forgetful(MemoryStore):
         calls = 0
 
@@ -189,7 +189,7 @@ def test_a_refusal_after_a_lost_answer_leaves_the_outcome_unknown(clock: Clock) 
         retrying(Forgetful(), clock).create("x", b"mine")
 
 
-def test_the_probe_sees_through_retries(clock: Clock) -> None:
+def test_the_probe_sees_through_retries(clock: SleptClock) -> None:
     class Overwriting(MemoryStore):
         def create(self, key: str, data: bytes) -> None:
             self.write(key, data)
@@ -220,7 +220,7 @@ class _Away(MemoryStore):
 
 
 @pytest.mark.parametrize("creates", [False, True])
-def test_a_create_of_ones_own_object_is_repeated_until_it_succeeds(clock: Clock, creates: bool) -> None:
+def test_a_create_of_ones_own_object_is_repeated_until_it_succeeds(clock: SleptClock, creates: bool) -> None:
     inner = _Away(creates, operations=20)
     store = retrying(inner, clock, attempts=5)
     while inner.operations:

@@ -73,7 +73,7 @@ def test_a_generation_begins_above_every_id_that_was_ever_used(
 # --- the race -----------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
+class EndOfThread(BaseException):
     """Ends a driver's thread between two of its store operations."""
 
 
@@ -111,7 +111,7 @@ class Actor(Store):
     def _run(self, life: Callable[[Catalog], None]) -> None:
         try:
             life(Catalog(self))
-        except Killed:
+        except EndOfThread:
             pass
         except Exception as error:  # noqa: BLE001 (the test looks at it)
             self.error = error
@@ -122,7 +122,7 @@ class Actor(Store):
         self._stands.release()
         self._may_go.acquire()
         if self._killed:
-            raise Killed
+            raise EndOfThread
         return self.store
 
     def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -142,7 +142,7 @@ class Actor(Store):
 
 
 @attrs.define
-class Life:
+class Believer:
     """What one driver believes about itself."""
 
     began: Generation | None = None
@@ -180,7 +180,7 @@ def test_drivers_that_interleave_in_any_way_never_both_complete_checkpoints(
 
 def _interleave(schedule: list[tuple[int, int]], data: st.DataObject) -> None:
     store = MemoryStore()
-    lives = [Life() for _ in range(4)]
+    lives = [Believer() for _ in range(4)]
     # A driver that is killed makes no further step.
     killed = data.draw(st.sets(st.integers(0, 3), max_size=3))
     actors = [Actor(store, life) for life in lives]

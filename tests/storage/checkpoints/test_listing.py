@@ -30,7 +30,7 @@ MakeManifest = Callable[..., Manifest]
 # --- the local file system ----------------------------------------------------------------------------------
 
 
-class Disk:
+class UnlistableDisk:
     """``os.scandir`` of a disk on which some folders cannot be listed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +45,14 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> UnlistableDisk:
+    return UnlistableDisk(monkeypatch)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
 @pytest.mark.parametrize("folder", ["checkpoints", "2"])
 def test_a_local_folder_that_cannot_be_listed_is_told(
-    store: LocalStore, disk: Disk, folder: str, number: int
+    store: LocalStore, disk: UnlistableDisk, folder: str, number: int
 ) -> None:
     for key in ("checkpoints/1/manifest.json", "checkpoints/2/manifest.json"):
         store.create(key, b"x")
@@ -65,7 +65,7 @@ def test_a_local_folder_that_cannot_be_listed_is_told(
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR])
 def test_a_local_folder_that_goes_while_it_is_listed_is_empty(
-    store: LocalStore, disk: Disk, number: int
+    store: LocalStore, disk: UnlistableDisk, number: int
 ) -> None:
     for key in ("checkpoints/1/manifest.json", "checkpoints/2/manifest.json"):
         store.create(key, b"x")
@@ -74,7 +74,7 @@ def test_a_local_folder_that_goes_while_it_is_listed_is_empty(
     assert store.list("nothing/") == []
 
 
-def test_an_entry_that_cannot_be_looked_at_is_told(store: LocalStore, disk: Disk) -> None:
+def test_an_entry_that_cannot_be_looked_at_is_told(store: LocalStore, disk: UnlistableDisk) -> None:
     """Where the file system does not tell folders from files, only a look at each does."""
 
     @attrs.define
@@ -101,7 +101,7 @@ def test_an_entry_that_cannot_be_looked_at_is_told(store: LocalStore, disk: Disk
 
 
 def test_a_disk_that_fails_while_a_pipeline_is_taken_over_makes_no_checkpoint_void(
-    store: LocalStore, disk: Disk
+    store: LocalStore, disk: UnlistableDisk
 ) -> None:
     catalog = Catalog(store)
     catalog.take_over("first", 1.0)

@@ -21,7 +21,7 @@ STARTS = 1000
 RETAINED = 3
 
 
-class Counting(MemoryStore):
+class CountedRequests(MemoryStore):
     """Counts the requests that a remote store would get, and the keys that they name or answer."""
 
     def __init__(self, kept: MemoryStore) -> None:
@@ -81,7 +81,7 @@ def test_the_thousandth_start_costs_as_many_requests_as_the_tenth() -> None:
     kept = MemoryStore()
     counts: dict[int, tuple[Counter[str], int]] = {}
     for number in range(1, STARTS + 1):
-        store = Counting(kept)
+        store = CountedRequests(kept)
         generation = start(store)
         assert generation == number
         counts[number] = store.requests, store.listed
@@ -95,7 +95,7 @@ def test_the_thousandth_start_costs_as_many_requests_as_the_tenth() -> None:
 
 def test_listing_checkpoints_costs_the_same_after_many_starts() -> None:
     kept = MemoryStore()
-    store = Counting(kept)
+    store = CountedRequests(kept)
     requests = []
     for number in range(1, 41):
         run(kept, start(kept))

@@ -25,7 +25,7 @@ from ...builders import MemoryStore, make_manifest
 MakeManifest = Callable[..., Manifest]
 
 
-class Counting(MemoryStore):
+class CountedReads(MemoryStore):
     """Counts how often each object is read."""
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class Counting(MemoryStore):
 
 
 @pytest.fixture
-def store() -> Counting:  # type: ignore[override]
-    return Counting()
+def store() -> CountedReads:  # type: ignore[override]
+    return CountedReads()
 
 
 @pytest.fixture
-def catalog(store: Counting, tmp_path: Path) -> Catalog:
+def catalog(store: CountedReads, tmp_path: Path) -> Catalog:
     """Three checkpoints: one file is in all, one in the last two, and each has a pack and a file of its own."""
     catalog = Catalog(store)
     base: Handle | None = None
@@ -68,7 +68,7 @@ def key_of(catalog: Catalog, checkpoint: int, name: str) -> str:
     return next(file.key for file in handle.files if file.name == name)
 
 
-def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) -> None:
+def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: CountedReads) -> None:
     manifests = catalog.completed()
     store.reads.clear()
     reports = verify_all(store, manifests)
@@ -76,7 +76,7 @@ def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) 
     assert reports == [verify(store, manifest) for manifest in manifests]
     store.reads.clear()
     verify_all(store, manifests)
-    alone = Counting()
+    alone = CountedReads()
     alone.objects, alone.written = store.objects, store.written
     verify(alone, manifests[2])
     shared = key_of(catalog, 1, "all.sst")
@@ -84,7 +84,7 @@ def test_what_checkpoints_share_is_read_once(catalog: Catalog, store: Counting) 
 
 
 def test_each_damaged_object_is_named_with_the_checkpoints_that_need_it(
-    catalog: Catalog, store: Counting
+    catalog: Catalog, store: CountedReads
 ) -> None:
     in_all, in_two, own = (
         key_of(catalog, 1, "all.sst"),
@@ -105,7 +105,7 @@ def test_each_damaged_object_is_named_with_the_checkpoints_that_need_it(
 
 
 def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
-    catalog: Catalog, store: Counting
+    catalog: Catalog, store: CountedReads
 ) -> None:
     found = newest_intact(catalog)
     assert found is not None
@@ -119,7 +119,7 @@ def test_the_newest_intact_checkpoint_is_one_of_which_every_byte_is_there(
     assert newest_intact(catalog) is None
 
 
-def test_a_void_checkpoint_is_not_offered(catalog: Catalog, store: Counting) -> None:
+def test_a_void_checkpoint_is_not_offered(catalog: Catalog, store: CountedReads) -> None:
     catalog.take_over("a", 1.0)
     catalog.take_over("b", 2.0)
     catalog.commit(make_manifest(9, generation=1))
@@ -128,7 +128,7 @@ def test_a_void_checkpoint_is_not_offered(catalog: Catalog, store: Counting) -> 
     assert found.id == 3
 
 
-def test_a_missing_object_is_seen_at_a_glance(catalog: Catalog, store: Counting) -> None:
+def test_a_missing_object_is_seen_at_a_glance(catalog: Catalog, store: CountedReads) -> None:
     manifest = catalog.read(3)
     store.reads.clear()
     assert missing_object(store, manifest) is None

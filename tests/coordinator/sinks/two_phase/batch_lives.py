@@ -40,7 +40,7 @@ def write_batch(
 
 
 @attrs.define
-class Life:
+class SinkLife:
     """One life of a coordinator, as far as the sinks of its query go."""
 
     sink: TransactionalSink
@@ -96,14 +96,14 @@ class Life:
         return open_store(self.store).list("")
 
 
-class Lives:
+class SinkRuns:
     """Makes the lives of one pipeline, each of a higher generation."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made: list[Life] = []
+        self.made: list[SinkLife] = []
 
-    def __call__(self, *sinks: TwoPhaseSink, first_epoch: int = 1) -> Life:
+    def __call__(self, *sinks: TwoPhaseSink, first_epoch: int = 1) -> SinkLife:
         failures: list[ChandyError] = []
         published: list[int] = []
         fence = Fence("p", "q", "", f"file://{self.folder}/store/", len(self.made) + 1)
@@ -117,14 +117,14 @@ class Lives:
             on_failure=failures.append,
             takes_digests=lambda: life.takes_digests,
         )
-        life = Life(sink, failures, self.folder, published)
+        life = SinkLife(sink, failures, self.folder, published)
         self.made.append(life)
         return life
 
 
 @pytest.fixture
-def lives(tmp_path: Path) -> Iterator[Lives]:
-    made = Lives(tmp_path)
+def lives(tmp_path: Path) -> Iterator[SinkRuns]:
+    made = SinkRuns(tmp_path)
     yield made
     for life in made.made:
         life.sink.close()

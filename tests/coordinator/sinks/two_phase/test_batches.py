@@ -28,7 +28,7 @@ from chandy.storage.checkpoints.manifest import EpochRecord, OutputRecord
 from chandy.storage.errors import FencedError
 from tests.waiting import DEADLINE, eventually
 
-from .batch_lives import COLUMNS, Life, Lives, Row, rows, write_batch
+from .batch_lives import COLUMNS, Row, SinkLife, SinkRuns, rows, write_batch
 from .batch_lives import lives as lives
 from .sqlite_sink import SqliteSink
 
@@ -54,7 +54,7 @@ def position(sink: SqliteSink) -> int | None:
 
 
 def test_rows_are_visible_with_their_batch_and_nothing_of_them_is_kept(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     life = lives(target)
     life.begin()
@@ -66,7 +66,9 @@ def test_rows_are_visible_with_their_batch_and_nothing_of_them_is_kept(
     assert rows(target) == [(1, "a"), (2, "newer")]
 
 
-def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(lives: Lives, target: SqliteSink) -> None:
+def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(
+    lives: SinkRuns, target: SqliteSink
+) -> None:
     life = lives(target)
     life.begin()
     life.take(0, (1, "a"))
@@ -77,7 +79,7 @@ def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(lives: Lives
     assert position(target) == 3
 
 
-def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: Lives, target: SqliteSink) -> None:
+def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: SinkRuns, target: SqliteSink) -> None:
     life = lives(target)
     life.begin()
     life.take(0, (1, "old"))
@@ -90,7 +92,7 @@ def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: Lives, tar
 
 
 def test_a_batch_without_rows_asks_nothing_of_the_target(
-    lives: Lives, target: SqliteSink, tmp_path: Path
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
     life = lives(target)
     life.begin()
@@ -99,7 +101,7 @@ def test_a_batch_without_rows_asks_nothing_of_the_target(
 
 
 def test_sinks_of_both_kinds_get_the_same_rows_each_at_its_time(
-    lives: Lives, target: SqliteSink, tmp_path: Path
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
     later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
     life = lives(target, later)
@@ -115,7 +117,7 @@ def test_sinks_of_both_kinds_get_the_same_rows_each_at_its_time(
 
 @pytest.mark.parametrize("publish", ["batch", "checkpoint"])
 def test_the_digest_of_a_batch_is_kept_before_it_commits(
-    lives: Lives, target: SqliteSink, tmp_path: Path, publish: Publish
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path, publish: Publish
 ) -> None:
     later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
     life = lives(attrs.evolve(target, publish=publish), later)
@@ -140,7 +142,7 @@ def test_the_digest_of_a_batch_is_kept_before_it_commits(
 
 
 @contextlib.contextmanager
-def in_the_background(life: Life, batch: int, *given: Row) -> Iterator[list[BaseException]]:
+def in_the_background(life: SinkLife, batch: int, *given: Row) -> Iterator[list[BaseException]]:
     """Run a batch on a thread; give the error that it ends with."""
     ended: list[BaseException] = []
 
@@ -158,7 +160,7 @@ def in_the_background(life: Life, batch: int, *given: Row) -> Iterator[list[Base
 
 
 def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
-    lives: Lives, target: SqliteSink, tmp_path: Path
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
     life = lives(target)
     life.begin()
@@ -174,7 +176,7 @@ def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
 
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_what_a_stop_does_to_the_tasks_of_a_batch_is_no_error_of_theirs(
-    lives: Lives, target: SqliteSink, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+    lives: SinkRuns, target: SqliteSink, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     life = lives(target)
     life.begin()
@@ -194,7 +196,7 @@ def test_what_a_stop_does_to_the_tasks_of_a_batch_is_no_error_of_theirs(
 
 @pytest.mark.parametrize("end", ["going back", "stop"])
 def test_a_batch_that_waits_ends_with_its_run_and_is_never_published(
-    lives: Lives, target: SqliteSink, tmp_path: Path, end: str
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path, end: str
 ) -> None:
     life = lives(target)
     life.begin()
@@ -214,7 +216,7 @@ def test_a_batch_that_waits_ends_with_its_run_and_is_never_published(
     assert life.failures == []
 
 
-def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: Lives, target: SqliteSink) -> None:
+def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: SinkRuns, target: SqliteSink) -> None:
     life = lives(target)
     life.begin()
     life.take(0, (1, "a"))
@@ -230,7 +232,7 @@ def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: Lives, target: Sql
 # --- lives --------------------------------------------------------------------------------------------------
 
 
-def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: Lives, target: SqliteSink) -> None:
+def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: SinkRuns, target: SqliteSink) -> None:
     zombie = lives(target)
     zombie.begin()
     zombie.take(0, (1, "a"))
@@ -245,7 +247,7 @@ def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: Lives, tar
 
 
 def test_a_life_that_goes_back_writes_over_what_came_after_its_checkpoint(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     first = lives(target)
     first.begin()
@@ -263,7 +265,9 @@ def test_a_life_that_goes_back_writes_over_what_came_after_its_checkpoint(
     assert position(target) == 2
 
 
-def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(lives: Lives, target: SqliteSink) -> None:
+def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(
+    lives: SinkRuns, target: SqliteSink
+) -> None:
     first = lives(target)
     first.begin()
     first.take(0, (1, "a"))
@@ -281,7 +285,7 @@ def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(lives: Lives,
 
 
 def test_a_target_that_is_ahead_by_ids_of_another_storage_is_still_refused(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     first = lives(target)
     first.begin()
@@ -291,7 +295,7 @@ def test_a_target_that_is_ahead_by_ids_of_another_storage_is_still_refused(
         lives(target, first_epoch=3).begin(2, ())
 
 
-def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: Lives, target: SqliteSink) -> None:
+def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: SinkRuns, target: SqliteSink) -> None:
     first = lives(target)
     first.begin()
     first.take(0, (1, "a"))
@@ -304,7 +308,7 @@ def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: Lives, target: Sql
 
 
 def test_what_waited_for_a_checkpoint_is_published_by_a_life_that_no_longer_waits(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     first = lives(attrs.evolve(target, publish="checkpoint"))
     first.begin()
@@ -326,7 +330,7 @@ def test_what_waited_for_a_checkpoint_is_published_by_a_life_that_no_longer_wait
 
 
 def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_published(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     first = lives(target)
     directory = first.begin()
@@ -343,7 +347,7 @@ def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_published
 
 
 def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_staged(
-    lives: Lives, target: SqliteSink
+    lives: SinkRuns, target: SqliteSink
 ) -> None:
     target = attrs.evolve(target, publish="checkpoint")
     first = lives(target)
@@ -358,7 +362,7 @@ def test_a_query_may_go_on_behind_its_checkpoint_with_batches_that_are_staged(
 
 @pytest.mark.parametrize("before", ["checkpoint", "batch"])
 def test_a_query_goes_back_if_nobody_knows_what_was_published_at_once(
-    lives: Lives, target: SqliteSink, tmp_path: Path, before: Publish
+    lives: SinkRuns, target: SqliteSink, tmp_path: Path, before: Publish
 ) -> None:
     """Sinks of both kinds have what both may have to publish, whatever the one did before."""
     later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")

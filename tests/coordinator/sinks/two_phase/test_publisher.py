@@ -34,7 +34,7 @@ FENCE = Fence("p", "q", "sqlite", "file:///store", 3)
 
 
 @attrs.define
-class Trouble:
+class NextTrouble:
     """What goes wrong next at a target; each thing once."""
 
     before: list[Exception] = attrs.field(factory=list)
@@ -52,7 +52,7 @@ class Trouble:
 class TroubledSink(SqliteSink):
     """The real one, with an unreliable way to it."""
 
-    trouble: Trouble = attrs.field(factory=Trouble)
+    trouble: NextTrouble = attrs.field(factory=NextTrouble)
 
     def recover(self, fence: Fence) -> Committer:
         if self.trouble.at_connect:
@@ -64,7 +64,7 @@ class TroubledSink(SqliteSink):
 @attrs.define
 class TroubledCommitter(Committer):
     inner: SqliteCommitter
-    trouble: Trouble
+    trouble: NextTrouble
 
     @property
     def position(self) -> int | None:
@@ -440,7 +440,7 @@ def batch(sink: TroubledSink, tmp_path: Path) -> Callable[..., Batch]:
 MakeBatch = Callable[..., Batch]
 
 
-class AtOnce:
+class BatchPublisher:
     """Of a publisher whose sink upserts."""
 
     @pytest.fixture
@@ -452,7 +452,7 @@ def never(seconds: float) -> bool:
     return False
 
 
-class TestBatches(AtOnce):
+class TestBatches(BatchPublisher):
     def test_a_batch_is_published_when_it_returns_and_leaves_the_position(
         self, publisher: Publisher, sink: TroubledSink, batch: MakeBatch
     ) -> None:

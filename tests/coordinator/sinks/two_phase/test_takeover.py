@@ -30,7 +30,7 @@ from .sqlite_sink import SqliteSink
 
 
 @attrs.define
-class Pipeline:
+class Takeovers:
     """The lives of a pipeline with one sink."""
 
     root: Path
@@ -74,7 +74,7 @@ class Pipeline:
 
 
 def begin_all(
-    pipelines: Sequence[Pipeline],
+    pipelines: Sequence[Takeovers],
     generation: int,
     checkpoint: int | None,
     first_epoch: int,
@@ -114,11 +114,11 @@ def directory(tmp_path: Path) -> Directory:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, directory: Directory) -> Pipeline:
-    return Pipeline(tmp_path, directory.sink())
+def pipeline(tmp_path: Path, directory: Directory) -> Takeovers:
+    return Takeovers(tmp_path, directory.sink())
 
 
-def test_an_older_checkpoint_takes_back_what_came_after_it(pipeline: Pipeline, directory: Directory) -> None:
+def test_an_older_checkpoint_takes_back_what_came_after_it(pipeline: Takeovers, directory: Directory) -> None:
     epochs = [pipeline.epoch(number) for number in range(1, 6)]
     pipeline.begin(1, None, 1).publish_now(epochs, 60)
     files = directory.files()
@@ -135,7 +135,7 @@ def test_an_older_checkpoint_takes_back_what_came_after_it(pipeline: Pipeline, d
 
 
 def test_a_life_that_went_back_and_ended_at_once_can_be_undone(
-    pipeline: Pipeline, directory: Directory
+    pipeline: Takeovers, directory: Directory
 ) -> None:
     epochs = [pipeline.epoch(number) for number in range(1, 6)]
     pipeline.begin(1, None, 1).publish_now(epochs, 60)
@@ -151,14 +151,14 @@ def test_a_life_that_went_back_and_ended_at_once_can_be_undone(
     assert sorted(directory.files()) == sorted(directory.listed())
 
 
-def test_what_somebody_reads_already_is_not_taken_back(pipeline: Pipeline, directory: Directory) -> None:
+def test_what_somebody_reads_already_is_not_taken_back(pipeline: Takeovers, directory: Directory) -> None:
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
     with pytest.raises(OutputAheadError, match="start this query before those"):
         pipeline.begin(2, 1, 3, pipeline.record(1), may_take_back=False)
     assert sorted(directory.rows()) == [(1, "a"), (2, "a")]
 
 
-def test_who_begins_anew_takes_nothing_back(pipeline: Pipeline, directory: Directory) -> None:
+def test_who_begins_anew_takes_nothing_back(pipeline: Takeovers, directory: Directory) -> None:
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
     with pytest.raises(OutputAheadError, match="choose an empty target"):
         pipeline.begin(2, None, 3)
@@ -166,7 +166,7 @@ def test_who_begins_anew_takes_nothing_back(pipeline: Pipeline, directory: Direc
 
 
 @pytest.mark.parametrize("lives", [1, 3])
-def test_a_storage_that_was_wiped_is_called_so(pipeline: Pipeline, directory: Directory, lives: int) -> None:
+def test_a_storage_that_was_wiped_is_called_so(pipeline: Takeovers, directory: Directory, lives: int) -> None:
     for _ in range(lives):
         generation = pipeline.claim().generation
     pipeline.begin(generation, None, 1).publish_now([pipeline.epoch(1)], 60)
@@ -177,7 +177,7 @@ def test_a_storage_that_was_wiped_is_called_so(pipeline: Pipeline, directory: Di
     assert directory.rows() == [(1, "a")]
 
 
-def test_a_driver_that_was_overtaken_is_not_told_of_a_wiped_storage(pipeline: Pipeline) -> None:
+def test_a_driver_that_was_overtaken_is_not_told_of_a_wiped_storage(pipeline: Takeovers) -> None:
     for _ in range(2):
         generation = pipeline.claim().generation
     pipeline.begin(generation, None, 1)
@@ -186,7 +186,7 @@ def test_a_driver_that_was_overtaken_is_not_told_of_a_wiped_storage(pipeline: Pi
 
 
 def test_a_target_that_cannot_take_back_refuses(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))
+    pipeline = Takeovers(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1), pipeline.epoch(2)], 60)
     with pytest.raises(OutputAheadError, match="restore that one or a newer one") as refused:
         pipeline.begin(2, 1, 3, pipeline.record(1))
@@ -200,9 +200,9 @@ def test_a_target_that_cannot_take_back_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_no_sink_takes_anything_back_if_another_one_of_the_query_refuses(
-    pipeline: Pipeline, directory: Directory, tmp_path: Path, first: int
+    pipeline: Takeovers, directory: Directory, tmp_path: Path, first: int
 ) -> None:
-    both = [pipeline, Pipeline(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))]
+    both = [pipeline, Takeovers(tmp_path, SqliteSink(tmp_path / "out.db", ("k", "v")))]
     for one, publisher in zip(both, begin_all(both, 1, None, 1), strict=True):
         publisher.publish_now([one.epoch(1), one.epoch(2)], 60)
     entries = directory.entries()
@@ -221,7 +221,7 @@ def test_no_sink_brings_anything_back_if_another_one_of_the_query_has_lost_its_o
     tmp_path: Path, first: int
 ) -> None:
     directories = [Directory(str(tmp_path / name)) for name in ("one", "two")]
-    both = [Pipeline(tmp_path, one.sink(uid)) for one, uid in zip(directories, ("one", "two"), strict=True)]
+    both = [Takeovers(tmp_path, one.sink(uid)) for one, uid in zip(directories, ("one", "two"), strict=True)]
     for one, publisher in zip(both, begin_all(both, 1, None, 1), strict=True):
         publisher.publish_now([one.epoch(number) for number in (1, 2, 3)], 60)
     begin_all(both, 2, 1, 4, *(one.record(1) for one in both))
@@ -232,7 +232,7 @@ def test_no_sink_brings_anything_back_if_another_one_of_the_query_has_lost_its_o
     assert directories[0].rows() == [(1, "a")]
 
 
-def test_a_permit_is_for_one_loss_and_not_for_the_next(pipeline: Pipeline, directory: Directory) -> None:
+def test_a_permit_is_for_one_loss_and_not_for_the_next(pipeline: Takeovers, directory: Directory) -> None:
     def publish(publisher: Publisher, *epochs: int) -> None:
         publisher.publish_now([pipeline.epoch(number) for number in epochs], 60)
 
@@ -255,7 +255,7 @@ def test_a_permit_is_for_one_loss_and_not_for_the_next(pipeline: Pipeline, direc
 
 
 def test_an_epoch_whose_rows_are_gone_is_given_up_by_a_permit_for_it_alone(
-    pipeline: Pipeline, directory: Directory, caplog: pytest.LogCaptureFixture
+    pipeline: Takeovers, directory: Directory, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline.begin(1, None, 1).publish_now([pipeline.epoch(1)], 60)
     left = [pipeline.epoch(2), pipeline.epoch(3)]
