@@ -139,6 +139,7 @@ class CheckpointCoordinator(
                 closing,
                 None if rerun else stand_by,
                 within,
+                shadow="" if rerun or shadow is None else shadow.name,
                 followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
@@ -178,7 +179,7 @@ class CheckpointCoordinator(
             parts.pipeline.catalog,
             parts.pipeline.watch.proof,
             standstill=self._standstill,
-            may_begin=lambda: parts.recording.is_on and self.life.phase is LifePhase.RUNNING,
+            may_begin=lambda: parts.recording.is_followed and self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
         if rerun is None and self._within is None:

@@ -949,8 +949,8 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
 
 
 @pytest.mark.parametrize("restart", [FixedDelay("0 s", attempts=3)])
-def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
-    setup: Setup, started: list[Running]
+def test_nothing_runs_again_on_a_pipeline_that_another_driver_leads_and_nothing_is_said_to_have_failed(
+    setup: Setup, started: list[Running], caplog: pytest.LogCaptureFixture
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
@@ -965,6 +965,8 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     setup.supervisor.close()
     assert len(started) == 1
     assert started[0].stopped.is_set()
+    (told,) = [record for record in caplog.records if "outcome=" in record.message]
+    assert told.levelname == "WARNING" and "another driver leads the pipeline" in told.message
 
 
 @pytest.mark.parametrize(
