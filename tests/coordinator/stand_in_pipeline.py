@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chandy import Permit
+from chandy import Permit, Shadow
 from chandy.coordinator import coordinator as module
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
@@ -164,12 +164,20 @@ class Pipeline:
 
 
 def made(
-    spark: Any, folder: Path, restore: str = "latest", permit: Permit | None = None, **config: Any
+    spark: Any,
+    folder: Path,
+    restore: str = "latest",
+    permit: Permit | None = None,
+    shadow: Shadow | None = None,
+    standby: bool = False,
+    **config: Any,
 ) -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
         restore=restore,
         permit=permit,
+        shadow=shadow,
+        standby=standby,
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(

@@ -14,16 +14,18 @@ from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.query_starter import QueryRequest
 from chandy.coordinator.supervised_run import Exit
 from chandy.coordinator.upgrade.rerun import Rerun
+from chandy.coordinator.upgrade.shadow import Shadow
+from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
-from chandy.storage.checkpoints.layout import pin_key, shadow_folder
+from chandy.storage.checkpoints.layout import manifest_key, pin_key, shadow_folder
 from chandy.storage.checkpoints.manifest import Manifest
 from chandy.storage.checkpoints.offers import asked
 from chandy.storage.checkpoints.pins import pins, reader_of
-from chandy.storage.errors import ChandyError, FencedError
+from chandy.storage.errors import ChandyError, DamagedCheckpointError, FencedError, NothingHereError
 from chandy.storage.ids import CheckpointId
 
 from ..waiting import DEADLINE, eventually
-from .stand_in_pipeline import Other, Pipeline
+from .stand_in_pipeline import Other, Pipeline, cluster, made
 from .stand_in_pipeline import pipeline as pipeline
 
 ITS = {reader_of("next"): (1,)}
@@ -83,6 +85,32 @@ def test_a_shadow_that_cannot_lead_says_so_to_who_waits_for_its_queries(
     pipeline.coordinator.stop()
     (end,) = pipeline.ends
     assert not query.isActive and isinstance(end.error, FencedError)
+
+
+def test_what_a_shadow_would_lead_with_and_nobody_can_read_is_named_with_what_to_restore_instead(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = pipeline.start("q")
+    waits, given = Other(query.awaitTermination), inherited(pipeline)
+    commit = Catalog.commit
+
+    def damaged(catalog: Catalog, manifest: Manifest) -> None:
+        commit(catalog, manifest)
+        key = manifest_key(manifest.id)
+        flipped = bytes([catalog.store.read(key)[0] ^ 1]) + catalog.store.read(key)[1:]
+        catalog.store.write(key, flipped)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "commit", damaged)
+        with pytest.raises(DamagedCheckpointError) as raised:
+            pipeline.coordinator._lead(given)
+    assert raised.value.key == manifest_key(CheckpointId(given.state.id + 1))
+    assert raised.value.intact == given.state.id, "the last checkpoint of the driver before"
+    assert waits.end().error is raised.value
+    pipeline.coordinator.stop()
+    again = made(cluster(), tmp_path, restore=str(raised.value.intact))
+    assert again.restored is not None and again.restored.id == given.state.id
+    again.stop(timeout="1 s")
 
 
 def handed_over(pipeline: Pipeline, seconds: float, passed: int = 1000, keep_old: float = 0.0) -> Heir:
@@ -257,3 +285,21 @@ def test_what_is_asked_for_while_a_shadow_is_to_take_over_comes_to_its_end(
     assert query.isActive and (coordinator.verdict is not None) is comes
     if not comes:
         coordinator.checkpoint().result(DEADLINE)
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_the_program_of_a_shadow_leads_from_its_claim_on_until_another_one_does(
+    standby: bool, tmp_path: Path
+) -> None:
+    catalog = Catalog(LocalStore(tmp_path / "store" / "p"))
+    first = catalog.claim("the driver of a shadow", 0.0, "next")
+    if standby:
+        catalog.start(first)
+    for shadow in (Shadow(name="next"), Shadow(name="next"), None):
+        one = made(cluster(), tmp_path, shadow=shadow, standby=standby)
+        assert one.verdict is None
+        claim = catalog.claimed(catalog.newest_generation())
+        assert claim is not None and claim.shadow == ("" if shadow is None else "next")
+        one.stop(timeout="1 s")
+    with pytest.raises(NothingHereError, match="has no checkpoint"):
+        made(cluster(), tmp_path, shadow=Shadow(name="next"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import attrs
@@ -20,11 +23,15 @@ from chandy.coordinator.switch_orders import (
     read_order,
 )
 from chandy.coordinator.upgrade.follower import Passed
+from chandy.coordinator.upgrade.requested import shadowing
 from chandy.coordinator.upgrade.shadow import Shadow
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
+from chandy.state.local.machine import machine_id
+from chandy.state.local.processes import started_at
 from chandy.storage import runtime
+from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import DriverRecord
 from chandy.storage.checkpoints.layout import asked_key, generation_key, offer_key
@@ -32,6 +39,7 @@ from chandy.storage.checkpoints.locate import Located
 from chandy.storage.checkpoints.offers import Offer, asked, offer, withdraw
 from chandy.storage.errors import FencedError, OutcomeUnknownError
 from chandy.storage.ids import CheckpointId
+from chandy.storage.store import Store
 
 from ...builders import MemoryStore, make_manifest
 from ...effort import trying
@@ -316,7 +324,7 @@ def test_a_shadow_that_ends_gives_up_what_it_has_asked_so_that_the_leader_goes_o
 # --- a byte that is another one ------------------------------------------------------------------------------
 
 
-def flip(store: MemoryStore, key: str, place: int) -> None:
+def flip(store: Store, key: str, place: int) -> None:
     data = bytearray(store.read(key))
     data[place % len(data)] ^= 1
     store.write(key, bytes(data))
@@ -368,3 +376,49 @@ def test_a_claim_that_cannot_be_read_fences_all_the_same(place: int) -> None:
     # Who has claimed goes on by what it knows; the driver before cannot tell who it was, and ends.
     assert world.catalog.start(inherited.claim).generation == world.generation + 1
     assert world.catalog.claimed(world.generation + 1) in (None, inherited.claim)
+
+
+# --- a program that is started again --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claimed_by", "driver", "leads"),
+    [
+        ("shadow", None, True),
+        ("shadow", "ended", True),
+        ("shadow", "on this machine before it started again", True),
+        ("shadow", "runs", False),
+        ("shadow", "elsewhere", False),
+        ("before-shadow", None, False),
+        ("", None, False),
+        ("nobody can tell", None, False),
+    ],
+)
+def test_the_program_of_a_shadow_leads_if_that_has_taken_the_lead_and_its_driver_has_ended(
+    claimed_by: str, driver: str | None, leads: bool, tmp_path: Path
+) -> None:
+    catalog = Catalog(store := open_store(str(tmp_path / "p")))
+    claim = catalog.claim("a driver", 0.0, claimed_by)
+    catalog.commit(make_manifest(1))
+    own = DriverRecord(claim.generation, gethostname(), machine_id(), 2**30, 1, 2**30, 1)
+    records = {
+        "ended": own,
+        "on this machine before it started again": attrs.evolve(own, machine="another start"),
+        "runs": attrs.evolve(own, pid=os.getppid(), started=started_at(os.getppid())),
+        "elsewhere": attrs.evolve(own, host="another", machine="another"),
+    }
+    if driver is not None:
+        catalog.take_leadership(records[driver])
+    if claimed_by == "nobody can tell":
+        flip(store, generation_key(claim.generation), 0)
+    rerun = shadowing(Shadow(), "p", str(tmp_path))
+    assert (rerun is None) is leads
+    assert shadowing(None, "p", str(tmp_path)) is None
+
+
+def test_a_claim_says_for_all_later_lives_whose_program_leads() -> None:
+    catalog = Catalog(MemoryStore())
+    assert [catalog.claim("driver", 0.0, "next").shadow, catalog.claim("driver", 0.0).shadow] == ["next", ""]
+    for generation, shadow in ((1, "next"), (2, "")):
+        claim = catalog.claimed(generation)
+        assert claim is not None and claim.shadow == shadow
