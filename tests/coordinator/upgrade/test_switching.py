@@ -22,9 +22,10 @@ from chandy.coordinator.switch_orders import (
     read_answer,
     read_order,
 )
-from chandy.coordinator.upgrade.follower import Passed
+from chandy.coordinator.upgrade.follower import Follower, Passed
 from chandy.coordinator.upgrade.requested import shadowing
 from chandy.coordinator.upgrade.shadow import Shadow
+from chandy.coordinator.upgrade.shadow_rerun import ShadowRerun
 from chandy.coordinator.upgrade.switching import Ask, Refuse, Switching, decide
 from chandy.coordinator.verdict import Finding, Kind, Phase, ShadowVerdict
 from chandy.coordinator.verdicts import ShadowStore
@@ -319,6 +320,31 @@ def test_a_shadow_that_ends_gives_up_what_it_has_asked_so_that_the_leader_goes_o
     assert asked(world.store, world.generation) is None
     with pytest.raises(NotSwitchedError, match="the shadow has ended"):
         await_switch(world.store, "shadow", nonce, 0.0)
+
+
+def test_the_end_of_a_shadow_is_the_end_of_what_it_has_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(store := open_store(str(tmp_path / "p")))
+    catalog.commit(make_manifest(1))
+    generation = catalog.take_over("leader", 0.0).generation
+    catalog.take_leadership(DriverRecord(generation, "m", "m", 1, 1, 1, 1))
+    ShadowStore(store, "shadow").write(EQUAL)
+    rerun = shadowing(Shadow(), "p", str(tmp_path))
+    assert isinstance(rerun, ShadowRerun)
+
+    def conduct(follower: Follower, _: object) -> None:
+        order_switch(store, "shadow")
+        assert not follower.on_passed(
+            Passed(CheckpointId(1), Located(make_manifest(2), MemoryStore()), EQUAL)
+        )
+        assert asked(store, generation) is not None
+        raise ValueError("it is stopped")
+
+    monkeypatch.setattr(Follower, "conduct", conduct)
+    with pytest.raises(ValueError, match="it is stopped"):
+        rerun._follow(rerun)
+    assert asked(store, generation) is None
 
 
 # --- a byte that is another one ------------------------------------------------------------------------------
