@@ -304,11 +304,15 @@ def test_a_shadow_that_begins_anew_asks_in_place_of_its_former_life() -> None:
     world = World()
     world.order()
     assert not world.passed(2)
-    first = asked(world.store, world.generation)
+    first, former = asked(world.store, world.generation), world.switching
     world.switching = world.life("another")
     world.order()
     assert not world.passed(2) and world.switching.is_under_way
-    assert first is not None and asked(world.store, world.generation) not in (first, None)
+    now = asked(world.store, world.generation)
+    assert now is not None and now != first
+    world.offers(2)
+    former.give_up("it has been replaced")
+    assert asked(world.store, world.generation) == now and world.passed(2)
 
 
 def test_a_shadow_that_ends_gives_up_what_it_has_asked_so_that_the_leader_goes_on() -> None:
