@@ -9,6 +9,7 @@ import pytest
 
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.errors import WriterError
+from chandy.coordinator.leadership import offering
 from chandy.coordinator.leadership.heir import Heir, Inheritance
 from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.query_starter import QueryRequest
@@ -21,8 +22,14 @@ from chandy.storage.checkpoints.layout import manifest_key, pin_key, shadow_fold
 from chandy.storage.checkpoints.manifest import Manifest
 from chandy.storage.checkpoints.offers import asked
 from chandy.storage.checkpoints.pins import pins, reader_of
-from chandy.storage.errors import ChandyError, DamagedCheckpointError, FencedError, NothingHereError
-from chandy.storage.ids import CheckpointId
+from chandy.storage.errors import (
+    ChandyError,
+    DamagedCheckpointError,
+    FencedError,
+    NothingHereError,
+    StoreFailedError,
+)
+from chandy.storage.ids import BatchId, CheckpointId
 
 from ..waiting import DEADLINE, eventually
 from .stand_in_pipeline import Other, Pipeline, cluster, made
@@ -303,3 +310,31 @@ def test_the_program_of_a_shadow_leads_from_its_claim_on_until_another_one_does(
         one.stop(timeout="1 s")
     with pytest.raises(NothingHereError, match="has no checkpoint"):
         made(cluster(), tmp_path, shadow=Shadow(name="next"))
+
+
+def test_a_leader_goes_on_without_its_storage_and_a_shadow_that_comes_later_is_a_successor_like_any(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = pipeline.start("q")
+    heir = handed_over(pipeline, DEADLINE)
+    looks = Other(pipeline.coordinator._offering.look)
+    eventually(lambda: heir.offered() or looks.ended, "an offer")
+
+    def is_away(*_: object) -> None:
+        raise StoreFailedError("s3://bucket", "generations/", "read", "connection reset")
+
+    with monkeypatch.context() as patch:
+        for call in ("asked", "withdraw"):
+            patch.setattr(offering, call, is_away)
+        assert looks.end().error is None
+        assert query.isActive and not pipeline.runs[-1].stopped.is_set() and len(pipeline.runs) == 2
+    offer = heir.offered()
+    assert offer is not None, "nobody could withdraw it"
+    given = heir.claim(catalog_of(pipeline.coordinator).read(offer.checkpoint), 0.0)
+    assert given is not None
+    with pytest.raises(FencedError):
+        query.awaitTermination(DEADLINE)
+    # Batches have run since: what the shadow has is not the pipeline's state.
+    last = given.state
+    ahead = attrs.evolve(last.queries[0], batch=BatchId(last.queries[0].batch + 1))
+    assert given.grafted(attrs.evolve(last, queries=(ahead,)), CheckpointId(9)) is None
