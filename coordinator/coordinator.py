@@ -103,7 +103,8 @@ class CheckpointCoordinator(
             within: for replicas: the proof that the pipeline which this one is a part of has not been taken over. From
                 then on, this one does nothing more. None: it is part of no other.
             shadow: run the batches of the driver that leads the pipeline beside it, and compare, instead of taking the
-                pipeline over. Nothing leaves this driver but what it has found: see ``verdict``. None: lead.
+                pipeline over. Nothing leaves this driver but what it has found: see ``verdict``. None: lead. A program
+                whose shadow has taken the pipeline over leads, too, when it is started again.
 
         Raises:
             ChandyError: the session, the storage or the checkpoint cannot be used; a subclass says which. Nothing
@@ -139,6 +140,7 @@ class CheckpointCoordinator(
                 closing,
                 None if rerun else stand_by,
                 within,
+                shadow="" if rerun or shadow is None else shadow.name,
                 followed=rerun.start.store if rerun else None,
             )
             self._closing = closing.pop_all()
@@ -178,7 +180,7 @@ class CheckpointCoordinator(
             parts.pipeline.catalog,
             parts.pipeline.watch.proof,
             standstill=self._standstill,
-            may_begin=lambda: parts.recording.is_on and self.life.phase is LifePhase.RUNNING,
+            may_begin=lambda: parts.recording.is_followed and self.life.phase is LifePhase.RUNNING,
             alone=self._growing,
         )
         if rerun is None and self._within is None:

@@ -1,6 +1,7 @@
 """The order that a shadow takes its pipeline over, and what becomes of it: two records in the pipeline's storage.
 
-Anyone who may write there may claim the pipeline as well, so the order needs no other permission.
+Anyone who may write there may claim the pipeline as well, so the order needs no other permission. The newest order
+counts: who has given one before learns what becomes of that.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from ..storage.verified import read_record
 from .durations import Duration, seconds
 from .errors import NotSwitchedError
 from .verdict import Phase
-from .verdicts import read_verdicts
+from .verdicts import read_verdict, read_verdicts
 
 _LOOK_SECONDS: Final = 0.2
+_OVER: Final = (Phase.ENDED, Phase.FAILED)
 KEEP_OLD: Final = "1 h"
 """How long the driver before follows as a shadow, by default."""
 
@@ -74,9 +76,8 @@ def order_switch(
     """
     kept = seconds(keep_old)
     verdicts = read_verdicts(store)
-    over = (Phase.ENDED, Phase.FAILED)
-    there = [one.shadow if one.phase not in over else f"{one.shadow}, which has ended" for one in verdicts]
-    found = [one.shadow for one in verdicts if shadow in (None, one.shadow) and one.phase not in over]
+    there = [one.shadow if one.phase not in _OVER else f"{one.shadow}, which has ended" for one in verdicts]
+    found = [one.shadow for one in verdicts if shadow in (None, one.shadow) and one.phase not in _OVER]
     if len(found) != 1:
         raise NotSwitchedError(
             f"no shadow of {store.uri} can take the pipeline over",
@@ -125,9 +126,22 @@ def await_switch(
     Raises:
         NotSwitchedError: it does not lead. The pipeline goes on as it was.
     """
-    until = runtime.monotonic() + seconds
+    until, nonces = runtime.monotonic() + seconds, {nonce}
     try:
-        while (found := read_answer(store, shadow)) is None or found.nonce != nonce:
+        while True:
+            # Before the answer: its last words come after that.
+            verdict = read_verdict(store, shadow)
+            if (order := read_order(store, shadow)) is not None:
+                nonces.add(order.nonce)
+            if (found := read_answer(store, shadow)) is not None and found.nonce in nonces:
+                break
+            if verdict is not None and verdict.phase in _OVER:
+                raise NotSwitchedError(
+                    f"shadow {shadow!r} does not lead",
+                    "it to take over",
+                    f"that it has {verdict.phase.value} {verdict.because}".strip(),
+                    "look at `chandy shadow`",
+                )
             if runtime.monotonic() >= until:
                 raise NotSwitchedError(
                     f"shadow {shadow!r} does not lead",

@@ -13,11 +13,24 @@ from ...storage.checkpoints.fencing import Claim
 from ...storage.checkpoints.grafting import GraftError, graft
 from ...storage.checkpoints.layout import shadow_folder
 from ...storage.checkpoints.manifest import Manifest
-from ...storage.checkpoints.offers import AskedOffer, Offer, ask, asked, offered, withdraw
+from ...storage.checkpoints.offers import AskedOffer, Offer, ask, asks, come_nearer, offered, withdraw
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
 
 log = logger(__name__)
+
+
+def leads_again(shadow: str, claim: Claim | None, *, has_ended: bool) -> bool:
+    """Return whether the program of a shadow is that of the leader by now, which is started again.
+
+    Another version of the program may have the same name. As long as the leader may live, it is a shadow of that.
+
+    Args:
+        shadow: its name.
+        claim: the newest one; None: there is none, or nobody can read it.
+        has_ended: whether the driver that has made it is known to have ended.
+    """
+    return claim is not None and claim.shadow == shadow and has_ended
 
 
 @attrs.frozen
@@ -65,8 +78,8 @@ class Heir:
     _tried_at: float | None = attrs.field(default=None, init=False)
     """When it has tried to claim first."""
 
-    def ask(self, generation: int, passed: CheckpointId) -> None:
-        """Ask the driver of a generation, the newest one.
+    def ask(self, generation: int, passed: CheckpointId) -> bool:
+        """Ask the driver of a generation, the newest one; return False if another shadow asks it already.
 
         Args:
             generation: its number.
@@ -85,7 +98,7 @@ class Heir:
             self.keep_old,
             self.ignored,
         )
-        ask(self.catalog.store, self._asked)
+        return ask(self.catalog.store, self._asked)
 
     def has_passed(self, checkpoint: CheckpointId) -> None:
         """Tell the driver how far the shadow has come since.
@@ -96,12 +109,13 @@ class Heir:
         assert self._asked is not None, "it has asked"
         if checkpoint > self._asked.passed:
             self._asked = attrs.evolve(self._asked, passed=checkpoint)
-            ask(self.catalog.store, self._asked)
+            come_nearer(self.catalog.store, self._asked)
 
     def offered(self) -> Offer | None:
         """Return what the driver offers; None: nothing yet, or no longer.
 
         Raises:
+            DamagedError: it cannot be read.
             StorageError: the store does not answer.
         """
         assert self._asked is not None, "it has asked"
@@ -115,8 +129,7 @@ class Heir:
         """
         assert self._asked is not None, "it has asked"
         generation = self._asked.generation
-        now = asked(self.catalog.store, generation)
-        if now is None or now.nonce != self._asked.nonce:
+        if not asks(self.catalog.store, self._asked):
             return True
         return self.catalog.newest_generation() != generation or self.catalog.leader(generation) is None
 
@@ -127,7 +140,8 @@ class Heir:
             StorageError: the store does not answer. The driver goes on when the time is up.
         """
         assert self._asked is not None, "it has asked"
-        withdraw(self.catalog.store, self._asked.generation)
+        if asks(self.catalog.store, self._asked):
+            withdraw(self.catalog.store, self._asked)
 
     @property
     def may_have_claimed(self) -> bool:
@@ -153,7 +167,7 @@ class Heir:
                 return None
             self._tried_at = now
         owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
-        claim = self.catalog.claim_after(generation, owner, self._tried_at, self._asked.nonce)
+        claim = self.catalog.claim_after(generation, owner, self._tried_at, self._asked.nonce, self.name)
         if claim is None:
             return None
         return Inheritance(claim, None if lease is None else lease.seconds, self.shadow, state)

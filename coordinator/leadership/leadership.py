@@ -331,6 +331,18 @@ def is_dead(catalog: Catalog, driver: DriverRecord) -> bool:
     return _sign(catalog, driver) is Sign.DEAD
 
 
+def has_ended(driver: DriverRecord) -> bool:
+    """Return whether the program of a driver was on this machine and has ended; its JVM may live on for a moment.
+
+    A machine that was started again has another id and the same name, and so has a container.
+    """
+    if driver.machine != machine_id():
+        return driver.host == socket.gethostname()
+    if _is_own_process(driver):
+        return runtime.own(LocalLeaders).get(driver) is None
+    return not Process(driver.pid, driver.started).lives
+
+
 def _sign(catalog: Catalog, driver: DriverRecord) -> Sign:
     if driver.machine != machine_id():
         return Sign.UNKNOWN

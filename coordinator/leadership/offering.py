@@ -24,7 +24,7 @@ from ...storage.logs import logger
 log = logger(__name__)
 
 LOOK_SECONDS: Final = 0.5
-"""How often a leader that records batches looks whether a shadow asks. It costs a request, and no output meanwhile."""
+"""How often a leader that a shadow follows looks whether it asks. It costs a request, and no output meanwhile."""
 _SETTLED_SECONDS: Final = 30.0
 """How long a driver that has handed over leaves the machine to its successor, at most."""
 _LOOK_AGAIN_SECONDS: Final = 0.2
@@ -93,7 +93,11 @@ class Offering:
         if not self.may_begin():
             return
         request = asked(self.catalog.store, self.proof.generation)
-        if request is None or request.nonce == self._answered:
+        if request is None:
+            return
+        if request.nonce == self._answered:
+            # The shadow has told how far it is in the meantime, or it could not be withdrawn: others wait for it to go.
+            self._withdraw(request)
             return
         self._answered = request.nonce
         with self.alone():
@@ -132,6 +136,9 @@ class Offering:
             log.warning("the shadow did not come; the pipeline goes on", shadow=request.shadow)
         except FencedError as error:
             if last is None or not self._is_of(request):
+                log.warning(
+                    "another driver has taken the pipeline over, and not the shadow", error=str(error)
+                )
                 standstill.give_up(error)
                 return
             log.info("the pipeline is handed over", shadow=request.shadow, to=error.owner)
@@ -179,15 +186,16 @@ class Offering:
     def _is_of(self, request: AskedOffer) -> bool:
         """Whether the shadow that has asked is the successor; not if nobody can tell."""
         try:
-            return self.catalog.claimed_with(request.nonce, request.generation + 1) is not None
+            claim = self.catalog.claimed(request.generation + 1)
         except (StorageError, OSError) as error:
             log.warning("cannot tell who has claimed the pipeline", error=str(error))
             return False
+        return claim is not None and claim.nonce == request.nonce
 
     def _withdraw(self, request: AskedOffer) -> None:
         """Withdraw the offer; a claim that has come meanwhile fences the batches that go on, as ever."""
         try:
-            withdraw(self.catalog.store, request.generation)
+            withdraw(self.catalog.store, request)
         except (OSError, ChandyError) as error:
             # A shadow that takes it for good claims, and restores the latest checkpoint.
             log.warning("cannot withdraw the offer", error=str(error))

@@ -52,6 +52,7 @@ class WaitingDriver:
         prepare: Callable[[runtime.Flag], object],
         clock: Callable[[], float],
         check: Callable[[], None] = lambda: None,
+        shadow: str = "",
     ) -> None:
         """Make a standby.
 
@@ -63,6 +64,7 @@ class WaitingDriver:
                 end when the event is set.
             clock: seconds since 1970, for the claim.
             check: raises a ``ChandyError`` if this process could not run the pipeline any more.
+            shadow: as for ``Claim``.
         """
         self._catalog = catalog
         self._election = Election(patience)
@@ -70,6 +72,7 @@ class WaitingDriver:
         self._prepare = prepare
         self._clock = clock
         self._check = check
+        self._shadow = shadow
         self._needed = runtime.flag()
         self._warming: runtime.Thread | None = None
         self._followed: int | None = None
@@ -110,7 +113,7 @@ class WaitingDriver:
         if self._election.decide(seen) is Decision.WAIT:
             return None
         owner = f"{socket.gethostname()}, process {os.getpid()}"
-        claim = self._catalog.claim_after(seen.generation, owner, self._clock())
+        claim = self._catalog.claim_after(seen.generation, owner, self._clock(), shadow=self._shadow)
         if claim is None:
             self._election.has_lost()
         elif self._election.has_waited:

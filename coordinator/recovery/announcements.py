@@ -54,7 +54,7 @@ class Announcements:
     """Seconds since 1970."""
     _end: PipelineEnded | None = attrs.field(default=None, init=False)
     """The end, once it has come."""
-    _is_held_back: bool = attrs.field(default=False, init=False)
+    is_held_back: bool = attrs.field(default=False, init=False)
     """Whether the end is not to be told, because the pipeline may go on under another supervisor."""
 
     def completed(self, manifest: Manifest, root: str) -> None:
@@ -92,16 +92,16 @@ class Announcements:
         """Tell of the end of the pipeline, once."""
         if self._end is None:
             self._end = PipelineEnded(at=self._clock(), error=error)
-            if not self._is_held_back:
+            if not self.is_held_back:
                 self._tell(self._end)
 
     def hold_back(self) -> None:
         """Do not tell of an end from now on."""
-        self._is_held_back = True
+        self.is_held_back = True
 
     def tell_held_back(self, error: Exception | None) -> None:
         """Tell of the end if it has come, or of an error that is it."""
-        self._is_held_back = False
+        self.is_held_back = False
         if self._end is not None:
             self._tell(self._end if error is None else attrs.evolve(self._end, error=error))
 

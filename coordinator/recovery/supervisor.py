@@ -563,7 +563,12 @@ class Supervisor:
         error = cause_of_end(noticed, self._executor.watch.proof)
         self._decide(decisions.EndExplained(error))
         facts = {"because": because} if because else {}
-        self._failures.tell(log.error, error, outcome="the pipeline has failed for good", **facts)
+        write, outcome = log.error, "the pipeline has failed for good"
+        if isinstance(error, FencedError):
+            # Nothing has failed, and who holds the news back has handed the pipeline over.
+            write = log.info if self.news.is_held_back else log.warning
+            outcome = "another driver leads the pipeline"
+        self._failures.tell(write, error, outcome=outcome, **facts)
         with self._changing:
             self._end(error)
         self._on_failed()

@@ -7,11 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...storage import runtime
+from ...storage.backends.open import open_store, pipeline_uri
+from ...storage.checkpoints.catalog import Catalog
+from ...storage.logs import logger
 from ..errors import ArgumentError
+from ..leadership.heir import leads_again
+from ..leadership.leadership import has_ended
 from .rerun import Rerun
 
 if TYPE_CHECKING:
     from .shadow import Shadow
+
+log = logger(__name__)
 
 
 class Requested:
@@ -55,10 +62,24 @@ def requested(pipeline: str) -> Rerun | None:
 
 
 def shadowing(shadow: Shadow | None, pipeline: str, storage: str) -> Rerun | None:
-    """Return what a shadow does instead of leading the pipeline; None if it is none."""
-    if shadow is None:
+    """Return what a shadow does instead of leading the pipeline; None if it is none, or has taken the pipeline over."""
+    if shadow is None or _has_led(shadow, Catalog(open_store(pipeline_uri(storage, pipeline)))):
         return None
     # Only a shadow loads what reads state.
     from .shadow_rerun import ShadowRerun
 
     return ShadowRerun(shadow, pipeline, storage)
+
+
+def _has_led(shadow: Shadow, catalog: Catalog) -> bool:
+    generation = catalog.newest_generation()
+    driver = catalog.leader(generation)
+    claim = catalog.claimed(generation)
+    if not leads_again(shadow.name, claim, has_ended=driver is None or has_ended(driver)):
+        return False
+    log.warning(
+        "this shadow has taken the pipeline over, and its driver has ended: the program leads again",
+        shadow=shadow.name,
+        generation=generation,
+    )
+    return True

@@ -65,7 +65,7 @@ _SINK: Final = "sink"
 """The uid of what takes the rows of a query that writes by a sink of Spark's."""
 _BATCH_SECONDS: Final = 3600.0
 _CHECKPOINT_SECONDS: Final = 600.0
-_JOIN_SECONDS: Final = 60.0
+_END_SECONDS: Final = 60.0
 
 
 @attrs.frozen
@@ -280,7 +280,8 @@ class Rerun:
         self.await_end()
         # A coordinator that could not be made has not begun.
         if self._has_begun and runtime.current_thread() is not self._thread:
-            self._thread.join(_JOIN_SECONDS)
+            # Not until the thread ends: one that is to lead waits for the end of the stop.
+            self._is_over.wait(_END_SECONDS)
 
     def exit(self, ended: Exit) -> Exit:
         """Return how a run has ended, given what became of its own pipeline."""

@@ -176,7 +176,10 @@ class ShadowRerun(Rerun):
 
     def _follow(self, _: Rerun) -> None:
         self._clean(self.verdict.lives[:-1])
-        self.follower.conduct(self)
+        try:
+            self.follower.conduct(self)
+        finally:
+            self._switching.give_up("the shadow has ended")
 
     def _clean(self, lives: Sequence[str]) -> None:
         """Delete the folders of lives that are over, unless the pipeline's checkpoints name what is there."""

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import attrs
 
 from ...storage import runtime
 from ...storage.checkpoints.catalog import Catalog
-from ...storage.errors import StorageError
+from ...storage.errors import DamagedError, StorageError
 from ...storage.logs import logger
 from ..durations import seconds
 from ..leadership.heir import Heir, Inheritance
-from ..switch_orders import KEEP_OLD, SwitchAnswer, SwitchOrder, SwitchOutcome, answer_order, read_order
+from ..switch_orders import (
+    KEEP_OLD,
+    SwitchAnswer,
+    SwitchOrder,
+    SwitchOutcome,
+    answer_order,
+    read_answer,
+    read_order,
+)
 from ..verdict import ShadowVerdict
 from .follower import Passed
 from .shadow import Shadow
@@ -108,11 +117,17 @@ class Switching:
     """Is given what has been claimed."""
     clock: Callable[[], float]
     """Seconds since 1970, for the claim."""
+    _former: str = attrs.field(init=False)
+    """The order that was there when this life began, by its number: it was given to a life before."""
     _order: SwitchOrder | None = attrs.field(default=None, init=False)
     """The order that is not answered yet."""
     _answered: str = attrs.field(default="", init=False)
     _looked_at: float = attrs.field(default=float("-inf"), init=False)
     _attempt: _Attempt | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        found = read_order(self.catalog.store, self.shadow.name)
+        self._former = "" if found is None else found.nonce
 
     @property
     def is_under_way(self) -> bool:
@@ -142,20 +157,19 @@ class Switching:
                 generation = self.catalog.newest_generation()
                 # Without a driver, there is nobody to ask; the next one is asked.
                 if self.catalog.leader(generation) is not None:
-                    log.info("asking the leader for the pipeline", generation=generation)
-                    heir = Heir(
-                        self.catalog,
-                        self.life,
-                        _CLAIM_SECONDS,
-                        self.shadow.name,
-                        ask.keep_old,
-                        self.shadow.ignore,
-                    )
-                    heir.ask(generation, passed.checkpoint)
-                    self.prepare()
-                    until = runtime.monotonic() + _OFFER_SECONDS
-                    self._attempt = _Attempt(heir, ask, passed.verdict, until)
+                    self._ask(ask, generation, passed)
         return False
+
+    def _ask(self, ask: Ask, generation: int, passed: Passed) -> None:
+        heir = Heir(
+            self.catalog, self.life, _CLAIM_SECONDS, self.shadow.name, ask.keep_old, self.shadow.ignore
+        )
+        if not heir.ask(generation, passed.checkpoint):
+            self._answer(SwitchOutcome.REFUSED, "another shadow is about to take the pipeline over")
+            return
+        log.info("asking the leader for the pipeline", generation=generation)
+        self.prepare()
+        self._attempt = _Attempt(heir, ask, passed.verdict, runtime.monotonic() + _OFFER_SECONDS)
 
     def _go_on(self, attempt: _Attempt, passed: Passed) -> bool:
         heir = attempt.heir
@@ -166,7 +180,11 @@ class Switching:
         if inherited is None:
             self._end("another driver has claimed the pipeline, or the leader has gone on")
             return False
+        self._attempt = None
         self.lead(inherited)
+        with suppress(StorageError, OSError):
+            # Who has ordered it since has what they want.
+            self._order = read_order(self.catalog.store, self.shadow.name) or self._order
         self._answer(SwitchOutcome.LEADS)
         return True
 
@@ -174,10 +192,13 @@ class Switching:
         """Return whether the shadow may claim where it is; end the attempt if it has come to nothing."""
         heir = attempt.heir
         if not may_claim(attempt.ask, attempt.before, passed.verdict):
-            heir.give_up()
-            self._end(differs(passed.verdict))
+            self.give_up(differs(passed.verdict))
             return False
-        offer = heir.offered()
+        try:
+            offer = heir.offered()
+        except DamagedError as error:
+            self.give_up(f"what the leader offers cannot be read: {error.found}")
+            return False
         if offer is None:
             if heir.is_in_vain() or runtime.monotonic() > attempt.until:
                 self._end("the leader has not handed over")
@@ -191,13 +212,33 @@ class Switching:
             return False
         return True
 
+    def give_up(self, because: str) -> None:
+        """End what is under way, so that the leader goes on at once."""
+        if (attempt := self._attempt) is None:
+            return
+        try:
+            attempt.heir.give_up()
+        except (StorageError, OSError) as error:
+            log.warning("the leader waits until the time is up", error=str(error))
+        self._end(because)
+
     def _ordered(self) -> SwitchOrder | None:
         now = runtime.monotonic()
         if now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
             found = read_order(self.catalog.store, self.shadow.name)
             self._order = None if found is None or found.nonce == self._answered else found
+            if self._order is not None and self._order.nonce == self._former:
+                self._refuse_former(self._order)
         return self._order
+
+    def _refuse_former(self, order: SwitchOrder) -> None:
+        """Do not carry out what a life before was told, which has answered perhaps: the program may be another one."""
+        answer = read_answer(self.catalog.store, self.shadow.name)
+        if answer is not None and answer.nonce == order.nonce:
+            self._order, self._answered = None, order.nonce
+        else:
+            self._answer(SwitchOutcome.REFUSED, "it has been started again since")
 
     def _end(self, because: str) -> None:
         """End an attempt that has come to nothing. Who has ordered it is told; otherwise there is another one."""

@@ -117,6 +117,7 @@ def assemble(
     stand_by: StandBy | None,
     within: FenceProof | None,
     *,
+    shadow: str = "",
     followed: Store | None = None,
 ) -> Assembly:
     """Take a pipeline over and make all that runs.
@@ -131,6 +132,7 @@ def assemble(
         closing: ends what was made, in the reverse order.
         stand_by: what to do while another driver leads; None: do not wait for the end of its lead.
         within: the proof of the pipeline that this one is a part of; None: it is part of no other.
+        shadow: as for ``Claim``.
         followed: the store of the pipeline whose batches its queries are given; None: they run their own.
 
     Raises:
@@ -147,7 +149,7 @@ def assemble(
     followable = None if followed or within is not None else catalog.store
     start = _Start(storage, closing, followed, Recording(config.record_batches, followable))
     with start.parts:
-        pipeline = _take_over(driver, catalog, found, restore, permit, start, stand_by, within)
+        pipeline = _take_over(driver, catalog, found, restore, permit, start, stand_by, within, shadow)
         ground = Ground.lay(driver, closing)
         operators = Operators(
             ground.endpoint,
@@ -345,18 +347,30 @@ def _take_over(
     start: _Start,
     stand_by: StandBy | None,
     within: FenceProof | None,
+    shadow: str,
 ) -> TakenPipeline:
     """Fence earlier coordinators, at once or when it is this standby's turn."""
     patience = driver.config.takeover_timeout_seconds
     java = driver.java.process
     take_over = PipelineTakeover(
-        driver.pipeline, catalog, driver.config, restore, driver.clock, java, permit, start.runs, within
+        driver.pipeline,
+        catalog,
+        driver.config,
+        restore,
+        driver.clock,
+        java,
+        permit,
+        start.runs,
+        within,
+        shadow,
     )
     if stand_by is None:
         with told_if_slow(log, "the take-over of the pipeline", storage=catalog.store.uri):
             pipeline = take_over.now(found, start.parts)
     else:
-        standby = WaitingDriver(catalog, patience, driver.files, stand_by, driver.clock, driver.check_session)
+        standby = WaitingDriver(
+            catalog, patience, driver.files, stand_by, driver.clock, driver.check_session, shadow
+        )
         pipeline = take_over.in_turn(standby, found, start.parts)
     driver.place_directories(catalog, pipeline.claim)
     return pipeline

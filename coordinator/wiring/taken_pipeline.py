@@ -156,6 +156,8 @@ class PipelineTakeover:
     within: FenceProof | None
     """The proof of the pipeline that this one is a part of: a driver that has lost that one takes over nothing. None:
     it is part of no other."""
+    shadow: str = ""
+    """As for ``Claim``."""
 
     def inherit(self, inherited: Inheritance, found: FoundPipeline, closing: ExitStack) -> TakenPipeline:
         """Take over what a leader has offered this process, a shadow until now.
@@ -202,7 +204,8 @@ class PipelineTakeover:
         if self.within is not None:
             self.within.check_now()
         if won is None:
-            claim = self.catalog.claim(f"{socket.gethostname()}, process {os.getpid()}", self.clock())
+            owner = f"{socket.gethostname()}, process {os.getpid()}"
+            claim = self.catalog.claim(owner, self.clock(), self.shadow)
             return self._claimed(claim, None, found, closing)
         lease = max(self.config.takeover_timeout_seconds, _SHORTEST_LEASE_SECONDS)
         return self._claimed(won.claim, lease, found, closing, silence=won.silence)

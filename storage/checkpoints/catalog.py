@@ -388,44 +388,46 @@ class Catalog:
         """Return the highest number of a generation; 0 if there is none."""
         return max(filter(None, map(generation_of, self.store.list(GENERATIONS))), default=0)
 
-    def claim(self, owner: str, now: float) -> Claim:
+    def claim(self, owner: str, now: float, shadow: str = "") -> Claim:
         """Claim the next generation, which fences all lower ones from now on.
 
         Args:
             owner: who takes over, for users to read.
             now: seconds since 1970.
+            shadow: as for ``Claim``.
         """
         number = self.newest_generation()
         while True:
             number += 1
-            claim = Claim(number, owner, now, runtime.token())
+            claim = Claim(number, owner, now, runtime.token(), shadow)
             try:
                 self.store.create(generation_key(number), to_sealed_json(claim))
             except ObjectExistsError:
                 continue
             return claim
 
-    def claim_after(self, generation: int, owner: str, now: float, nonce: str = "") -> Claim | None:
+    def claim_after(
+        self, generation: int, owner: str, now: float, nonce: str = "", shadow: str = ""
+    ) -> Claim | None:
         """Claim the generation after this one; None if somebody else has.
 
         Args:
             generation: the newest one when the caller decided to take over.
-            owner, now: as for ``claim``.
+            owner, now, shadow: as for ``claim``.
             nonce: random, and known to those who are to recognise the claim. With the same one, and the same owner and
                 time, the claim may be repeated until it succeeds. Empty: it gets one of its own.
         """
-        claim = Claim(generation + 1, owner, now, nonce or runtime.token())
+        claim = Claim(generation + 1, owner, now, nonce or runtime.token(), shadow)
         try:
             create_own(self.store, generation_key(claim.generation), to_sealed_json(claim))
         except ObjectExistsError:
             return None
         return claim
 
-    def claimed_with(self, nonce: str, generation: int) -> Claim | None:
-        """Return the claim of a generation if it has a nonce; None if there is none, or somebody else's."""
+    def claimed(self, generation: int) -> Claim | None:
+        """Return the claim of a generation; None if there is none, or nobody can read it."""
         with suppress(ObjectMissingError, DamagedError):
-            claim = read_record(self.store, generation_key(generation), Claim, "a claim")
-            return claim if claim.nonce == nonce else None
+            return read_record(self.store, generation_key(generation), Claim, "a claim")
         return None
 
     # --- who writes into the sinks --------------------------------------------------------------------------

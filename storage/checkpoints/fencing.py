@@ -56,6 +56,8 @@ class Claim:
     """Seconds since 1970 by the claimant's clock."""
     nonce: str = ""
     """Random, so that no two claims are equal and each claimant recognises its own."""
+    shadow: str = ""
+    """The name by which the program of the driver is a shadow, unless it leads; empty: it is none."""
 
 
 @attrs.frozen

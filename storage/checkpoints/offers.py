@@ -1,7 +1,7 @@
 """Offers: the records by which a leader and a shadow agree that the shadow takes the pipeline over.
 
 1. A shadow that is ready *asks* the driver of a generation: ``generations/<g>.asked.json``. It says there, too,
-   how far it has come meanwhile: the driver's batches go on until it is near.
+   how far it has come meanwhile: the driver's batches go on until it is near. One shadow asks at a time.
 2. The driver ends its batches, takes a last checkpoint and *offers*: ``generations/<g>.offer.json``. It remains the
    leader, with its record and its lease, so that standbys go on waiting.
 3. The shadow *claims* the next generation, as every successor does. That alone decides: from then on the driver is
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import attrs
 
+from ..backends.retrying import create_own
 from ..codec import to_sealed_json
-from ..errors import DamagedError, ObjectMissingError
+from ..errors import DamagedError, ObjectExistsError, ObjectMissingError
 from ..ids import CheckpointId
 from ..store import Store
 from ..verified import read_record
@@ -58,9 +59,22 @@ class Offer:
     """The last one, which has all batches."""
 
 
-def ask(store: Store, asked: AskedOffer) -> None:
-    """Ask the driver of a generation for the pipeline, instead of the shadow that has asked before."""
-    store.write(asked_key(asked.generation), to_sealed_json(asked))
+def ask(store: Store, request: AskedOffer) -> bool:
+    """Ask the driver of a generation for the pipeline; return False if another shadow asks for it already."""
+    key, data = asked_key(request.generation), to_sealed_json(request)
+    try:
+        create_own(store, key, data)
+    except ObjectExistsError:
+        if (found := asked(store, request.generation)) is not None and found.name != request.name:
+            return False
+        # It is of a former life or attempt of this shadow; or nobody can read it, so that nobody answers it.
+        store.write(key, data)
+    return True
+
+
+def come_nearer(store: Store, request: AskedOffer) -> None:
+    """Say how far a shadow has come that asks."""
+    store.write(asked_key(request.generation), to_sealed_json(request))
 
 
 def asked(store: Store, generation: int) -> AskedOffer | None:
@@ -77,14 +91,27 @@ def offer(store: Store, made: Offer) -> None:
 
 
 def offered(store: Store, request: AskedOffer) -> Offer | None:
-    """Return what a driver offers to a shadow that has asked; None: nothing, or no longer."""
+    """Return what a driver offers to a shadow that has asked; None: nothing, or no longer.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
     try:
         found = read_record(store, offer_key(request.generation), Offer, "an offer")
-    except (ObjectMissingError, DamagedError):
+    except ObjectMissingError:
         return None
     return found if found.nonce == request.nonce else None
 
 
-def withdraw(store: Store, generation: int) -> None:
-    """Withdraw the offer of a generation, and forget who has asked."""
-    store.delete_all([offer_key(generation), asked_key(generation)])
+def asks(store: Store, request: AskedOffer) -> bool:
+    """Return whether a shadow still asks: neither side has withdrawn that."""
+    found = asked(store, request.generation)
+    return found is not None and found.nonce == request.nonce
+
+
+def withdraw(store: Store, request: AskedOffer) -> None:
+    """Withdraw what a driver offers, and forget that a shadow has asked; another one that asks since goes on asking."""
+    found = asked(store, request.generation)
+    is_others = found is not None and found.nonce != request.nonce
+    key = offer_key(request.generation)
+    store.delete_all([key] if is_others else [key, asked_key(request.generation)])

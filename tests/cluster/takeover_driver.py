@@ -1,6 +1,7 @@
 """A driver on one of several machines, ``python -m tests.cluster.takeover_driver <options as JSON>``.
 
-It streams until it is killed or fenced, and tells what happens to it, one event a line.
+It streams until it is killed or fenced, and tells what happens to it, one event a line. With ``shadow`` it begins as
+the pipeline's shadow of that name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, FixedDelay
+from chandy import CheckpointConfig, CheckpointCoordinator, FilesSink, FixedDelay, Shadow
 from chandy.storage.errors import ChandyError
 
 from ..integration import drivers
@@ -23,7 +24,7 @@ from ..waiting import DEADLINE
 
 
 def run(options: dict[str, Any]) -> None:
-    """Lead the pipeline, at once or after having stood by."""
+    """Lead the pipeline, at once or after having stood by, or follow its leader."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     cloudpickle.register_pickle_by_value(drivers)
@@ -43,8 +44,12 @@ def run(options: dict[str, Any]) -> None:
             shared=True,
         ),
         standby=options["standby"],
+        shadow=Shadow(name=options["shadow"]) if options["shadow"] else None,
     )
-    say("leads", coordinator.restored.id if coordinator.restored else 0)
+    say(
+        "leads" if coordinator.verdict is None else "follows",
+        coordinator.restored.id if coordinator.restored else 0,
+    )
     rows = drivers.chained(coordinator, spark, folder / "in")
     query = coordinator.start(rows.writeStream, sink=FilesSink(str(folder / "out")), name="chained")
     try:

@@ -16,10 +16,14 @@ from benchmarks.cluster.loopback import LoopbackMachine
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
 from benchmarks.cluster.standalone import SOON, Standalone, wait_for
+from chandy.coordinator.switch_orders import await_switch, order_switch
+from chandy.coordinator.verdicts import read_verdict
+from chandy.storage.backends.open import open_store
+from chandy.storage.store import Store
 
 from ..integration.drivers import EVENT, add_file, answer_of_batches, batches_in
 from ..spark_settings import WITH_EXECUTORS
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .conftest import Cluster
 from .stream import rows_in
 
@@ -100,7 +104,7 @@ class ClusterPipeline:
         self.drivers: list[MachineDriver] = []
         (folder / "in").mkdir(parents=True)
 
-    def start(self, machine: Machine, *, standby: bool) -> MachineDriver:
+    def start(self, machine: Machine, *, standby: bool = False, shadow: str = "") -> MachineDriver:
         """Start a driver on a machine."""
         log = self._folder / f"driver-{len(self.drivers)}.log"
         settings = {
@@ -122,13 +126,22 @@ class ClusterPipeline:
             "spark.shuffle.reduceLocality.enabled": "false",
             "spark.deploy.maxExecutorRetries": "-1",
         }
-        options = {"folder": str(self._folder), "standby": standby, "settings": settings}
+        options = {
+            "folder": str(self._folder),
+            "standby": standby,
+            "shadow": shadow,
+            "settings": settings,
+        }
         command = [sys.executable, "-m", _DRIVER, json.dumps(options)]
         env = {"PYTHONPATH": str(_REPOSITORY), "PYSPARK_PYTHON": sys.executable}
         with log.open("ab") as output:
             driver = MachineDriver(machine, log, machine.start(command, env, output))
         self.drivers.append(driver)
         return driver
+
+    @property
+    def store(self) -> Store:
+        return open_store(str(self._folder / "store" / "p"))
 
     def add(self, files: int) -> None:
         for _ in range(files):
@@ -193,6 +206,41 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
     pipeline.add(2)
     pipeline.await_all()
     assert not standby.told(f"{EVENT}ended")
+
+
+def test_a_shadow_with_executors_of_its_own_takes_over_after_a_state_host_was_lost_and_is_followed(
+    cluster: Cluster, both: Both, pipeline: ClusterPipeline
+) -> None:
+    first, second = both.machines
+
+    def is_equal(shadow: str, batches: int) -> bool:
+        verdict = read_verdict(pipeline.store, shadow)
+        assert verdict is None or verdict.is_equal, verdict
+        return verdict is not None and verdict.states > 0 and verdict.equal >= batches
+
+    # Its driver is on the one machine, and its executors are on two others.
+    leader = pipeline.start(cluster.machines.machines[0])
+    leader.event("leads")
+    pipeline.add(2)
+    pipeline.await_all()
+    eventually(lambda: all(processes(machine, _HOST) for machine in both.machines), "a state host on each")
+    hosts = processes(second, _HOST)
+    shadow = pipeline.start(first, shadow="next")
+    shadow.event("follows")
+    pipeline.add(2)
+    eventually(lambda: is_equal("next", 1), "an equal batch")
+    for host in hosts:
+        second.run("kill", "-KILL", str(host))
+    pipeline.add(1)
+    pipeline.await_all()
+    await_switch(pipeline.store, *order_switch(pipeline.store, "next"), DEADLINE)
+    pipeline.add(2)
+    pipeline.await_all()
+    eventually(lambda: is_equal("before-next", 1), "the driver before to follow")
+    for driver in (leader, shadow):
+        assert not driver.told(f"{EVENT}ended")
+    pipeline.add(1)
+    pipeline.await_all()
 
 
 @pytest.mark.full(

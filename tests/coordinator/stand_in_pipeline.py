@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from chandy import Permit
+from chandy import Permit, Shadow
+from chandy.coordinator import coordinator as module
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.coordinator import CheckpointCoordinator
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
+from chandy.coordinator.execution.polls import Polls
 from chandy.coordinator.recovery import launcher
 from chandy.coordinator.recovery.pipeline_events import PipelineEnded, PipelineEvent
 from chandy.coordinator.recovery.supervisor import Supervisor
@@ -115,6 +117,8 @@ class Coordinated:
         monkeypatch.setattr(plan, "facts", self._facts)
         monkeypatch.setattr(plan, "output_path", lambda writer, sink: None)
         monkeypatch.setattr(launcher, "start_spark", self._start)
+        # Tests look by themselves whether a shadow asks.
+        monkeypatch.setattr(module, "Polls", SimpleNamespace(begin=lambda looks: Polls({})))
         monkeypatch.setattr(Supervisor, "close", self._counting(Supervisor.close))
         monkeypatch.setattr(LockedProtocol, "wait_until", self._telling(LockedProtocol.wait_until))
         self.ends: list[PipelineEnded] = []
@@ -160,12 +164,20 @@ class Coordinated:
 
 
 def made(
-    spark: Any, folder: Path, restore: str = "latest", permit: Permit | None = None, **config: Any
+    spark: Any,
+    folder: Path,
+    restore: str = "latest",
+    permit: Permit | None = None,
+    shadow: Shadow | None = None,
+    standby: bool = False,
+    **config: Any,
 ) -> CheckpointCoordinator:
     return CheckpointCoordinator(
         spark,
         restore=restore,
         permit=permit,
+        shadow=shadow,
+        standby=standby,
         pipeline="p",
         storage=str(folder / "store"),
         config=CheckpointConfig(

@@ -120,7 +120,7 @@ def run(options: dict[str, Any]) -> int:
     spark = session("local[2]", folder)
     shadow = SHADOW if options["shadow"] else None
     with coordinator(spark, folder, shadow=shadow) as one:
-        start(one, spark, folder, options.get("version") or ("new" if shadow else "old"))
+        start(one, spark, folder, "new" if shadow else "old")
         say("started")
         return int(one.run())
 

@@ -11,8 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from chandy import Checkpoint, CheckpointConfig, CheckpointCoordinator, ShadowDiffers, ShadowVerdict
+from chandy import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointCoordinator,
+    FilesSink,
+    Shadow,
+    ShadowDiffers,
+    ShadowVerdict,
+)
 from chandy.coordinator.cli import main
 from chandy.coordinator.upgrade.following import NO_RECORDS
 from chandy.coordinator.verdict import Finding, Kind, Phase
@@ -23,6 +32,8 @@ from chandy.storage.errors import NothingHereError
 from ..waiting import eventually
 from .driver_process import driver
 from .driver_runs import runtime as runtime
+from .seconds import Seconds, timed
+from .seconds import seconds as seconds
 from .shadow_driver import RARE, Failing, Pipeline, Refactored, WrongForOneKey
 from .support import Events
 
@@ -50,6 +61,12 @@ def caught_up(shadow: CheckpointCoordinator, passed: int) -> ShadowVerdict:
     eventually(has_passed, f"checkpoint {passed} passed")
     assert shadow.verdict is not None
     return shadow.verdict
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the files that are published in a folder."""
+    tables = [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
+    return [row for table in tables for row in table.to_pylist()]
 
 
 @pytest.fixture
@@ -166,6 +183,44 @@ def test_a_difference_is_found_in_the_right_batch_with_an_example(pipeline: Pipe
     told = CliRunner().invoke(main, ["shadow", pipeline.storage])
     assert told.exit_code == 1
     assert f"differs since batch {wrong.rare} of query 'totals': sink 'files'" in told.output
+
+
+def test_timers_windows_and_late_rows_are_those_of_the_leader_batch_for_batch(
+    spark: SparkSession, tmp_path: Path, seconds: Seconds
+) -> None:
+    def coordinator(**more: Any) -> CheckpointCoordinator:
+        config = CheckpointConfig(interval=None, retained=10, record_batches=True)
+        made = CheckpointCoordinator(
+            spark, pipeline="p", storage=str(tmp_path / "store"), config=config, **more
+        )
+        window, own = F.window("t", "10 seconds"), {"uid": "windows", "shards": 4}
+        queries = {
+            "timed": timed(made, seconds.stream(spark), "EventTime"),
+            "windows": made.aggregate(
+                seconds.stream(spark), by=["k"], window=window, output_mode="append", n=("*", "count"), **own
+            ),
+            "native": seconds.stream(spark).groupBy(window, "k").count(),
+        }
+        for name, rows in queries.items():
+            made.start(rows.writeStream, name=name, sink=FilesSink(str(tmp_path / name), uid=name))
+        return made
+
+    def run(leader: CheckpointCoordinator, *files: list[tuple[str, int]]) -> Checkpoint:
+        for file in files:
+            seconds.add(*file)
+            for query in leader.queries:
+                query.processAllAvailable()
+        return leader.checkpoint().result(60)
+
+    with coordinator() as leader:
+        run(leader, [("a", 0), ("b", 3)], [("b", 100), ("late by its own watermark only", 40)])
+        with coordinator(shadow=Shadow()) as shadow:
+            run(leader, [("c", 50), ("a", 130)], [("late", 60), ("d", 200)])
+            found = caught_up(shadow, run(leader, [("late", 60)], [("a", 195), ("b", 300)]).id)
+    assert found.is_equal and found.findings == ()
+    assert (found.unrecorded, found.skipped) == (0, 0) and found.batches >= 12 and found.states >= 2
+    rows = [row for name in ("windows", "native") for row in rows_of(tmp_path / name)]
+    assert rows and not [row for row in rows if row["k"] == "late"]
 
 
 @pytest.mark.processes

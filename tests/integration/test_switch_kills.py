@@ -1,4 +1,4 @@
-"""A leader or its shadow is killed or frozen at any moment of a switch: each row is in the target once."""
+"""A leader or its shadow is killed, frozen or stopped at any moment of a switch: each row is in the target once."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ CASES += [
     (("leader", "shadow")[seed % 2], chance("switch", seed).randrange(60), HOWS[seed // 2 % 2])
     for seed in range(20)
 ]
+CASES += product(("leader", "shadow"), MOMENTS, [signal.SIGTERM])
 
 
 @attrs.frozen
@@ -135,13 +136,21 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
         written = switched.count()
         order_switch(store, None)
         eventually(lambda: switched.is_at(moment, written), str(moment), SECONDS)
-        freeze_group(ended.pid) if how is signal.SIGSTOP else os.killpg(ended.pid, how)
+        match how:
+            case signal.SIGSTOP:
+                freeze_group(ended.pid)
+            case signal.SIGKILL:
+                os.killpg(ended.pid, how)
+            case _:
+                # It stops as a scheduler stops it, and its JVM by itself.
+                os.kill(ended.pid, how)
         add_files(tmp_path / "in", 4, 2)
-        if how is signal.SIGKILL:
-            ended.wait()
+        if how is not signal.SIGSTOP:
+            eventually(lambda: ended.poll() is not None, "its end", SECONDS)
             eventually(lambda: switched.has(6) or switched.is_left_alone(), "whoever is left", SECONDS)
             if not switched.has(6):
-                begin(shadow=False, version="new" if switched.is_there("claimed") else "old")
+                # The program of the shadow leads if that has claimed the pipeline.
+                begin(shadow=switched.is_there("claimed"))
         else:
             other = {"leader": shadow, "shadow": leader}[victim].process
             eventually(

@@ -172,9 +172,8 @@ class Program:
         while True:
             with suppress(StorageError, OSError), ExitStack() as attempt:
                 generation = catalog.newest_generation()
-                heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0)
-                if catalog.leader(generation) is not None:
-                    heir.ask(generation, NO_CHECKPOINT)
+                heir = Heir(catalog, f"shadow-{self.number}", seconds=5.0, name=str(self.number))
+                if catalog.leader(generation) is not None and heir.ask(generation, NO_CHECKPOINT):
                     until = runtime.monotonic() + 10.0
                     while not (heir.is_in_vain() or heir.offered() or runtime.monotonic() > until):
                         heir.has_passed(max(catalog.list_ids(), default=NO_CHECKPOINT))
@@ -419,15 +418,19 @@ class Leaders:
             case "has another time of day":
                 program.python.offset += (3600.0, -3600.0)[int(one.how * 1000) % 2]
 
-    def harm(self, program: Program, *, kills: bool) -> None:
-        """Kill a program, or have it stand still for longer than anybody waits."""
-        if kills:
-            self.scheduler.spawn(
-                self.scheduler.world, partial(self.scheduler.kill, program.python), "what kills it"
-            )
-        else:
-            self.scheduler.freeze(program.python)
-            self._later(40.0, partial(self.scheduler.thaw, program.python))
+    def harm(self, program: Program, how: str) -> None:
+        """Kill a program, or have it stand still or without a store for longer than a lease lasts, or anybody waits."""
+        match how:
+            case "is killed":
+                self.scheduler.spawn(
+                    self.scheduler.world, partial(self.scheduler.kill, program.python), "what kills it"
+                )
+            case "freezes":
+                self.scheduler.freeze(program.python)
+                self._later(40.0, partial(self.scheduler.thaw, program.python))
+            case "is cut off":
+                program.cut = ""
+                self._later(40.0, partial(self._mend, program))
 
     def direct(self, happenings: list[Happening]) -> None:
         """Let everything happen in its time."""
@@ -580,7 +583,14 @@ def run(seed: object, folder: Path, happenings: list[Happening] | None = None) -
 
 
 def switch(
-    seed: object, folder: Path, victim: str, call: int, *, kills: bool, standby: bool, back: bool = False
+    seed: object,
+    folder: Path,
+    victim: str,
+    call: int,
+    how: str,
+    *,
+    standby: bool,
+    back: bool = False,
 ) -> Leaders:
     """Have a shadow get the pipeline, and harm one of the two right after a call of its store; see that one leads.
 
@@ -588,7 +598,7 @@ def switch(
         seed, folder: as for ``run``.
         victim: "leader", "shadow" or "nobody".
         call: how many calls after the shadow has begun to ask.
-        kills: whether it is killed; otherwise it stands still for long.
+        how: as for ``Leaders.harm``.
         standby: whether a standby waits, too. Without one, nobody goes on for a leader that is killed: the old version
             is it before the claim, the new one after it.
         back: whether that happens in a second switch, which leads back to the driver that has led at first.
@@ -613,6 +623,8 @@ def switch(
         if standby:
             comes(0.9, True)
         shadow = comes(0.0 if call % 2 else 0.9, False, 0.0)
+        # Nothing depends on whose clock is right.
+        shadow.python.offset = 3600.0
         if back:
             leader.returns_after = 0.0
             world.scheduler.run(lambda: leader.follows and shadow.leads, 2_000_000)
@@ -621,12 +633,12 @@ def switch(
         if victim != "nobody":
             one = leader if victim == "leader" else shadow
             one.harmed_at = one.calls + call
-            one.harm = partial(world.harm, one, kills=kills)
+            one.harm = partial(world.harm, one, how)
         world.scheduler.call(world.scheduler.world, lambda: runtime.sleep(120.0), 2_000_000)
         world.calm()
         if victim == "nobody":
             assert shadow.is_heir and shadow.leads, "the shadow leads"
         has_claimed = generation_key(generation + 1) in world.bucket.objects
-        if standby or not kills or has_claimed is (victim == "leader"):
+        if standby or how != "is killed" or has_claimed is (victim == "leader"):
             goes_on(ENOUGH)
         return world

@@ -13,6 +13,7 @@ from ..effort import examples, some
 from .leaders import run, switch
 
 SEEDS: Final = examples(50)
+HOWS: Final = ("is killed", "freezes", "is cut off")
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +34,11 @@ def test_a_shadow_gets_the_pipeline_or_the_leader_goes_on_wherever_one_of_them_e
     tmp_path: Path, standby: bool
 ) -> None:
     for back in (True, False):
-        switch(0, tmp_path / f"well{back}", "nobody", 0, kills=False, standby=standby, back=back)
-    cases = list(product(("leader", "shadow"), range(1, 41), (True, False), (True, False)))
-    for victim, call, kills, back in some(cases, 12):
-        folder = tmp_path / f"{victim}{call}{kills}{back}"
+        switch(0, tmp_path / f"well{back}", "nobody", 0, "", standby=standby, back=back)
+    cases = list(product(("leader", "shadow"), range(1, 41), HOWS, (True, False)))
+    for victim, call, how, back in some(cases, 12):
+        folder = tmp_path / f"{victim}{call}{how}{back}"
         try:
-            switch(call, folder, victim, call, kills=kills, standby=standby, back=back)
+            switch(call, folder, victim, call, how, standby=standby, back=back)
         except AssertionError as error:
-            raise AssertionError(f"{victim}, call {call}, {kills=}, {back=}: {error}") from error
+            raise AssertionError(f"{victim} {how} at call {call}, {back=}: {error}") from error

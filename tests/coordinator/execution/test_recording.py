@@ -1,4 +1,4 @@
-"""Batches are recorded from when a shadow reads the pipeline, and nothing is asked for it once they are."""
+"""Batches are recorded from when a shadow reads the pipeline on, and each look tells whether one does."""
 
 from __future__ import annotations
 
@@ -46,11 +46,14 @@ def test_a_shadow_turns_it_on_and_neither_another_reader_nor_a_store_that_is_awa
     assert (recording.is_on, away.asked_for) == (False, 1)
     recording.store = store
     recording.look()
-    assert recording.is_on
+    assert recording.is_on and recording.is_followed
     shadow.release(Unshared())
     recording.store = away
     recording.look()
-    assert (recording.is_on, away.asked_for) == (True, 1)
+    assert recording.is_on and recording.is_followed, "nobody has seen it go"
+    recording.store = store
+    recording.look()
+    assert recording.is_on and not recording.is_followed
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])

@@ -917,8 +917,8 @@ def test_a_pipeline_goes_back_only_when_it_is_known_which_checkpoint_is_the_late
     assert sources.replaced == [(), (first.directory,)]
 
 
-def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
-    setup: Supervised, started: list[Any]
+def test_nothing_runs_again_on_a_pipeline_that_another_driver_leads_and_nothing_is_said_to_have_failed(
+    setup: Supervised, started: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     query = setup.supervisor.start(setup.definition)
     setup.supervisor.fenced(FENCED)
@@ -933,6 +933,8 @@ def test_nothing_runs_again_on_a_pipeline_that_has_failed_for_good(
     setup.supervisor.close()
     assert len(started) == 1
     assert started[0].stopped.is_set()
+    (told,) = [record for record in caplog.records if "outcome=" in record.message]
+    assert told.levelname == "WARNING" and "another driver leads the pipeline" in told.message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -9,23 +11,28 @@ from typing_extensions import override
 
 from chandy.coordinator.config import CheckpointConfig
 from chandy.coordinator.errors import ArgumentError
+from chandy.coordinator.leadership.heir import Inheritance
 from chandy.coordinator.listening import Page
 from chandy.coordinator.permit import Permit
+from chandy.coordinator.recovery.given_batches import BatchSupervisor
 from chandy.coordinator.sinks.two_phase.contract import WriteContext
 from chandy.coordinator.sources.query_sources import QuerySources
 from chandy.coordinator.sources.source import Source, Standing
+from chandy.coordinator.upgrade import rerun as module
 from chandy.coordinator.upgrade.nowhere import Nowhere, taken
 from chandy.coordinator.upgrade.requested import instead_of, requested
 from chandy.coordinator.upgrade.rerun import ReadSources, Rerun
 from chandy.coordinator.upgrade.unreplicated import Unreplicated
 from chandy.storage.backends.open import open_store
 from chandy.storage.checkpoints.catalog import Catalog
+from chandy.storage.checkpoints.fencing import Claim
 from chandy.storage.checkpoints.locate import Located
 from chandy.storage.checkpoints.manifest import CheckpointKind
 from chandy.storage.checkpoints.pins import pinned
 from chandy.storage.ids import BatchId
 
-from ...builders import make_manifest
+from ...builders import MemoryStore, make_manifest
+from ...waiting import DEADLINE, eventually
 
 
 def rerun(tmp_path: Path) -> Rerun:
@@ -70,6 +77,30 @@ def test_a_coordinator_that_could_not_be_made_ends_what_it_was_to_do(tmp_path: P
     wanted = rerun(tmp_path)
     wanted.close()
     wanted.release()
+
+
+def test_a_stop_does_not_wait_for_one_that_is_about_to_lead_and_waits_for_that_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_END_SECONDS", 2 * DEADLINE)
+    stopped, begun, led = threading.Event(), threading.Event(), list[bool]()
+
+    def conduct(one: Rerun) -> None:
+        one.inherited = Inheritance(Claim(2, "shadow", 0.0), None, "life", make_manifest(7))
+
+    def lead(_: Inheritance) -> None:
+        begun.set()
+        led.append(stopped.wait(DEADLINE))
+
+    wanted = Rerun(Located(make_manifest(7), MemoryStore()), str(tmp_path), conduct)
+    own: Any = SimpleNamespace(catalog=None)
+    nothing: Any = SimpleNamespace()
+    wanted.begin(object.__new__(BatchSupervisor), nothing, own, nothing, lead)
+    assert begun.wait(DEADLINE)
+    wanted.close()
+    stopped.set()
+    eventually(lambda: led)
+    assert led == [True]
 
 
 def test_what_the_program_tells_others_it_does_not_tell(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ LEADERSHIP: Final = (
     text(
         "a driver that has offered follows whoever claims",
         "coordinator.leadership.offering:Offering._is_of",
-        "self.catalog.claimed_with(request.nonce, request.generation + 1) is not None",
+        "claim is not None and claim.nonce == request.nonce",
         "True",
         by=LEADERS,
         seed=122,
