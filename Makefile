@@ -111,7 +111,7 @@ types: $(STAMP)
 	mkdir -p build/types/chandy
 	for part in coordinator barrier state storage; do ln -sfn ../../../$$part build/types/chandy/$$part; done
 	for file in __init__.py __init__.pyi testing.py testing.pyi; do ln -sfn ../../../coordinator/face/$$file build/types/chandy/$$file; done
-	MYPYPATH=build/types $(BIN)/mypy -p chandy -p benchmarks -p docs -p tests.world
+	MYPYPATH=build/types $(BIN)/mypy -p chandy -p benchmarks -p docs -p tests
 
 # The pages that are written from the code. A test fails while they differ from it.
 docs: $(STAMP)

@@ -32,7 +32,7 @@ def small_disk(path: Path, size: str = "1m") -> Iterator[SmallDisk]:
         size: how much it holds.
     """
     path.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "chandy", path]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "chandy", str(path)]
     try:
         made = subprocess.run(command, capture_output=True, text=True)
         problem = made.stderr.strip() if made.returncode else ""

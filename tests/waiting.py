@@ -7,6 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 DEADLINE = 300.0
 """Seconds; it only ends a test that fails. Starting Spark on a busy machine may take a minute of it."""
@@ -32,6 +35,20 @@ def pause(looked: float) -> None:
         looked: when the last look began, on the monotonic clock.
     """
     time.sleep(min(max(0.005, 4 * (time.monotonic() - looked)), 1.0))
+
+
+def retried(step: Callable[[], T], error: type[Exception]) -> T:
+    """Take a step until it does not fail with this error, and return its result.
+
+    What a test gives little time, to see how it ends, may miss it on a busy machine before that.
+    """
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            return step()
+        except error:
+            if time.monotonic() > deadline:
+                raise
 
 
 def freeze(pid: int) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import attrs
 import pyarrow as pa
@@ -30,7 +31,7 @@ class OutTable(SinkTarget):
     schema: str = attrs.field(factory=lambda: f"Test {uuid.uuid4().hex[:12]}")
 
     @classmethod
-    def make(cls, server: PostgresServer, columns: str = "k bigint NOT NULL, v text") -> OutTable:
+    def make(cls, server: PostgresServer, columns: str = "k bigint NOT NULL, v text") -> Self:
         table = cls(server)
         server.execute(f'CREATE SCHEMA "{table.schema}"')
         if columns:

@@ -38,7 +38,7 @@ from ...storage import servers
 from ...storage.conftest import hdfs, hdfs_uri, moto, rclone, s3_keys, s3proxy
 from ...storage.lossy_proxy import LossyProxy
 from ...storage.servers import Server
-from ...waiting import DEADLINE
+from ...waiting import DEADLINE, retried
 from .boundaries import Disk, hdfs_calls, http_requests
 from .boundaries import Server as ServerBoundary
 from .directory_target import Directory, keys
@@ -687,7 +687,7 @@ def test_an_entry_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Pa
         pipeline = SinkPipeline(
             attrs.evolve(directory.sink(), timeout=3), f"file://{tmp_path}/store/flights/"
         )
-        committer = pipeline.recover()
+        committer = retried(pipeline.recover, TargetUnavailableError)
         proxy.kind, proxy.lose = re.compile(rb"PUT [^ ]*_spark_metadata/"), lose
         epoch = pipeline.epoch(1, [(1, "a")])
         # A client that repeats a request by itself finds the entry there, and only the position says whose it is.
@@ -695,7 +695,7 @@ def test_an_entry_whose_answer_is_lost_is_found_again(moto: Server, tmp_path: Pa
             committer.commit(epoch)
         assert proxy.lost
         proxy.lose = 0
-        again = pipeline.recover()
+        again = attrs.evolve(pipeline, sink=directory.sink()).recover()
         assert again.position == 1
         again.commit(pipeline.epoch(2, [(2, "b")]))
         assert sorted(directory.rows()) == [(1, "a"), (2, "b")]

@@ -25,7 +25,7 @@ from chandy.storage.errors import DamagedError, FencedError
 from chandy.testing import SCHEMA, Row, SinkPipeline
 
 from ...storage.servers import free_port
-from ...waiting import DEADLINE
+from ...waiting import DEADLINE, retried
 from .batch_conformance import BatchRaces
 from .boundaries import Server as ServerBoundary
 from .boundaries import postgres_messages
@@ -194,7 +194,7 @@ def test_a_server_that_says_nothing_any_more_is_unavailable(
     proxy: PostgresProxy, table: OutTable, store: str
 ) -> None:
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=2), store)
-    committer = through(proxy, pipeline).recover()
+    committer = retried(through(proxy, pipeline).recover, TargetUnavailableError)
     epoch = pipeline.epoch(1, *batches_of(1))
     released = threading.Event()
 
@@ -205,7 +205,7 @@ def test_a_server_that_says_nothing_any_more_is_unavailable(
     with pytest.raises(TargetUnavailableError, match="has not answered within 4 s"):
         committer.commit(epoch)
     released.set()
-    again = pipeline.recover()
+    again = SinkPipeline(table.sink(), store).recover()
     again.commit(epoch)
     assert sorted(table.rows()) == rows_of(1)
     again.close()
@@ -238,7 +238,7 @@ def test_a_statement_that_never_fits_into_its_time_is_not_taken_for_a_server_tha
     )
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=1.0), store)
     with (
-        contextlib.closing(pipeline.recover()) as committer,
+        contextlib.closing(retried(pipeline.recover, TargetUnavailableError)) as committer,
         pytest.raises(TargetUnavailableError, match="raise the sink's `timeout`") as caught,
     ):
         committer.commit(pipeline.epoch(1, *batches_of(1)))
@@ -327,7 +327,7 @@ def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_say
     table: OutTable, store: str
 ) -> None:
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3), store)
-    pipeline.recover(1).close()
+    retried(pipeline.recover, TargetUnavailableError).close()
     with table.server.connect() as other, other.transaction():
         other.execute("SET application_name = 'somebody'")
         other.execute(f'SELECT * FROM "{table.schema}".chandy_positions FOR UPDATE'.encode())
@@ -337,19 +337,19 @@ def test_a_record_that_somebody_else_has_locked_is_unavailable_and_the_error_say
         ):
             pipeline.recover(2)
         assert other.execute("SELECT 1").fetchall() == [(1,)]
-    pipeline.recover(2).close()
+    retried(lambda: pipeline.recover(2), TargetUnavailableError).close()
 
 
 def test_a_session_that_the_user_may_not_end_is_named(table: OutTable, store: str) -> None:
     server = table.server
     user = server.user_with("USAGE, CREATE ON SCHEMA {0}; INSERT ON {0}.out", table.schema)
     pipeline = SinkPipeline(attrs.evolve(table.sink(), timeout=3, conninfo=server.conninfo(user)), store)
-    pipeline.recover(1).close()
+    retried(pipeline.recover, TargetUnavailableError).close()
     with psycopg.connect(server.conninfo(), application_name="chandy flights/delays/out") as zombie:
         zombie.execute(f'SELECT * FROM "{table.schema}".chandy_positions FOR UPDATE'.encode())
         with pytest.raises(TargetUnavailableError, match=r"which the user may not end.*pg_signal_backend"):
             pipeline.recover(2)
-    pipeline.recover(2).close()
+    retried(lambda: pipeline.recover(2), TargetUnavailableError).close()
 
 
 def test_who_makes_the_first_record_and_freezes_does_not_block_the_successor(

@@ -227,6 +227,14 @@ class OneLife:
     ) -> Future[Checkpoint]:
         return self.executor.request(kind, target=target)
 
+    def request_held(self) -> Future[Checkpoint]:
+        """Ask for the first checkpoint, and wait until its manifest is being written: for as long as a test likes."""
+        self.store.open.clear()
+        future = self.request()
+        self.host.acknowledge(1)
+        assert self.store.waiting.wait(DEADLINE)
+        return future
+
     def completed(self) -> Checkpoint:
         future = self.request()
         self.host.acknowledge(self.executor.protocol.read(lambda p: p.checkpoints.next_id) - 1)

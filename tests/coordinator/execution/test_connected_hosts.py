@@ -41,10 +41,7 @@ def test_an_order_to_a_host_that_has_only_just_joined_reaches_it(
 
 
 def test_a_host_that_is_gone_when_its_checkpoint_completes_does_not_undo_it(setup: OneLife) -> None:
-    setup.store.open.clear()
-    future = setup.request()
-    setup.host.acknowledge(1)
-    assert setup.store.waiting.wait(DEADLINE)
+    future = setup.request_held()
     setup.host.leave.set()
     setup.host.thread.join(DEADLINE)
     eventually(lambda: setup.lost == ["state host host on machine is gone"])

@@ -70,10 +70,7 @@ def test_closing_fails_what_is_on_its_way_and_what_waits_and_deletes_what_was_st
 
 
 def test_closing_waits_for_a_manifest_that_is_being_written(setup: OneLife) -> None:
-    setup.store.open.clear()
-    future = setup.request()
-    setup.host.acknowledge(1)
-    assert setup.store.waiting.wait(DEADLINE)
+    future = setup.request_held()
     closer = threading.Thread(target=setup.executor.close)
     closer.start()
     eventually(lambda: setup.executor.protocol.read(lambda p: p.life.why_over) is Reason.COORDINATOR_SHUTDOWN)
@@ -144,10 +141,7 @@ def check_left_behind(said: list[list[str]], job: str) -> None:
 def test_a_manifest_that_lands_after_closing_has_stopped_waiting_resolves_nothing_twice_and_hangs_nobody(
     setup: OneLife, left_behind: list[list[str]]
 ) -> None:
-    setup.store.open.clear()
-    future = setup.request()
-    setup.host.acknowledge(1)
-    assert setup.store.waiting.wait(DEADLINE)
+    future = setup.request_held()
     setup.executor.close()
     error = setup.error(future)
     assert error.reason is Reason.COORDINATOR_SHUTDOWN
@@ -165,10 +159,7 @@ def test_a_manifest_that_lands_while_closing_waits_for_its_thread_resolves_its_f
 ) -> None:
     # It lands when the dispatching thread has ended, so nobody hands the answer on.
     monkeypatch.setattr(setup.executor, "_await_all_manifests", lambda: None)
-    setup.store.open.clear()
-    future = setup.request()
-    setup.host.acknowledge(1)
-    assert setup.store.waiting.wait(DEADLINE)
+    future = setup.request_held()
     closer = threading.Thread(target=setup.executor.close)
     closer.start()
     dispatcher = next(thread for thread in setup.executor._threads if thread.name == "chandy-dispatch")
@@ -200,10 +191,7 @@ def test_closing_twice_is_no_error(setup: OneLife) -> None:
 @pytest.mark.parametrize("kind", ["the manifest is being written", "the cut is being chosen"])
 def test_a_store_or_disk_that_blocks_does_not_hold_up_a_batch(setup: OneLife, kind: str) -> None:
     if kind == "the manifest is being written":
-        setup.store.open.clear()
-        future = setup.request()
-        setup.host.acknowledge(1)
-        assert setup.store.waiting.wait(DEADLINE)
+        future = setup.request_held()
     else:
         setup.queries.may_plan.clear()
         future = setup.request()

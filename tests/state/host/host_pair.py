@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from chandy.state.host.changes import Changes
 from chandy.state.host.memory import Memory
@@ -89,3 +92,10 @@ class Pair:
             server.shutdown()
         for host in self.hosts.values():
             host.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()

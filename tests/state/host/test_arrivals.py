@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import attrs
 import pytest
 
@@ -16,13 +13,7 @@ from chandy.state.shards import ShardId
 
 from ..fake_control import order
 from .host_pair import SHARD, Pair
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
-    yield made
-    made.close()
+from .host_pair import pair as pair
 
 
 def moved(pair: Pair) -> None:

@@ -23,6 +23,8 @@ from chandy.state.rpc.wire import FETCH, REQUEST
 from chandy.storage.codec import to_json
 from chandy.storage.errors import ChandyError
 
+from ...waiting import DEADLINE
+
 TOKEN = "secret"
 TASK = to_json(BeginTask("q", 1, "op", (0,)))
 
@@ -65,7 +67,7 @@ def address(server: HostServer) -> str:
 
 
 def is_served(server: HostServer, identity: Identity) -> bool:
-    client = ActionClient(address(server), TOKEN, identity=identity, timeout=20)
+    client = ActionClient(address(server), TOKEN, identity=identity, timeout=DEADLINE)
     try:
         return client.call("host", AskHost(), HostName) == HostName("h")
     finally:
@@ -74,7 +76,7 @@ def is_served(server: HostServer, identity: Identity) -> bool:
 
 def calls(client: flight.FlightClient, token: str) -> list[Callable[[], Any]]:
     """Everything that a client can ask of a Flight server."""
-    options = token_options(token, timeout=20)
+    options = token_options(token, timeout=DEADLINE)
     descriptor = flight.FlightDescriptor.for_command(TASK)
 
     def exchange() -> None:
@@ -128,7 +130,7 @@ def test_connections_that_say_nothing_or_nonsense_keep_nobody_waiting(
 ) -> None:
     with ExitStack() as open_:
         for number in range(60):
-            raw = open_.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            raw = open_.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE))
             if number % 3 == 1:
                 raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
             elif number % 3 == 2:
@@ -145,7 +147,7 @@ def test_what_is_no_task_is_refused_by_name_and_the_next_call_is_served(
     server: HostServer, shards: Shards, identity: Identity, command: bytes
 ) -> None:
     client = connect(address(server), identity)
-    options = token_options(TOKEN, timeout=20)
+    options = token_options(TOKEN, timeout=DEADLINE)
     with pytest.raises(ChandyError), caller_errors(address(server), RemoteError):  # type: ignore[arg-type]
         list(client.do_action(flight.Action("begin", command), options))
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(command), options)
@@ -163,7 +165,7 @@ def test_rows_of_a_shard_that_the_task_does_not_have_and_columns_that_are_missin
     descriptor = flight.FlightDescriptor.for_command(TASK)
     schemas = [REQUEST, pa.schema([("shard", pa.int32())])]
     for schema in schemas:
-        writer, reader = client.do_exchange(descriptor, token_options(TOKEN, timeout=20))
+        writer, reader = client.do_exchange(descriptor, token_options(TOKEN, timeout=DEADLINE))
         columns = [[7], [b"k"], [b"v"]][: len(schema)]
         with pytest.raises(flight.FlightError), writer:
             writer.begin(schema)

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,7 @@ from chandy.storage.errors import ChandyError, FailureCode
 from ...waiting import DEADLINE, eventually
 from ..fake_control import order
 from .host_pair import SHARD, TOKEN, Pair
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
-    yield made
-    made.close()
+from .host_pair import pair as pair
 
 
 def stand_by(pair: Pair) -> None:

@@ -238,7 +238,7 @@ def spec_of(mode: TimeMode, ttl: int | None) -> ProcessorSpec:
 
 
 def interprets(mode: TimeMode, ttl: int | None, *program: Any) -> ProcessorSpec:
-    return attrs.evolve(spec_of(mode, ttl), processor=Pickled.of(Interprets(*program, ttl), "op"))
+    return attrs.evolve(spec_of(mode, ttl), processor=Pickled.of(Interprets(*program, ttl=ttl), "op"))
 
 
 def check(run: list[Any], mode: TimeMode, ttl: int | None) -> tuple[OneOperator, Plain, int]:

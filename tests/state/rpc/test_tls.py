@@ -16,6 +16,8 @@ from chandy.state.rpc.calls import ActionClient, ActionServer, Call
 from chandy.state.rpc.messages import AskHost, HostName
 from chandy.state.rpc.tls import Identity
 
+from ...waiting import DEADLINE
+
 TOKEN = "secret"
 
 
@@ -38,7 +40,7 @@ def address(identity: Identity) -> Iterator[str]:
 
 
 def ask(address: str, token: str, identity: Identity | None) -> str:
-    client = ActionClient(address, token, identity=identity, timeout=20)
+    client = ActionClient(address, token, identity=identity, timeout=DEADLINE)
     try:
         return client.call("host", AskHost(), HostName).host
     finally:

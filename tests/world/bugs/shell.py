@@ -29,8 +29,8 @@ SHELL: Final = (
     text(
         "a query restarts in place, and nobody knows its run",
         "coordinator.recovery.launcher:Launcher.again",
-        "return self._put(\n        attrs.evolve(run,",
-        "return (\n        attrs.evolve(run,",
+        "return self._put(",
+        "return (",
     ),
     text(
         "a run is stopped, and goes on under Spark",

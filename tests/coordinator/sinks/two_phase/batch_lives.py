@@ -121,6 +121,12 @@ class SinkRuns:
         self.made.append(life)
         return life
 
+    def begun(self, *sinks: TwoPhaseSink, first_epoch: int = 1) -> SinkLife:
+        """Make a life, and begin anew."""
+        life = self(*sinks, first_epoch=first_epoch)
+        life.begin()
+        return life
+
 
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[SinkRuns]:

@@ -56,8 +56,7 @@ def position(sink: SqliteSink) -> int | None:
 def test_rows_are_visible_with_their_batch_and_nothing_of_them_is_kept(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     life.take(0, (1, "a"), (2, "b"))
     assert rows(target) == [(1, "a"), (2, "b")]
     assert position(target) is None
@@ -69,8 +68,7 @@ def test_rows_are_visible_with_their_batch_and_nothing_of_them_is_kept(
 def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     life.take(0, (1, "a"))
     assert life.checkpoint(3, cut=0) == (OutputRecord("sqlite", (EpochRecord(3, rows=0),)),)
     assert position(target) == 3
@@ -80,8 +78,7 @@ def test_a_checkpoint_has_nothing_to_publish_and_moves_the_position(
 
 
 def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: SinkRuns, target: SqliteSink) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     life.take(0, (1, "old"))
     life.sink.close_epoch(1, 0)
     life.take(1, (1, "new"))
@@ -94,8 +91,7 @@ def test_no_checkpoint_takes_an_older_value_to_the_table_again(lives: SinkRuns, 
 def test_a_batch_without_rows_asks_nothing_of_the_target(
     lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     (tmp_path / "away").touch()
     life.take(0)
 
@@ -104,8 +100,7 @@ def test_sinks_of_both_kinds_get_the_same_rows_each_at_its_time(
     lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
     later = SqliteSink(tmp_path / "later.db", COLUMNS, "later")
-    life = lives(target, later)
-    life.begin()
+    life = lives.begun(target, later)
     life.take(0, (1, "a"), (2, "b"))
     assert rows(target) == [(1, "a"), (2, "b")]
     assert rows(later) == []
@@ -162,8 +157,7 @@ def in_the_background(life: SinkLife, batch: int, *given: Row) -> Iterator[list[
 def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
     lives: SinkRuns, target: SqliteSink, tmp_path: Path
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     (tmp_path / "away").touch()
     with in_the_background(life, 0, (1, "a")) as ended:
         eventually(lambda: life.staged() != [], "the batch to be written")
@@ -178,8 +172,7 @@ def test_a_batch_waits_for_its_target_and_goes_on_by_itself(
 def test_what_a_stop_does_to_the_tasks_of_a_batch_is_no_error_of_theirs(
     lives: SinkRuns, target: SqliteSink, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
 
     def cancelled(*arguments: Any) -> tuple[Staged, ...]:
         if is_stopped:
@@ -198,8 +191,7 @@ def test_what_a_stop_does_to_the_tasks_of_a_batch_is_no_error_of_theirs(
 def test_a_batch_that_waits_ends_with_its_run_and_is_never_published(
     lives: SinkRuns, target: SqliteSink, tmp_path: Path, end: str
 ) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     (tmp_path / "away").touch()
     with in_the_background(life, 0, (1, "stale")) as ended:
         eventually(lambda: life.staged() != [], "the batch to be written")
@@ -217,8 +209,7 @@ def test_a_batch_that_waits_ends_with_its_run_and_is_never_published(
 
 
 def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: SinkRuns, target: SqliteSink) -> None:
-    life = lives(target)
-    life.begin()
+    life = lives.begun(target)
     life.take(0, (1, "a"))
     with contextlib.closing(sqlite3.connect(target.path)) as db:
         db.execute("CREATE TRIGGER no BEFORE INSERT ON rows BEGIN SELECT RAISE(ABORT, 'no more'); END")
@@ -233,11 +224,9 @@ def test_a_refused_row_ends_the_pipeline_and_the_batch(lives: SinkRuns, target: 
 
 
 def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: SinkRuns, target: SqliteSink) -> None:
-    zombie = lives(target)
-    zombie.begin()
+    zombie = lives.begun(target)
     zombie.take(0, (1, "a"))
-    successor = lives(target)
-    successor.begin()
+    successor = lives.begun(target)
     with pytest.raises(FencedError):
         zombie.take(1, (1, "zombie"), (2, "zombie"))
     assert [type(one) for one in zombie.failures] == [FencedError]
@@ -249,8 +238,7 @@ def test_an_earlier_life_publishes_no_batch_any_more_and_fails(lives: SinkRuns, 
 def test_a_life_that_goes_back_writes_over_what_came_after_its_checkpoint(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    first = lives(target)
-    first.begin()
+    first = lives.begun(target)
     first.take(0, (1, "a"))
     outputs = first.checkpoint(1, cut=0)
     first.take(1, (1, "b"), (2, "b"))
@@ -268,8 +256,7 @@ def test_a_life_that_goes_back_writes_over_what_came_after_its_checkpoint(
 def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    first = lives(target)
-    first.begin()
+    first = lives.begun(target)
     first.take(0, (1, "a"))
     outputs = first.checkpoint(1, cut=0)
     first.take(1, (1, "b"))
@@ -287,8 +274,7 @@ def test_an_older_checkpoint_is_no_error_and_later_epochs_count_on(
 def test_a_target_that_is_ahead_by_ids_of_another_storage_is_still_refused(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    first = lives(target)
-    first.begin()
+    first = lives.begun(target)
     first.take(0, (1, "a"))
     first.checkpoint(7, cut=0)
     with pytest.raises(OutputAheadError, match="another uid"):
@@ -296,8 +282,7 @@ def test_a_target_that_is_ahead_by_ids_of_another_storage_is_still_refused(
 
 
 def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: SinkRuns, target: SqliteSink) -> None:
-    first = lives(target)
-    first.begin()
+    first = lives.begun(target)
     first.take(0, (1, "a"))
     first.checkpoint(1, cut=0)
     outputs = first.checkpoint(2, cut=0)
@@ -310,8 +295,7 @@ def test_a_target_that_lacks_the_checkpoint_is_noticed(lives: SinkRuns, target: 
 def test_what_waited_for_a_checkpoint_is_published_by_a_life_that_no_longer_waits(
     lives: SinkRuns, target: SqliteSink
 ) -> None:
-    first = lives(attrs.evolve(target, publish="checkpoint"))
-    first.begin()
+    first = lives.begun(attrs.evolve(target, publish="checkpoint"))
     first.take(0, (1, "a"))
     first.sink.close_epoch(1, 0)
     outputs = first.sink.pre_commit(1)
