@@ -29,7 +29,7 @@ from chandy.coordinator.verdicts import read_verdict
 from chandy.storage.backends.open import open_store
 from chandy.storage.errors import NothingHereError
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .driver_process import driver
 from .driver_runs import runtime as runtime
 from .seconds import Seconds, timed
@@ -46,7 +46,7 @@ def batches(leader: CheckpointCoordinator, events: Events, checkpoints: int, eac
     for _ in range(checkpoints):
         events.add(each)
         query.processAllAvailable()
-        taken = leader.checkpoint().result(60)
+        taken = leader.checkpoint().result(DEADLINE)
     return taken
 
 
@@ -210,7 +210,7 @@ def test_timers_windows_and_late_rows_are_those_of_the_leader_batch_for_batch(
             seconds.add(*file)
             for query in leader.queries:
                 query.processAllAvailable()
-        return leader.checkpoint().result(60)
+        return leader.checkpoint().result(DEADLINE)
 
     with coordinator() as leader:
         run(leader, [("a", 0), ("b", 3)], [("b", 100), ("late by its own watermark only", 40)])
