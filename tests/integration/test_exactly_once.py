@@ -265,7 +265,7 @@ def test_a_sink_that_evaluates_the_plan_twice_counts_each_row_once(
     with coordinate(spark, tmp_path, interval="300 ms") as coordinator:
         writer = chained(coordinator, spark, feed.folder).writeStream.foreachBatch(twice)
         coordinator.start(writer, name="chained").processAllAvailable()
-        assert coordinator.statistics().counts.completed > 0
+        eventually(lambda: coordinator.statistics().counts.completed > 0, "a periodic checkpoint")
     assert evaluated[0::2] == evaluated[1::2]
     assert Counter(row for batch in evaluated[0::2] for row in batch) == answer(range(feed.files))
 

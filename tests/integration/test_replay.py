@@ -21,6 +21,7 @@ from chandy.coordinator.cli import main
 from chandy.coordinator.errors import GivenBatchError, WriterError
 from chandy.testing import PipelineTester
 
+from ..waiting import DEADLINE
 from .support import TOTALS, Events, Totals
 
 pytestmark = pytest.mark.spark
@@ -97,10 +98,10 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
             events.add(2)
             for query in coordinator.queries:
                 query.processAllAvailable()
-            taken = coordinator.checkpoint().result(60)
+            taken = coordinator.checkpoint().result(DEADLINE)
             assert taken.batches == {"totals": events.files - 1, "w": events.files - 1}
             if taken.id == 2:
-                coordinator.savepoint("half").result(60)
+                coordinator.savepoint("half").result(DEADLINE)
     return found
 
 

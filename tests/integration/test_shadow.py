@@ -29,7 +29,7 @@ from chandy.coordinator.verdicts import read_verdict
 from chandy.storage.backends.open import open_store
 from chandy.storage.errors import NothingHereError
 
-from ..waiting import eventually
+from ..waiting import DEADLINE, eventually
 from .driver_process import driver
 from .driver_runs import runtime as runtime
 from .seconds import Seconds, timed
@@ -46,7 +46,7 @@ def batches(leader: CheckpointCoordinator, events: Events, checkpoints: int, eac
     for _ in range(checkpoints):
         events.add(each)
         query.processAllAvailable()
-        taken = leader.checkpoint().result(60)
+        taken = leader.checkpoint().result(DEADLINE)
     return taken
 
 
