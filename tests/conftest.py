@@ -22,7 +22,8 @@ settings.load_profile("chandy")
 providers._get_local_constants = lambda: providers._local_constants
 
 PLACES = {
-    "cluster": ("tests/cluster/", "tests/kubernetes/", "tests/integration/"),
+    "browser": ("tests/coordinator/monitor/test_browser.py",),
+    "cluster": ("tests/cluster/", "tests/kubernetes/", "tests/integration/test_local_cluster.py"),
     "compat": ("tests/integration/", "tests/coordinator/connectors/"),
     "examples": ("tests/integration/", "tests/benchmarks/", "tests/test_package.py"),
     "kills": (
@@ -32,10 +33,15 @@ PLACES = {
         "tests/test_package.py",
     ),
     "migration": ("tests/integration/",),
+    "processes": (
+        *("tests/integration/", "tests/coordinator/monitor/test_stored.py", "tests/state/host/"),
+        *("tests/test_faces.py", "tests/test_package.py", "tests/benchmarks/"),
+    ),
     "server": (
         *("tests/coordinator/connectors/", "tests/integration/", "tests/state/writer/", "tests/storage/"),
         "tests/yarn/",
     ),
+    "spark": ("tests/integration/", "tests/coordinator/connectors/test_files.py", "tests/yarn/"),
     "yarn": ("tests/yarn/",),
 }
 """Where the tests of a marker are: its target in the Makefile looks nowhere else, for collecting all takes its time."""
