@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     f"no target runs {item.nodeid}: `{marker.name}` is for {', '.join(places)}"
                 )
     leave_out(items)
+    # Worlds take longest: what comes last ends while other processes have nothing left to do.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/world/"))
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.
         found = [
