@@ -32,7 +32,7 @@ LANES = (
 )
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
 LAST = ("test-kills", "test-examples", "test-migration", "compat-4.1", "test-yarn")
-"""What is taken, one by one, by the lane that has come to its end first: the longest first, so that both end together."""
+"""What the lane takes that has come to its end first, one by one: the longest first, so that both end together."""
 BROWSER = "test-browser"
 """What is taken last, where there is a Chromium."""
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
