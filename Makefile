@@ -42,7 +42,9 @@ test-today:
 	CHANDY_SEED=$$(date +%Y%m%d) $(MAKE) test
 
 test-spark: $(CLASSES)
-	$(RUN) pytest -m "(spark or processes) and not server and not kills and not migration and not examples" \
+	$(RUN) pytest tests/integration tests/state/host tests/coordinator/connectors/test_files.py \
+	  tests/coordinator/monitor/test_stored.py tests/test_faces.py \
+	  -m "(spark or processes) and not server and not kills and not migration and not examples" \
 	  --numprocesses 2 --dist worksteal
 
 # Drivers and state hosts that are killed or frozen again and again. Each test makes its own, so any process takes the next.
@@ -60,10 +62,10 @@ test-examples: $(CLASSES)
 	  --numprocesses 2 --dist worksteal
 
 # Stores and the targets of sinks, each on its real server: S3, HDFS, PostgreSQL, Kafka. A file keeps to one process, so
-# that each server is started once or twice.
+# that each server is started once or twice. Files whose few tests take long come first, so that no process ends alone.
 test-servers: $(CLASSES)
-	$(RUN) pytest tests/coordinator/connectors tests/integration tests/state/writer tests/storage \
-	  -m "server and not yarn" --numprocesses 2 --dist loadfile
+	$(RUN) pytest tests/integration tests/coordinator/connectors tests/state/writer tests/storage \
+	  -m "server and not yarn" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A pipeline on YARN: Hadoop's own cluster for tests, with two node managers and an HDFS. Under four minutes.
 test-yarn: $(CLASSES)
@@ -71,7 +73,7 @@ test-yarn: $(CLASSES)
 
 # Three machines on this one, in namespaces if it is root that calls, otherwise at addresses of the loopback interface.
 test-cluster: $(CLASSES)
-	$(RUN) pytest tests/cluster tests/kubernetes tests/integration -m cluster
+	$(RUN) pytest tests/cluster tests/kubernetes tests/integration/test_local_cluster.py -m cluster
 
 # All that `.ci/run` runs, and of what repeats to gather chance not a sample but everything: before a release.
 test-all: java
@@ -100,7 +102,7 @@ simulate: $(STAMP)
 # The pages of the driver in a real browser, which no package brings: apt-get install chromium. Writes their pictures.
 test-browser: $(STAMP)
 	@$(UNWARNED) $(BIN)/python -m pip install --quiet --editable '.[browser]'
-	$(RUN) pytest -m browser
+	$(RUN) pytest tests/coordinator/monitor/test_browser.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -25,14 +25,14 @@ from dataclasses import dataclass, field
 ENVIRONMENT = ".venv/.installed"
 LANES = (
     # What computes. What takes seconds comes first, because it says soonest that something is wrong.
-    ("lint", "types", "site", "test", "compat-4.1"),
+    ("lint", "types", "site", "test"),
     # What waits. More lanes would end no sooner, because processors are the limit, and Spark gives a Python worker just
     # ten seconds to start. The other lane needs the archive of classes only when its first suites have ended.
     (".venv/classes.jsa", "test-cluster", "test-servers"),
 )
 """Targets of the Makefile: what a person runs, too, each by its own ``make``."""
-LAST = ("test-kills", "test-migration", "test-examples", "test-yarn")
-"""What is taken, one by one, by the lane that has come to its end first."""
+LAST = ("test-kills", "test-examples", "test-migration", "compat-4.1", "test-yarn")
+"""What the lane takes that has come to its end first, one by one: the longest first, so that both end together."""
 BROWSER = "test-browser"
 """What is taken last, where there is a Chromium."""
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -22,7 +23,8 @@ settings.load_profile("chandy")
 providers._get_local_constants = lambda: providers._local_constants
 
 PLACES = {
-    "cluster": ("tests/cluster/", "tests/kubernetes/", "tests/integration/"),
+    "browser": ("tests/coordinator/monitor/test_browser.py",),
+    "cluster": ("tests/cluster/", "tests/kubernetes/", "tests/integration/test_local_cluster.py"),
     "compat": ("tests/integration/", "tests/coordinator/connectors/"),
     "examples": ("tests/integration/", "tests/benchmarks/", "tests/test_package.py"),
     "kills": (
@@ -32,10 +34,15 @@ PLACES = {
         "tests/test_package.py",
     ),
     "migration": ("tests/integration/",),
+    "processes": (
+        *("tests/integration/", "tests/coordinator/monitor/test_stored.py", "tests/state/host/"),
+        *("tests/test_faces.py", "tests/test_package.py", "tests/benchmarks/"),
+    ),
     "server": (
         *("tests/coordinator/connectors/", "tests/integration/", "tests/state/writer/", "tests/storage/"),
         "tests/yarn/",
     ),
+    "spark": ("tests/integration/", "tests/coordinator/connectors/test_files.py", "tests/yarn/"),
     "yarn": ("tests/yarn/",),
 }
 """Where the tests of a marker are: its target in the Makefile looks nowhere else, for collecting all takes its time."""
@@ -61,6 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     f"no target runs {item.nodeid}: `{marker.name}` is for {', '.join(places)}"
                 )
     leave_out(items)
+    # Worlds take longest: what comes last ends while other processes have nothing left to do.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/world/"))
     if config.option.markexpr == "compat":
         # Each of them also runs with the newest PySpark.
         found = [
@@ -82,6 +91,27 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
+
+
+TOO_LATE = "Python worker failed to connect back"
+"""Spark gives a process that plans a source in Python ten seconds, which no setting changes."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test, and up to twice again if it failed because the machine was too busy for such a process."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for attempt in range(3):
+        if attempt:
+            # As its fixtures, what the test asked for is made again.
+            item._initrequest()  # type: ignore[attr-defined]
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        if not any(report.failed and TOO_LATE in report.longreprtext for report in reports):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -128,7 +128,7 @@ class Network:
             shared: directories below a private place that all machines see, each under its own path.
         """
         self._bridge = f"chy{os.getpid()}"
-        self._net = f"10.213.{os.getpid() % 250}"
+        self._net = _free_net()
         self.address = f"{self._net}.1"
         self._shared = [str(Path(path).resolve()) for path in shared]
         self._names = list(names)
@@ -213,6 +213,14 @@ echo up
 exec cat > /dev/null
 """
 """A machine's init. It ends when whoever started it dies, however that is: then the pipe ends that ``cat`` reads."""
+
+
+def _free_net() -> str:
+    """Return the first three numbers of the addresses of a network that nobody on this machine has."""
+    taken = subprocess.run(["ip", "-o", "addr"], check=True, capture_output=True, text=True).stdout
+    # Two processes that look at the same time begin in different places.
+    nets = (f"10.213.{(os.getpid() + number) % 250}" for number in range(250))
+    return next(net for net in nets if f" {net}." not in taken)
 
 
 def _remove_left_bridges() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Final, Self
 
 import pyspark
 
+from ..ports import free_ports
 from .machine import Machine, SomeMachines
 
 HOME: Final = Path(pyspark.__file__).parent
@@ -59,7 +59,7 @@ class Standalone:
         """
         self._machines, self._logs, self._cores, self._memory = machines, logs, cores, memory
         self._env = dict(env or {})
-        self._ports = _free(machines.address), _free(machines.address)
+        self._ports = free_ports(2, machines.address)
         self.url = f"spark://{machines.address}:{self._ports[0]}"
         self._state = f"http://{machines.address}:{self._ports[1]}/json/"
         self._master: subprocess.Popen[bytes] | None = None
@@ -153,8 +153,3 @@ def wait_for(what: str, ready: Callable[[], bool], seconds: float, poll: float =
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s")
         time.sleep(poll)
-
-
-def _free(address: str) -> int:
-    with socket.create_server((address, 0)) as probe:
-        return int(probe.getsockname()[1])

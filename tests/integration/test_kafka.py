@@ -27,6 +27,7 @@ from chandy.storage.checkpoints.catalog import Catalog
 
 from ..coordinator.connectors.kafka_broker import Broker, new_topic, read
 from ..coordinator.connectors.kafka_broker import kafka as kafka
+from ..coordinator.connectors.kafka_targets import ends
 from ..coordinator.connectors.postgres_server import PostgresServer
 from ..coordinator.connectors.postgres_server import postgres as postgres
 from ..effort import IS_FULL
@@ -282,6 +283,8 @@ def give_flights(flow: Flow, part: Part) -> None:
         }
         producer.produce(flow.topic, json.dumps(record).encode())
     producer.commit_transaction()
+    # The broker answers before readers of what is committed can read it.
+    eventually(lambda: len(set(ends(flow.kafka, flow.topic))) == 1, "the end of the transaction")
 
 
 @pytest.mark.full(

@@ -86,7 +86,7 @@ def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
 
     default = min(SHARDS, spark.sparkContext.defaultParallelism)
     assert tasks_of_a_batch() == default
-    for parallelism in (1, 5, 3, None):
+    for parallelism in (1, 5, None):
         # There is always work, and a batch may run when the query stops.
         events.add(2)
         coordinator.rescale("totals", parallelism)
@@ -95,7 +95,7 @@ def test_an_operator_is_rescaled_where_it_stands_and_nothing_is_lost_or_doubled(
     run = query.runId
     coordinator.rescale("totals", default)
     assert query.runId == run, "there is nothing to do, and the query restarts"
-    assert [one.kind for one in coordinator.recoveries] == ["start", *["rescale"] * 4]
+    assert [one.kind for one in coordinator.recoveries] == ["start", *["rescale"] * 3]
     assert (
         coordinator.recoveries[-1].cause
         == f"operator 'totals' of query 'totals' was rescaled to {default} tasks"

@@ -60,6 +60,9 @@ def the_one_that(found: str, drivers: list[KilledDriver]) -> KilledDriver:
     return one
 
 
+@pytest.mark.full(
+    "cluster/test_drivers.py::test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when_its_machine_is_frozen"
+)
 def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over(
     spark: SparkSession, tmp_path: Path, drivers: list[KilledDriver]
 ) -> None:
@@ -82,7 +85,7 @@ def test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_tak
 
 @pytest.mark.parametrize("drivers", [None], indirect=True, ids=["no checkpoints"])
 @pytest.mark.full(
-    "integration/test_standby.py::test_one_of_two_standbys_goes_on_and_the_other_when_that_is_killed_as_it_takes_over"
+    "cluster/test_drivers.py::test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when_its_machine_is_frozen"
 )
 def test_a_standby_resumes_what_the_leader_has_left_on_the_machine(
     spark: SparkSession, tmp_path: Path, drivers: list[KilledDriver]

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from tests.coordinator.sinks.two_phase import sqlite_sink
-from tests.effort import chance, rounds, sampled
+from tests.effort import chance, rounds
 from tests.waiting import DEADLINE, eventually
 
 from .driver_process import DriverProcess, driver
@@ -51,7 +51,10 @@ def wait_for_events(one: DriverProcess, events: int) -> None:
         )  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("changelog", sampled([RESUMES, GOES_BACK], 1))
+@pytest.mark.parametrize("changelog", [RESUMES, GOES_BACK])
+@pytest.mark.full(
+    "integration/test_frozen_drivers.py::test_drivers_that_are_frozen_and_wake_leave_their_successors_output_alone"
+)
 def test_every_row_is_published_once_whenever_the_driver_is_killed(
     tmp_path: Path, runtime: Path, changelog: bool
 ) -> None:

@@ -6,8 +6,10 @@ import json
 import logging
 import sqlite3
 from collections import Counter
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from chandy.coordinator import (
+    Checkpoint,
     CheckpointCoordinator,
     CheckpointedQuery,
     ExponentialBackoff,
@@ -355,7 +358,15 @@ def test_the_last_checkpoint_of_a_stop_counts_although_its_target_is_away(
     query = start(coordinator, spark, events, sink)
     query.processAllAvailable()
     (tmp_path / "away").touch()
-    last = coordinator.stop(timeout="2 s")
+    request = insides.executor(coordinator).request
+
+    def requested(*given: Any, **more: Any) -> Future[Checkpoint]:
+        asked = request(*given, **more)
+        eventually(lambda: coordinator.statistics().counts.completed == 1, "the last checkpoint")
+        return asked
+
+    monkeypatch.setattr(insides.executor(coordinator), "request", requested)
+    last = coordinator.stop(timeout="0 s")
     assert last is not None
     assert last.batches == {"totals": 0}
     (tmp_path / "away").unlink()

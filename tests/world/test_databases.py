@@ -22,6 +22,7 @@ from chandy.state.host.rocksdb import RocksDatabases
 from chandy.state.host.shard_snapshot import snapshot_files
 from chandy.storage.ids import NO_BATCH, BatchId
 
+from ..effort import examples
 from .memory_databases import MemoryDatabases
 
 KINDS: dict[str, Callable[[int], Databases]] = {"rocksdb": RocksDatabases, "memory": MemoryDatabases}
@@ -117,7 +118,7 @@ class BothDatabases(RuleBasedStateMachine):
 
 
 TestBothDatabases = BothDatabases.TestCase
-BothDatabases.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+BothDatabases.TestCase.settings = settings(max_examples=examples(8), stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture(params=KINDS)

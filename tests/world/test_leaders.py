@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from ..effort import examples, some
+from ..effort import rounds, some
 from .leaders import run, switch
 
-SEEDS: Final = examples(50)
+SEEDS: Final = rounds(20, full=1000)
 HOWS: Final = ("is killed", "freezes", "is cut off")
 
 
@@ -36,7 +36,7 @@ def test_a_shadow_gets_the_pipeline_or_the_leader_goes_on_wherever_one_of_them_e
     for back in (True, False):
         switch(0, tmp_path / f"well{back}", "nobody", 0, "", standby=standby, back=back)
     cases = list(product(("leader", "shadow"), range(1, 41), HOWS, (True, False)))
-    for victim, call, how, back in some(cases, 12):
+    for victim, call, how, back in some(cases, 6):
         folder = tmp_path / f"{victim}{call}{how}{back}"
         try:
             switch(call, folder, victim, call, how, standby=standby, back=back)

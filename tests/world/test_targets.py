@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from ..effort import examples
+from ..effort import rounds
 from .bugs.bug import publish
 
 
@@ -16,7 +16,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_row_is_seen_once_with_its_checkpoint() -> None:
-    for seed in range(examples(6)):
+    for seed in range(rounds(3, full=120)):
         try:
             publish(seed)
         except AssertionError as error:

@@ -12,13 +12,13 @@ from ..effort import rounds
 from .events import WorldEvent, events_of
 from .runs import smaller
 
-STEPS = 30_000
+STEPS = 15_000
 """Of the ordinary run: some seconds."""
 
 
 @pytest.mark.parametrize("seed", [7300])
 def test_nothing_is_found(seed: int) -> None:
-    steps = STEPS * rounds(1, 20)
+    steps = STEPS * rounds(1, 40)
     done = subprocess.run(
         [sys.executable, "-m", "tests.world", "--seed", str(seed), "--steps", str(steps)],
         capture_output=True,

@@ -97,6 +97,9 @@ def test_a_pipeline_runs_and_is_checkpointed(ask: Ask) -> None:
     assert ask("quick_start") == {"exact": True, "batches": {"totals": 2, "counts": 2}, "again": []}
 
 
+@pytest.mark.full(
+    "integration/test_native_state_on_hdfs.py::test_drivers_that_are_killed_at_each_step_leave_nothing_and_change_no_answer"
+)
 def test_both_kinds_of_state_are_restored(ask: Ask) -> None:
     found = ask("restore")
     # One batch came after the checkpoint. It runs again, as the first of the new life.

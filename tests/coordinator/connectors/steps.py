@@ -326,7 +326,7 @@ def chosen(names: Sequence[str]) -> Sequence[int]:
         return range(len(names) + 1)
     kinds = [name.partition(" ")[0] for name in names]
     new = [number for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
-    return sorted(chance(*names).sample([*new, len(names)], min(TRIED, len(new) + 1)))
+    return sorted(chance(*kinds).sample([*new, len(names)], min(TRIED, len(new) + 1)))
 
 
 def steps_of(stepped: Stepped, folder: Path) -> list[str]:

@@ -168,7 +168,7 @@ def published(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @given(drawn=published_to())
-@trying(40)
+@trying(15)
 def test_what_is_accepted_is_published_and_read_back_as_it_was(
     published: TwoTopics, drawn: tuple[str, pa.Table]
 ) -> None:

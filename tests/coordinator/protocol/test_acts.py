@@ -13,7 +13,7 @@ from chandy.coordinator.protocol.life import Life
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.storage.errors import FencedError
 
-from ...effort import always_kept, until_found
+from ...effort import always_kept, sampled, until_found
 from ...mutation import mutate
 
 FENCED = FencedError("memory://", 1, 2, "another driver")
@@ -132,7 +132,7 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", sampled([*BUGS], 3))
 def test_a_walk_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, Acts, *BUGS[name])
     with pytest.raises((AssertionError, PhaseError)):
