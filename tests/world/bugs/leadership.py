@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import LEADERS, text
+from .bug import LEADERS, tests, text
 
 LEADERSHIP: Final = (
     text(
@@ -94,8 +94,7 @@ LEADERSHIP: Final = (
         "coordinator.leadership.offering:Offering._is_of",
         "claim is not None and claim.nonce == request.nonce",
         "True",
-        by=LEADERS,
-        seed=122,
+        by=tests("tests/coordinator/test_leading_on.py"),
     ),
     text(
         "a standby claims whatever has been claimed since",
