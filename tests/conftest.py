@@ -7,7 +7,6 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -91,27 +90,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         gc.enable()
-
-
-TOO_LATE = "Python worker failed to connect back"
-"""Spark gives a process that plans a source in Python ten seconds, which no setting changes."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test, and up to twice again if it failed because the machine was too busy for such a process."""
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for attempt in range(3):
-        if attempt:
-            # As its fixtures, what the test asked for is made again.
-            item._initrequest()  # type: ignore[attr-defined]
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        if not any(report.failed and TOO_LATE in report.longreprtext for report in reports):
-            break
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

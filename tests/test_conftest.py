@@ -1,4 +1,4 @@
-"""What the configuration of all tests does to one that fails."""
+"""What the configuration of all tests does to a test that fails."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .conftest import TOO_LATE
+import pytest
 
-CODE = f"""
+CODE = """
 from pathlib import Path
 import pytest
 
-BUSY = {TOO_LATE!r}
+BUSY = "the query failed: Python worker failed to connect back."
 
 
 def fail(name, *errors):
@@ -49,13 +49,15 @@ def test_another():
 
 
 def test_a_test_is_tried_again_where_spark_gave_a_process_too_little_time_and_nowhere_else(
-    tmp_path: Path,
+    tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_protocol")
     (tmp_path / "test_again.py").write_text(CODE)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull),
+            *pytestconfig.getini("addopts"),
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
         check=False,
