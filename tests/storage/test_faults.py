@@ -32,9 +32,10 @@ from chandy.storage.errors import StoreFailedError
 
 from ..builders import MemoryStore, make_manifest
 from ..effort import chance, examples, rounds, some
+from ..waiting import DEADLINE
 from . import servers
 from .conftest import s3_uri
-from .faults import FAULTS, FINE, KILLED, LOST, FaultyWorld
+from .faults import FAULTS, FINE, KILLED, LOST, FaultyStore, FaultyWorld
 from .servers import Server
 
 PLANS = st.lists(
@@ -95,33 +96,32 @@ def test_a_fault_at_each_single_operation_of_a_life_harms_nothing(fault: str, co
 # --- two drivers --------------------------------------------------------------------------------------------
 
 
-MORE_RACES = 40
-"""How many races are run at most until two drivers have met, besides those that a test asks for."""
-
-
 @attrs.define
 class Race:
-    """Two drivers on one pipeline, each in a thread with a client of its own."""
+    """Two drivers on one pipeline, each in a thread with a client of its own.
+
+    Before each operation chance says who makes the next one, or that both do at once. So they meet on a busy machine, too.
+    """
 
     open: Callable[[], Store]
     moments: random.Random
     announced: list[int] = attrs.field(factory=list)
     stopped: int = 0
     """Drivers that found another one to have taken over."""
+    _living: int = 0
+    _waiting: set[int] = attrs.field(factory=set)
+    _changed: threading.Condition = attrs.field(factory=threading.Condition)
 
     def run(self) -> None:
-        ready = threading.Barrier(2)
-        starts = [self.moments.random() * 0.03 for _ in range(2)]
+        self._living = 2
         with ThreadPoolExecutor(2) as pool:
-            for announced, stopped in pool.map(lambda start: self._live(ready, start), starts):
+            for announced, stopped in pool.map(self._live, range(2)):
                 self.announced += announced
                 self.stopped += stopped
 
-    def _live(self, ready: threading.Barrier, start: float) -> tuple[list[int], bool]:
-        catalog = Catalog(self.open())
+    def _live(self, number: int) -> tuple[list[int], bool]:
+        catalog = Catalog(FaultyStore(self.open(), self._turns(number)))
         announced: list[int] = []
-        ready.wait()
-        time.sleep(start)
         try:
             began = catalog.take_over("driver", time.time())
             for id in range(began.next_id, began.next_id + 3):
@@ -132,7 +132,25 @@ class Race:
                 announced.append(id)
         except (FencedError, ObjectExistsError):
             return announced, True
+        finally:
+            with self._changed:
+                self._living -= 1
+                self._go_on()
         return announced, False
+
+    def _turns(self, number: int) -> Iterator[str]:
+        while True:
+            with self._changed:
+                self._waiting.add(number)
+                self._go_on()
+                assert self._changed.wait_for(lambda: number not in self._waiting, DEADLINE)
+            yield FINE
+
+    def _go_on(self) -> None:
+        if self._waiting and len(self._waiting) == self._living:
+            both = sorted(self._waiting)
+            self._waiting -= set(self.moments.choice([both, both[:1], both[-1:]]))
+            self._changed.notify_all()
 
 
 @pytest.mark.parametrize(
@@ -141,26 +159,21 @@ class Race:
     indirect=["backend"],
     ids=["file", "moto", "hdfs"],
 )
-def test_two_drivers_that_start_at_random_moments_never_complete_one_id_twice_and_lose_none(
+def test_two_drivers_that_meet_at_random_moments_never_complete_one_id_twice_and_lose_none(
     make_store: Callable[[], Store], races: int
 ) -> None:
     moments = chance("drivers")
     store = make_store()
     at_once = min(races, 10)
-    stopped = run = 0
-    # On a busy machine one driver may be through before the other one begins.
-    while run < races or (not stopped and run < races + MORE_RACES):
+    for _ in range(races // at_once):
         race = Race(make_store, moments)
         for _ in range(at_once):
             race.run()
             assert len(race.announced) == len(set(race.announced))
         completed = [manifest.id for manifest in Catalog(store).completed()]
         assert set(race.announced) <= set(completed)
-        stopped += race.stopped
-        run += at_once
+        assert race.stopped, "they never met, and nothing was tested"
         store.delete_all(store.list())
-    # Otherwise they never met, and nothing was tested.
-    assert stopped
 
 
 # --- a server that is killed --------------------------------------------------------------------------------

@@ -32,7 +32,9 @@ def imported(module: Path) -> Iterator[str]:
     """The modules of Chandy, outside of the package, that a module of the package imports."""
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level > 1:
-            yield f"{'coordinator.' if node.level == 2 else ''}{node.module}"
+            name = f"{'coordinator.' if node.level == 2 else ''}{node.module}"
+            modules = {f"{name}.{one.name}" for one in node.names} & ALLOWED
+            yield from modules or {name}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("chandy"):
             yield str(node.module)
 
