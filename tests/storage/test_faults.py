@@ -100,7 +100,8 @@ def test_a_fault_at_each_single_operation_of_a_life_harms_nothing(fault: str, co
 class Race:
     """Two drivers on one pipeline, each in a thread with a client of its own.
 
-    Before each operation chance says who makes the next one, or that both do at once. So they meet on a busy machine, too.
+    Before each operation chance says who makes the next one, or that both do at once. So they meet on a busy machine,
+    too.
     """
 
     open: Callable[[], Store]
