@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations_with_replacement
 from typing import Final
 
 import attrs
 
-from .events import KINDS
+from .events import EVERYTHING, pairs_of
 
 NEAR: Final = 5
 """Two events are a pair if at most so many events are from the one to the other."""
@@ -38,10 +37,10 @@ class Coverage:
         """Add what a run has met.
 
         Args:
-            events: in their order, each beginning with its kind.
+            events: in their order, each its kind and of what.
             troubles: of its stores, how often each.
         """
-        kinds = [event.split()[0] for event in events]
+        kinds = [" ".join(event.split()[:3]) for event in events]
         self.events.update(kinds)
         self.troubles.update(troubles)
         for place, kind in enumerate(kinds):
@@ -51,7 +50,7 @@ class Coverage:
     @property
     def unseen(self) -> list[tuple[str, str]]:
         """The pairs of kinds that have not come together."""
-        return [pair for pair in combinations_with_replacement(sorted(KINDS), 2) if pair not in self.pairs]
+        return [pair for pair in pairs_of(EVERYTHING) if pair not in self.pairs]
 
     def __str__(self) -> str:
         def counted(some: Counter[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.event_log import LoggedEvent
 from chandy.coordinator.protocol.state_machine import Outcome
+from chandy.coordinator.restore.local_recovery import LocalRecovery
+from chandy.coordinator.restore.query_directories import QueryDirectories
 from chandy.coordinator.restore.restore_point import LATEST, RestorePoint
 from chandy.coordinator.sinks.two_phase.errors import TargetUnavailableError
 from chandy.coordinator.user_acts import UserActs
@@ -80,11 +83,14 @@ class Driver:
         self.requests: list[Future[Checkpoint]] = []
         self.asking = 0
         """How many requests of users have not ended."""
+        self.emptied: set[str] = set()
+        """Hosts whose machine has lost its power once it was drained."""
         self.generation = 0
         self.begins_at: RestorePoint | None = None
         """Where its queries begin."""
         self.has_begun = False
         self.begun_at = 0.0
+        self._closing = ExitStack()
         self.told: list[LoggedEvent] = []
         """All events of its protocol."""
         self.outcomes: list[Outcome[Any] | None] = []
@@ -111,6 +117,7 @@ class Driver:
             self.supervisor.close()
             self.executor.close()
             self.watch.close()
+            self._closing.close()
             self.closed.set()
             # Users hear of it.
             runtime.sleep(1.0)
@@ -131,8 +138,6 @@ class Driver:
         found = look(self.catalog, self.restore)
         point = self.begins_at = found.point
         world.promises.starts(self, point, chose)
-        self.folder = self.machine.folder / self.process.name
-        self.folder.mkdir()
         limits = limits_of(**world.config)
         self.new_machine: Callable[[], WatchedMachine] = lambda: WatchedMachine(
             pipeline="pipeline",
@@ -187,6 +192,14 @@ class Driver:
             self.supervisor.start(definition_of(self, query))
         self.session.is_steady = True
         self.executor.protocol.handle(events.ScheduleStarted(runtime.random()))
+
+    def hold(self, directories: QueryDirectories, local_recovery: LocalRecovery) -> None:
+        """Close what it has on its disk when it ends. The system releases locks when a process has ended anyhow."""
+        self._closing.callback(self.process.at_end.clear)
+        self._closing.callback(directories.close)
+        self._closing.callback(local_recovery.close)
+        places = local_recovery._leftovers.places
+        self.process.at_end += [directories._workspace.release, *(lock.release for _, lock in places)]
 
     def keep_chosen(self) -> None:
         """Record what a user has named, before an output is changed for it."""

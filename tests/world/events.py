@@ -7,7 +7,8 @@ those that live. So a run without one of its events is a run, too.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations_with_replacement
 from typing import Final
 
 import attrs
@@ -80,6 +81,8 @@ OF_TARGETS: Final = {
     "pipeline_is_stopped": 1,
 }
 """What can happen if a query has transactional sinks."""
+EVERYTHING: Final = OF_TARGETS | KINDS | {"object_is_damaged": 1}
+"""What can happen if a query has transactional sinks, and an object is damaged that is in a store."""
 PARTS: Final = ("", "", "manifest", "generations/", "checkpoints/", "shared/")
 CALLS: Final = (
     "begin",
@@ -101,6 +104,19 @@ CALLS: Final = (
 )
 
 
+KINDS_OF_TROUBLE: Final = {
+    "store_fails": tuple(f"{one} {trouble.name}" for one, found in OPERATIONS.items() for trouble in found),
+    "connection_breaks": tuple(dict.fromkeys(CALLS)),
+}
+"""Of what there are some kinds."""
+
+
+def pairs_of(kinds: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return all pairs of kinds of events, each trouble as a kind of its own."""
+    found = sorted(f"{kind} {what}".strip() for kind in kinds for what in KINDS_OF_TROUBLE.get(kind, ("",)))
+    return list(combinations_with_replacement(found, 2))
+
+
 def events_of(seed: object, number: int, rate: float, kinds: Mapping[str, int] = KINDS) -> list[WorldEvent]:
     """Return the events of a run.
 
@@ -119,18 +135,40 @@ def events_of(seed: object, number: int, rate: float, kinds: Mapping[str, int] =
     for _ in range(number):
         at += chance.expovariate(rate)
         [kind] = chance.choices(list(kinds), list(kinds.values()))
-        what, mean = "", 8.0
+        what = ""
         if kind == "store_fails":
             # What completes and what deletes a checkpoint is where a failure counts most.
             anything = chance.choice(list(OPERATIONS)), chance.choice(PARTS)
             operation, part = chance.choice(
                 (anything, anything, ("create", "manifest"), ("create", "manifest"), ("delete", "manifest"))
             )
-            trouble = chance.choice(OPERATIONS[operation])
-            what = f"{operation} {trouble.name} {part}"
-            # Until what was asked again has come and gone.
-            mean = 30.0 if trouble is Trouble.LATE else mean
+            what = f"{operation} {chance.choice(OPERATIONS[operation]).name} {part}"
         elif kind == "connection_breaks":
             what = chance.choice(CALLS)
-        found.append(WorldEvent(at, kind, chance.random(), chance.expovariate(1 / mean), what))
+        found.append(_event(chance, at, kind, what))
     return found
+
+
+def together(seed: object, pairs: Sequence[tuple[str, str]], seconds: float) -> list[WorldEvent]:
+    """Return events of a run by pairs, the two of each soon after each other.
+
+    Args:
+        seed: of the run.
+        pairs: of kinds.
+        seconds: in which they come.
+    """
+    chance, found = random.Random(f"{seed} together"), []
+    for pair in pairs:
+        at = 5.0 + seconds * chance.random()
+        for one in pair:
+            kind, _, what = one.partition(" ")
+            part = f" {chance.choice(PARTS)}" if kind == "store_fails" else ""
+            found.append(_event(chance, at, kind, what + part))
+            at += chance.random()
+    return found
+
+
+def _event(chance: random.Random, at: float, kind: str, what: str) -> WorldEvent:
+    # Until what was asked again has come and gone.
+    mean = 30.0 if f" {Trouble.LATE.name} " in what else 8.0
+    return WorldEvent(at, kind, chance.random(), chance.expovariate(1 / mean), what)

@@ -30,6 +30,11 @@ class Machine:
     """How often it has had power again, which processes can tell."""
     processes: list[SimulatedProcess] = attrs.field(factory=list, repr=False)
 
+    @property
+    def boot_id(self) -> str:
+        """Its name, and which of its starts this is."""
+        return f"{self.name} {self.starts}"
+
     def start(self, name: str) -> SimulatedProcess:
         """Start a process."""
         assert self.is_on, f"{self.name} has no power"
@@ -52,5 +57,6 @@ class Machine:
 
     def start_again(self) -> None:
         """Give it power again. Its disk has what it had."""
-        self.is_on = True
-        self.starts += 1
+        if not self.is_on:
+            self.is_on = True
+            self.starts += 1

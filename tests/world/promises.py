@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chandy.coordinator.protocol import events
+from chandy.coordinator.protocol.decisions import HostLost
 from chandy.coordinator.protocol.event_log import replay
-from chandy.coordinator.protocol.instructions import Instruction
+from chandy.coordinator.protocol.instructions import Decided, Instruction
 from chandy.coordinator.restore.restore_point import LATEST, WORKING
 from chandy.state.host.memory import Memory
 from chandy.state.host.rocksdb import RocksDatabases
@@ -25,7 +26,7 @@ from chandy.storage.checkpoints.fencing import voided_by
 from chandy.storage.checkpoints.layout import MANIFEST, checkpoint_of, dropped_key, manifest_key
 from chandy.storage.checkpoints.manifest import CheckpointKind, Handle, Manifest
 from chandy.storage.checkpoints.savepoint import read_savepoint
-from chandy.storage.errors import ChandyError
+from chandy.storage.errors import ChandyError, DamagedCheckpointError, DamagedError
 
 from ..builders import MemoryStore
 from .memory_databases import MemoryDatabases
@@ -113,6 +114,11 @@ class Promises:
         if isinstance(event, events.CutChosen):
             first = self.cut_by.setdefault(event.checkpoint, generation)
             self.check(first == generation, "two drivers take a checkpoint with the same id")
+        if isinstance(event, events.HostLeft) and event.hello.host in driver.emptied:
+            lost = [
+                one for one in instructions if isinstance(one, Decided) and isinstance(one.noticed, HostLost)
+            ]
+            self.check(not lost, f"{event.hello.machine} was drained, and state is lost with it")
         for instruction in instructions:
             order = getattr(instruction, "order", None)
             self.met[type(instruction if order is None else order).__name__] += 1
@@ -152,6 +158,9 @@ class Promises:
 
     def refused(self, driver: Driver, error: ChandyError) -> None:
         """Look at a start that is refused. What a user names may be gone, or not fit the targets; the newest does."""
+        if isinstance(error, DamagedError):
+            self.found_damage(error)
+            return
         latest = self.world.catalog().latest()
         newest = latest.id if latest else 0
         # An earlier query of a pipeline may begin where a user has gone back to, and a later one be refused there.
@@ -160,6 +169,19 @@ class Promises:
             stands_at not in (LATEST, newest), f"a start from the newest checkpoint is refused: {error}"
         )
         self.world.named = newest
+
+    def found_damage(self, error: DamagedError) -> None:
+        """Look at what a user is told of damage, who then goes on from the intact checkpoint, if there is one."""
+        world = self.world
+        damaged = {key for bucket in world.buckets.values() for key in bucket.damaged}
+        self.met["DamageFound"] += 1
+        self.check(world.is_healed or error.key in damaged, f"{error.key} is said to be damaged")
+        intact = error.intact if isinstance(error, DamagedCheckpointError) else None
+        for manifest in world.catalog().readable():
+            is_intact = damaged.isdisjoint(manifest.keys())
+            self.check(is_intact or manifest.id != intact, f"{manifest.id} is said to be intact")
+        world.named = intact or 0
+        world.start_again()
 
     def restoring(self, driver: Driver, point: RestorePoint | None) -> None:
         """Look at where a query of a driver is about to begin or to go back to."""
@@ -314,7 +336,8 @@ class Promises:
         self.has_all(manifest, root)
         objects = self.world.buckets[root].objects
         identity = root, manifest.generation, manifest.id
-        if identity in self.restored:
+        # What is damaged can be restored once somebody has put it back.
+        if identity in self.restored or manifest.keys() & self.world.buckets[root].damaged.keys():
             return
         ends = {}
         for query in manifest.queries:

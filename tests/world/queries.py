@@ -18,7 +18,7 @@ import pytest
 from typing_extensions import override
 
 from chandy.coordinator.recovery import runs
-from chandy.coordinator.restore import restore_point
+from chandy.coordinator.restore import local_recovery, restore_point
 from chandy.coordinator.sinks.guarantee import Guarantee, Level
 from chandy.coordinator.sinks.sink import Sink, StartPoint
 from chandy.coordinator.spark import batch_function, starting
@@ -90,6 +90,10 @@ class ReadableSink(Sink):
     def begin(self, query: str, beginning: StartPoint) -> None:
         self.end = end_at(beginning.directory, beginning.batch)
 
+    @override
+    def resume(self, query: str, beginning: StartPoint, last: BatchId) -> None:
+        self.end = end_at(beginning.directory, last)
+
     def take(self, rows: range, batch: BatchId) -> None:
         """Write a batch."""
         self.end = rows.stop
@@ -138,7 +142,8 @@ class Session:
 
     def begin(self, query: SparkQuery) -> None:
         """Run batch after batch of a query, on a thread of its own."""
-        refused = self.is_steady and self.scheduler.choices.stream("starts").random() < REFUSED
+        refuses = self.is_steady and self.promises.world.refuses_starts
+        refused = refuses and self.scheduler.choices.stream("starts").random() < REFUSED
         runtime.sleep(0.1 * self.scheduler.choices.stream("starts").random())
         if refused:
             raise SparkError("the query cannot be started now")
@@ -352,8 +357,8 @@ class SparkQuery:
 
 
 @contextmanager
-def simulated(open_store: Callable[[str], Any]) -> Iterator[None]:
-    """Have the product start queries of a world and restore from its stores inside of the ``with``."""
+def simulated(open_store: Callable[[str], Any], boot_id: Callable[[], str]) -> Iterator[None]:
+    """Have the product start queries of a world and restore from its stores and disks inside of the ``with``."""
 
     def set_field(java: object, name: str, value: object) -> None:
         setattr(java, name, value)
@@ -365,4 +370,5 @@ def simulated(open_store: Callable[[str], Any]) -> Iterator[None]:
         # Tasks end with their batch.
         patch.setattr(runs, "has_tasks", lambda query: False)
         patch.setattr(restore_point, "open_store", open_store)
+        patch.setattr(local_recovery, "boot_id", boot_id)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+from greenlet import GreenletExit
+from structlog.stdlib import BoundLogger
+
 from chandy.storage import runtime
+from chandy.storage.errors import ChandyError
 
 from .coverage import Coverage
-from .events import WorldEvent, events_of
+from .events import EVERYTHING, KINDS, WorldEvent, events_of, pairs_of, together
 from .promises import MEMORY
 from .queries import simulated
 from .runtime import SimulatedRuntime
+from .scheduler import Scheduler
 from .targets import published
 from .world import World
 
@@ -27,6 +34,14 @@ RATE: Final = 0.4
 """Events a second, on average."""
 ROCKSDB_EVERY: Final = 10
 """One run in so many has the databases of production."""
+LOCAL_EVERY, LOCAL = 4, 2
+"""One run in so many is on one machine, whose disk has what queries resume after a process was killed; which one."""
+PUBLISHING_EVERY, PUBLISHING = 3, 1
+"""One run in so many has transactional sinks; which one."""
+TOGETHER: Final = 5
+"""So many pairs of a run's events are chosen for coming together."""
+_PAIRS: Final = pairs_of(KINDS)
+_PAIRS_OF_TARGETS: Final = sorted({*pairs_of(EVERYTHING)}.difference(_PAIRS))
 LINES: Final = 60
 """Of the log that a failure shows."""
 
@@ -41,14 +56,37 @@ def made(seed: object, *, publishes: bool = False) -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY))
     # The same databases as in production take more time, and do the same: ``test_databases``.
     has_rocksdb = isinstance(seed, int) and seed % ROCKSDB_EVERY == 1
-    world = World(seed, folder, publishes=publishes, has_rocksdb=has_rocksdb)
-    with runtime.used(SimulatedRuntime(world.scheduler)), published(world), simulated(world.open):
+    is_local = isinstance(seed, int) and seed % LOCAL_EVERY == LOCAL
+    world = World(seed, folder, publishes=publishes, has_rocksdb=has_rocksdb, is_local=is_local)
+    with (
+        runtime.used(SimulatedRuntime(world.scheduler)),
+        published(world),
+        simulated(world.open, lambda: world.scheduler.here.machine.boot_id),
+        _expected(world.scheduler),
+    ):
         try:
             yield world
         finally:
             with _unlogged():
                 world.scheduler.end()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _expected(scheduler: Scheduler) -> Iterator[None]:
+    """End a run by an error of which the product logs that nobody has expected it."""
+
+    def exception(logger: BoundLogger, event: str, **facts: object) -> None:
+        error = sys.exception()
+        if scheduler.current is not None and not isinstance(
+            error, ChandyError | OSError | GreenletExit | None
+        ):
+            scheduler.failures.append((scheduler.current, error))
+        logger.error(event, error=repr(error), **facts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BoundLogger, "exception", exception)
+        yield
 
 
 def run(
@@ -89,17 +127,33 @@ def smaller(events: Sequence[WorldEvent], fails: Callable[[Sequence[WorldEvent]]
         size //= 2
 
 
-def find(seed: object, number: int = EVENTS, coverage: Coverage | None = None) -> None:
+def drawn(seed: int, number: int, *, publishes: bool) -> list[WorldEvent]:
+    """Return the events of a run: by chance, and some pairs that come together."""
+    events = events_of(seed, number - 2 * TOGETHER, RATE, EVERYTHING if publishes else KINDS)
+    events += together(seed, chosen_pairs(seed, publishes=publishes), events[-1].at)
+    return sorted(events, key=lambda event: event.at)
+
+
+def chosen_pairs(seed: int, *, publishes: bool) -> list[tuple[str, str]]:
+    """Return the kinds that come together in a run. Seeds that follow each other have all pairs in turn."""
+    pairs = _PAIRS_OF_TARGETS if publishes else _PAIRS
+    publishing = (seed + PUBLISHING_EVERY - 1 - PUBLISHING) // PUBLISHING_EVERY
+    first = publishing if publishes else seed - publishing
+    return [pairs[(first * TOGETHER + number) % len(pairs)] for number in range(TOGETHER)]
+
+
+def find(seed: int, number: int = EVENTS, coverage: Coverage | None = None) -> None:
     """Run a world from a seed; if it finds something, make its events fewer, and say what is left.
 
     Raises:
         RunFailedError: it has found something.
     """
-    events = events_of(seed, number, RATE)
+    publishes = seed % PUBLISHING_EVERY == PUBLISHING
+    events = drawn(seed, number, publishes=publishes)
     try:
-        run(seed, events, coverage)
+        run(seed, events, coverage, publishes=publishes)
     except Exception as error:
-        raise RunFailedError(_shown(seed, events, error)) from error
+        raise RunFailedError(_shown(seed, events, error, publishes=publishes)) from error
 
 
 def find_in(seeds: Iterator[int], steps: int, coverage: Coverage, tell: Callable[[str], object]) -> None:
@@ -116,12 +170,12 @@ def find_in(seeds: Iterator[int], steps: int, coverage: Coverage, tell: Callable
             tell(f"{coverage.runs:,} runs, {coverage.steps:,} steps")
 
 
-def _shown(seed: object, events: Sequence[WorldEvent], error: Exception) -> str:
+def _shown(seed: int, events: Sequence[WorldEvent], error: Exception, *, publishes: bool) -> str:
     kind = type(error)
 
     def fails(some: Sequence[WorldEvent]) -> bool:
         try:
-            run(seed, some)
+            run(seed, some, publishes=publishes)
         except Exception as found:  # noqa: BLE001 (another error is another failure)
             return type(found) is kind
         return False
@@ -130,7 +184,7 @@ def _shown(seed: object, events: Sequence[WorldEvent], error: Exception) -> str:
     lines: deque[str] = deque(maxlen=LINES)
     try:
         with _logged(lines):
-            run(seed, left)
+            run(seed, left, publishes=publishes)
     except Exception as found:  # noqa: BLE001 (it is the one that is shown)
         error = found
     happened = "\n".join(map(str, left))

@@ -92,12 +92,24 @@ class Bucket:
     """Seconds that a call takes at most, if nothing is wrong."""
     hanging: list[tuple[SimulatedThread, int]] = attrs.field(factory=list)
     """Calls that hang."""
+    damaged: dict[str, bytes] = attrs.field(factory=dict)
+    """By object that is damaged what it was."""
     wrong: dict[str, float] = attrs.field(factory=dict)
     """By object when an answer about it was wrong."""
     version: int = 0
     """Counts the changes."""
     changing: Callable[[StoreAct], object] = lambda act: None
     """Told of each change, just before it is made."""
+
+    def damage(self, key: str) -> None:
+        """Have an object be another one, of the same size."""
+        data = self.damaged[key] = self.objects[key]
+        self.objects[key] = bytes([data[0] ^ 1, *data[1:]])
+
+    def put_back(self) -> None:
+        """Have all objects be again what they were."""
+        self.objects.update((key, data) for key, data in self.damaged.items() if key in self.objects)
+        self.damaged.clear()
 
 
 class ScriptedStore(Store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,20 @@ from chandy.coordinator.query import Definition
 from chandy.coordinator.recovery.launcher import Launcher
 from chandy.coordinator.recovery.runs import Run, Runs
 from chandy.coordinator.recovery.supervisor import Supervisor
-from chandy.coordinator.restore.local_recovery import LeftoverRuns, LocalRecovery
+from chandy.coordinator.restore import restore_point
+from chandy.coordinator.restore.local_recovery import LocalRecovery
 from chandy.coordinator.restore.query_directories import QueryDirectories
-from chandy.coordinator.restore.restore_point import RestorePoint
+from chandy.coordinator.restore.restore_point import LATEST, RestorePoint
 from chandy.coordinator.restore.resume import ResumableRun
 from chandy.coordinator.sinks.owner import SinkOwner
 from chandy.coordinator.spark.ticks import Ticks
 from chandy.coordinator.spark.writer_facts import SinkFacts, SourceFacts, Trigger, WriterFacts
+from chandy.state.local import changelog
 from chandy.storage import runtime
 from chandy.storage.checkpoints.files import FileCache
 from chandy.storage.checkpoints.manifest import Manifest, OutputRecord
-from chandy.storage.errors import ChandyError
+from chandy.storage.disk.directories import QUERIES
+from chandy.storage.errors import ChandyError, DamagedError
 from chandy.storage.ids import BatchId, CheckpointId
 
 from .queries import TOKEN, ReadableSink, Writer, end_at
@@ -113,6 +117,7 @@ class WatchedLauncher(Launcher):
         replaced: Iterable[Path],
     ) -> Run:
         self.driver.world.promises.restoring(self.driver, base)
+        self.driver.world.promises.met["Restored" if resumed is None else "Resumed"] += 1
         return super()._restore(definition, base, resumed, round, replaced)
 
 
@@ -130,32 +135,37 @@ class WatchedSupervisor(Supervisor):
     def _fail_for_good(self, noticed: Exception, because: str = "") -> Exception:
         is_known = isinstance(noticed, ChandyError | OSError)
         self.driver.world.promises.check(is_known, f"a pipeline ends by {noticed!r}")
+        if isinstance(noticed, DamagedError):
+            self.driver.world.promises.found_damage(noticed)
         return super()._fail_for_good(noticed, because)
 
 
 def supervisor_of(driver: Driver, protocol: LockedProtocol, point: RestorePoint | None) -> WatchedSupervisor:
     """Return what keeps the queries of a driver running, which begin from a checkpoint."""
-    directories = QueryDirectories(driver.folder / "queries", "pipeline")
-    # The system releases locks of files when a process has ended.
-    driver.process.at_end.append(directories._workspace.release)
-    ending = runtime.flag()
-    local_recovery = LocalRecovery(
+    disk = driver.machine.folder
+    directories = QueryDirectories(disk / QUERIES, "pipeline")
+    local_recovery = LocalRecovery.begin(
+        directories.base,
+        disk / changelog.FOLDER,
         root=driver.world.root,
         generation=driver.generation,
         workspace=directories.path,
-        changelogs=driver.folder / "changelogs",
-        enabled=False,
-        boot="",
-        leftovers=LeftoverRuns(),
+        point=point,
+        enabled=driver.world.is_local,
+        resume=driver.restore == LATEST,
+        java=0,
     )
+    driver.hold(directories, local_recovery)
+    ending = runtime.flag()
+    find_damage = partial(restore_point.find_damage, driver.catalog, ending)
     launcher = WatchedLauncher(
         directories=directories,
         runs=driver.runs,
-        cache=FileCache(driver.folder / "cache"),
+        cache=FileCache(disk),
         ticks=Ticks(directories.ticks(), 1000),
         local_recovery=local_recovery,
         open_ahead=lambda query_id, operators, failed: None,
-        find_damage=lambda point: None,
+        find_damage=find_damage,
         ending=ending,
         owner=SinkOwner(driver.world.root, "pipeline"),
         may_begin_anew=True,
@@ -167,7 +177,7 @@ def supervisor_of(driver: Driver, protocol: LockedProtocol, point: RestorePoint 
         launcher=launcher,
         runs=driver.runs,
         local_recovery=local_recovery,
-        find_damage=lambda point: None,
+        find_damage=find_damage,
         ending=ending,
         clock=driver.clock,
         restored=point,

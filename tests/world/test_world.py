@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from ..effort import rounds
-from .events import WorldEvent, events_of
-from .runs import smaller
+from .events import EVERYTHING, WorldEvent, events_of, pairs_of
+from .runs import PUBLISHING, PUBLISHING_EVERY, TOGETHER, chosen_pairs, smaller
 
 STEPS = 15_000
 """Of the ordinary run: some seconds."""
@@ -36,3 +36,12 @@ def test_the_events_of_a_failure_are_made_fewer() -> None:
         return needed <= set(some)
 
     assert smaller(events, fails) == [event for event in events if event in needed]
+
+
+def test_seeds_that_follow_each_other_have_each_pair_of_kinds_come_together() -> None:
+    pairs = {*pairs_of(EVERYTHING)}
+    seeds = range(7300, 7300 + 2 * len(pairs) // TOGETHER)
+    chosen = {
+        pair for seed in seeds for pair in chosen_pairs(seed, publishes=seed % PUBLISHING_EVERY == PUBLISHING)
+    }
+    assert chosen == pairs

@@ -41,20 +41,33 @@ class Users:
 
     world: World
     savepoints: int = 0
-    is_healed: bool = False
 
     def _now_and_later(self, event: WorldEvent, later: Callable[[], object]) -> None:
         scheduler = self.world.scheduler
 
         def end() -> None:
             runtime.sleep(event.seconds)
-            if not self.is_healed:
+            if not self.world.is_healed:
                 later()
 
         scheduler.spawn(scheduler.world, end, f"end of {event.kind}")
 
     def _pick(self, event: WorldEvent, some: list[Any]) -> Any:
         return some[int(event.which * len(some))] if some else None
+
+    @property
+    def _executors(self) -> list[Machine]:
+        """The machines that have an executor."""
+        return [self.world.machines[name] for name in self.world.executors]
+
+    def _lose_power(self, event: WorldEvent, machine: Machine) -> None:
+        """Take a machine's power for a while. A driver that it had is started again."""
+        if not machine.is_on:
+            return
+        if any(one.process.is_alive and one.machine is machine for one in self.world.drivers):
+            self.world.start_again(event.seconds)
+        machine.lose_power()
+        self._now_and_later(event, machine.start_again)
 
     def _driver(self, event: WorldEvent) -> Driver | None:
         alive = [one for one in self.world.drivers if one.process.is_alive and one.has_begun]
@@ -94,7 +107,7 @@ class Users:
 
     def machine_is_drained(self, event: WorldEvent) -> None:
         """A user drains a machine, and takes its power once it is empty."""
-        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        machine = self._pick(event, self._executors)
         if driver := self._driver(event):
             self._ask(driver, lambda: self._drain(driver, machine, event))
 
@@ -106,9 +119,10 @@ class Users:
             return
         kept = protocol.read(lambda state: state.placement.shards_on(machine.name))
         self.world.promises.check(not kept, f"{machine.name} is drained, and it has {kept}")
-        if machine.is_on and not self.is_healed:
-            machine.lose_power()
-            self._now_and_later(event, machine.start_again)
+        if machine.is_on and not self.world.is_healed:
+            there = [host for host in driver.connected.values() if host.machine is machine]
+            driver.emptied.update(host.name for host in there)
+            self._lose_power(event, machine)
 
     def operator_is_rescaled(self, event: WorldEvent) -> None:
         """A user has another number of tasks run an operator."""
@@ -230,8 +244,4 @@ class Users:
                 world.scheduler.kill(driver.process)
         world.start_driver(choice)
         # It may be refused.
-        again = attrs.evolve(event, seconds=event.seconds + SECONDS)
-        self._now_and_later(
-            again,
-            lambda: None if any(one.process.is_alive for one in world.drivers) else world.start_driver(),
-        )
+        world.start_again(event.seconds + SECONDS)

@@ -18,6 +18,7 @@ from chandy.coordinator.restore.restore_point import LATEST
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.state.host.database import Databases
 from chandy.state.host.rocksdb import RocksDatabases
+from chandy.state.local import changelog
 from chandy.storage import runtime
 from chandy.storage.backends.retrying import RetryingStore
 from chandy.storage.checkpoints.catalog import Catalog
@@ -57,6 +58,8 @@ TIDY_SECONDS: Final = 60.0
 """Seconds in which what nobody needs is gone."""
 DISK_SECONDS: Final = 2.0
 """Seconds that a disk takes at most to write what a database has."""
+STEPS: Final = 2_000_000
+"""More than any run needs: who takes so many goes round in circles."""
 BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
@@ -77,12 +80,20 @@ class World:
         folder: for the disks of machines.
         has_rocksdb: whether hosts have the databases of production.
         publishes: whether a query has transactional sinks.
+        is_local: whether driver and executor are on one machine.
     """
 
     def __init__(
-        self, seed: object, folder: Path, *, has_rocksdb: bool = False, publishes: bool = False
+        self,
+        seed: object,
+        folder: Path,
+        *,
+        has_rocksdb: bool = False,
+        publishes: bool = False,
+        is_local: bool = False,
     ) -> None:
         self.scheduler = Scheduler(Choices(seed))
+        self.is_local = is_local
         self.has_rocksdb = has_rocksdb
         self.network = Network(self.scheduler)
         self.folder = folder
@@ -95,14 +106,18 @@ class World:
         for machine in self.machines.values():
             machine.folder.mkdir()
         self.drivers: list[Driver] = []
-        self.executors = ["a", "b"]
+        self.executors = ["driver"] if is_local else ["a", "b"]
         """The machines that have an executor."""
+        self.is_healed = False
+        """Whether nothing is in the way any more."""
+        self.refuses_starts = True
+        """Whether Spark cannot start a query now and then."""
         self.named = 0
         """The checkpoint that the next start is to name; 0: none."""
         self.met: list[str] = []
         """The kinds of what has happened, in their order."""
         chance = self.scheduler.choices.stream("world")
-        self.config = CONFIG | {"standbys": int(chance.random() < 0.7)}
+        self.config = CONFIG | {"standbys": int(chance.random() < 0.7 and not is_local)}
         self.host_memory = MEMORY if chance.random() < 0.7 else LITTLE_MEMORY
         self.smallest_table = chance.choice((0, PACK_BELOW))
         self.eagerness = 1.0 if chance.random() < 0.3 else 0.05
@@ -146,12 +161,24 @@ class World:
         """Start a driver, whatever others do. After a refusal its user names the newest checkpoint."""
         if restore == LATEST and self.named:
             restore, self.named = self.named, 0
-        driver = Driver(self, self.machines["driver"], len(self.drivers) + 1, restore)
+        machine = self.machines["driver"]
+        machine.start_again()
+        driver = Driver(self, machine, len(self.drivers) + 1, restore)
         self.drivers.append(driver)
         self.scheduler.spawn(
             self.scheduler.world, lambda: self._keep_hosts(driver), f"executors {driver.number}"
         )
         return driver
+
+    def start_again(self, seconds: float = 10.0) -> None:
+        """Have somebody start a driver in a while, unless there is one or everything heals."""
+
+        def start() -> None:
+            runtime.sleep(seconds)
+            if not self.is_healed and not any(one.process.is_alive for one in self.drivers):
+                self.start_driver()
+
+        self.scheduler.spawn(self.scheduler.world, start, "starts it again")
 
     def _keep_hosts(self, driver: Driver) -> None:
         """Have each executor start a state host for a driver, and another one in the place of one that has ended."""
@@ -168,7 +195,13 @@ class World:
                 host = self.state_hosts.start(
                     self.machines[name],
                     DriverAt(driver.process, driver.hosts),
-                    HostSetup(self.open, self._databases(name), self.host_memory, token=driver.process.name),
+                    HostSetup(
+                        self.open,
+                        self._databases(name),
+                        self.host_memory,
+                        run_changelogs=driver.machine.folder / changelog.FOLDER if self.is_local else None,
+                        token=driver.process.name,
+                    ),
                     f"{driver.process.name}-{name}",
                 )
                 driver.connected[host.name] = host
@@ -220,49 +253,80 @@ class World:
             over.append(True)
 
         scheduler.spawn(scheduler.world, direct, "director")
-        scheduler.run(lambda: bool(over), steps=10**9)
+        scheduler.run(lambda: bool(over), steps=STEPS)
         self.promises.whole()
-        scheduler.run(self._is_at_rest, steps=10**9, seconds=BOUND)
-        for _ in range(5):
-            if self._completes():
-                break
-        else:
-            raise AssertionError(
-                f"no checkpoint completes any more: {self.last_error}\n{scheduler.whereabouts()}"
-            )
+        scheduler.run(self._is_at_rest, steps=STEPS, seconds=BOUND)
+        self._takes_a_checkpoint()
         self._all_go_on()
         newest = self.promises.epoch_ends.get(max(self.promises.announced), 0)
         scheduler.run(
             lambda: all(len(target.rows) >= newest for target in self.targets.values()),
-            steps=10**9,
+            steps=STEPS,
             seconds=BOUND,
         )
         self.promises.whole()
         self._tidies_up()
+        if self.is_local:
+            self._resumes()
         self._stops()
+
+    def _committed(self) -> dict[str, tuple[str, int]]:
+        """Return the id of each query's run, and what it has committed."""
+        leader = self.newest_begun()
+        runs = [] if leader is None else leader.runs.all()
+        return {run.definition.name: (run.query_id, newest_committed(run.directory)) for run in runs}
 
     def _all_go_on(self) -> None:
         """Each query commits further batches. An input is never at its end."""
+        before = self._committed()
 
-        def committed() -> dict[str, tuple[str, int]]:
-            leader = self.newest_begun()
-            runs = [] if leader is None else leader.runs.all()
-            return {run.definition.name: (run.query_id, newest_committed(run.directory)) for run in runs}
+        def go_on() -> bool:
+            now = self._committed()
+            return all(now.get(name) != was for name, was in before.items())
 
-        before = committed()
-        self.scheduler.run(
-            lambda: all(committed().get(name) != was for name, was in before.items()),
-            steps=10**9,
-            seconds=BOUND,
-        )
+        self.scheduler.run(go_on, steps=STEPS, seconds=BOUND)
+
+    def _resumes(self) -> None:
+        """No batch runs again after the host was killed, or the driver. Nothing else is in the way."""
+        self.refuses_starts = False
+        self._resumes_after(self._kill_host)
+        self._resumes_after(self._kill_driver)
+        self._takes_a_checkpoint()
+
+    def _resumes_after(self, kill: Callable[[], None]) -> None:
+        before, restored = self._committed(), self.promises.met["Restored"]
+        kill()
+
+        def are_new() -> bool:
+            now = self._committed()
+            return now.keys() == before.keys() and all(now[name][0] != id for name, (id, _) in before.items())
+
+        self.scheduler.run(are_new, steps=STEPS, seconds=BOUND)
+        assert self.promises.met["Restored"] == restored, f"batches run again after {kill.__name__}"
+        self._all_go_on()
+
+    def _kill_host(self) -> None:
+        [host] = self.hosts
+        self.scheduler.kill(host.process)
+
+    def _kill_driver(self) -> None:
+        self.scheduler.kill(self.driver.process)
+        self.start_driver()
 
     def _tidies_up(self) -> None:
         """Nothing is left at hosts that nobody needs, and nobody is left without a driver."""
         scheduler, until = self.scheduler, self.scheduler.now + TIDY_SECONDS
-        while left := self._left():
+        dropped = self._dropped()
+        while left := self._left() + sorted(dropped & self._dropped()):
             if scheduler.now > until:
                 raise AssertionError(f"what nobody needs is left: {left}")
-            scheduler.call(scheduler.world, lambda: runtime.sleep(1.0), steps=10**9)
+            scheduler.call(scheduler.world, lambda: runtime.sleep(1.0), steps=STEPS)
+
+    def _dropped(self) -> set[str]:
+        """The checkpoints that are being deleted."""
+        leader = self.newest_begun()
+        deleting = () if leader is None else leader.state.checkpoints.retained._deleting
+        return {f"checkpoints {ids} of driver {leader.number}, dropped" for ids in deleting}
 
     def _left(self) -> list[str]:
         found: list[str] = []
@@ -293,7 +357,7 @@ class World:
                 ended.append(None)
 
         scheduler.spawn(leader.process, ask, "user")
-        scheduler.run(lambda: bool(ended) and asked[0].done(), steps=10**9, seconds=BOUND)
+        scheduler.run(lambda: bool(ended) and asked[0].done(), steps=STEPS, seconds=BOUND)
         checkpoint, savepoint = asked[0].exception(), ended[0]
         # A stop may come before the batch of a cut has committed or the checkpoint has completed, or a newer one may
         # complete first.
@@ -320,17 +384,24 @@ class World:
             return False
         return leader.asking == 0 and all(future.done() for future in leader.requests)
 
+    def _takes_a_checkpoint(self) -> None:
+        """A checkpoint completes. Something may still be in the way of the first ones."""
+        if not any(self._completes() for _ in range(5)):
+            raise AssertionError(
+                f"no checkpoint completes any more: {self.last_error}\n{self.scheduler.whereabouts()}"
+            )
+
     def _completes(self) -> bool:
         """Whether a checkpoint completes. A driver may find out only now that it has a successor."""
         scheduler, leader = self.scheduler, self.newest_begun()
         assert leader is not None
         future = scheduler.call(leader.process, lambda: leader.request(CheckpointKind.MANUAL))
-        scheduler.run(lambda: future.done() or not leader.process.is_alive, steps=10**9, seconds=BOUND)
+        scheduler.run(lambda: future.done() or not leader.process.is_alive, steps=STEPS, seconds=BOUND)
         self.last_error = future.exception() if future.done() else None
         if future.done() and self.last_error is None:
             return True
-        scheduler.call(scheduler.world, lambda: runtime.sleep(20.0), steps=10**9)
-        scheduler.run(self._is_at_rest, steps=10**9, seconds=BOUND)
+        scheduler.call(scheduler.world, lambda: runtime.sleep(20.0), steps=STEPS)
+        scheduler.run(self._is_at_rest, steps=STEPS, seconds=BOUND)
         return False
 
 
@@ -372,14 +443,11 @@ class Director(Users):
 
     def power_fails(self, event: WorldEvent) -> None:
         """A machine with state hosts loses its power for a while."""
-        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
-        if machine.is_on:
-            machine.lose_power()
-            self._now_and_later(event, machine.start_again)
+        self._lose_power(event, self._pick(event, self._executors))
 
     def disk_fills(self, event: WorldEvent) -> None:
         """The disk of a machine with state hosts is full for a while."""
-        machine = self._pick(event, [self.world.machines[name] for name in self.world.executors])
+        machine = self._pick(event, self._executors)
         machine.is_full = True
         self._now_and_later(event, lambda: setattr(machine, "is_full", False))
 
@@ -390,6 +458,8 @@ class Director(Users):
 
     def host_joins(self, event: WorldEvent) -> None:
         """Another executor starts; if it has, it ends."""
+        if self.world.is_local:
+            return
         if "c" not in self.world.executors:
             self.world.executors.append("c")
             return
@@ -426,7 +496,7 @@ class Director(Users):
             def start() -> None:
                 for _ in range(60):
                     runtime.sleep(0.5)
-                    if self.is_healed:
+                    if self.world.is_healed:
                         return
                     if fault not in faults:
                         self.successor_starts(event)
@@ -476,6 +546,12 @@ class Director(Users):
 
         world.scheduler.spawn(world.scheduler.world, read, name)
 
+    def object_is_damaged(self, event: WorldEvent) -> None:
+        """An object of the latest checkpoint is damaged, until somebody puts it back when the run heals."""
+        bucket, latest = self.world.buckets[self.world.root], self.world.catalog().latest()
+        if latest is not None and not bucket.damaged:
+            bucket.damage(self._pick(event, sorted(latest.keys())))
+
     def _freeze(self, event: WorldEvent, process: SimulatedProcess) -> None:
         self.world.scheduler.freeze(process)
         self._now_and_later(event, lambda: self.world.scheduler.thaw(process))
@@ -498,9 +574,11 @@ class Director(Users):
 
     def heal(self) -> None:
         """Nothing is in the way any more."""
-        world, self.is_healed = self.world, True
+        world = self.world
+        world.is_healed = True
         for bucket in world.buckets.values():
             bucket.faults.clear()
+            bucket.put_back()
             bucket.longest = 0.05
             world.scheduler.wake(bucket.hanging)
         for machine in world.machines.values():

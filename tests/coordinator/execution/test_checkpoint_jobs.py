@@ -18,6 +18,7 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.recovery.pipeline_events import CheckpointFailed
 from chandy.state.rpc.messages import Decline
 from chandy.state.rpc.orders import AbortOrder, CompleteOrder
+from chandy.state.shards import RestoreSource, ShardId
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.layout import manifest_key, trigger_key
 from chandy.storage.checkpoints.manifest import (
@@ -30,7 +31,9 @@ from chandy.storage.checkpoints.manifest import (
 )
 from chandy.storage.checkpoints.pins import Pins
 from chandy.storage.checkpoints.proof import Unshared
+from chandy.storage.checkpoints.restore import read_file
 from chandy.storage.checkpoints.savepoint import read_savepoint
+from chandy.storage.checkpoints.snapshots import SnapshotWriter
 from chandy.storage.checkpoints.verification import verify
 from chandy.storage.errors import FencedError, StorageReplacedError
 from chandy.storage.ids import CheckpointId
@@ -145,6 +148,10 @@ def test_of_a_commit_that_nobody_can_tell_of_nothing_is_deleted(
     before = setup.store.list()
     setup.executor.close()
     assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    [ended] = [
+        one.event for one in setup.executor.protocol.events if isinstance(one.event, events.NotFinalized)
+    ]
+    assert not ended.is_known
     assert setup.store.list() == before
     latest = setup.catalog.latest()
     assert latest is not None
@@ -281,6 +288,28 @@ def test_what_the_driver_writes_for_a_savepoint_that_was_aborted_meanwhile_does_
     setup.queries.may_hold.set()
     eventually(lambda: setup.executor._elsewhere[target.uri].is_idle)
     assert target.list() == []
+
+
+def test_each_shard_that_no_host_has_is_copied_with_its_own_files(setup: OneLife, tmp_path: Path) -> None:
+    elsewhere, shards = LocalStore(tmp_path / "elsewhere"), [ShardId("op", number) for number in (0, 1)]
+    writer = SnapshotWriter(elsewhere, "pack")
+    for shard in shards:
+        (tmp_path / str(shard.shard)).write_text(f"state of {shard.shard}")
+        writer.add(str(shard.shard), {"file": tmp_path / str(shard.shard)}, None)
+    theirs = writer.finish()
+    sources = [RestoreSource(elsewhere.uri, 1, 4, theirs[str(shard.shard)].handle) for shard in shards]
+    setup.request()
+    setup.host.ordered(1)
+    order = instructions.CopyShards(
+        CheckpointId(1), "q", tuple(zip(shards, sources, strict=True)), setup.store.uri
+    )
+    for _ in setup.executor.jobs.copy_shards(order):
+        pass
+    [copied] = [
+        one.event for one in setup.executor.protocol.events if isinstance(one.event, events.ShardsCopied)
+    ]
+    found = {shard.shard: read_file(setup.store, handle.files[0]) for shard, handle in copied.handles.items()}
+    assert found == {0: b"state of 0", 1: b"state of 1"}
 
 
 def test_no_sink_is_asked_for_a_checkpoint_that_has_ended(setup: OneLife) -> None:

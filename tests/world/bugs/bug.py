@@ -73,6 +73,26 @@ def after(**kinds: int) -> Search:
     )
 
 
+def _locally(seed: int) -> None:
+    number = seed * runs.LOCAL_EVERY + runs.LOCAL
+    kinds = {
+        "checkpoint": 6,
+        "host_dies": 6,
+        "driver_dies": 6,
+        "power_fails": 3,
+        "user_goes_back": 2,
+        "store_fails": 3,
+    }
+    runs.run(number, events_of(number, runs.EVENTS, runs.RATE, kinds))
+
+
+def _damaged(seed: int) -> None:
+    kinds = {"checkpoint": 6, "object_is_damaged": 6, "host_dies": 6, "driver_dies": 3}
+    runs.run(seed, events_of(seed, 20, runs.RATE, kinds))
+
+
+LOCAL: Final = Search("worlds of one machine", _locally, 60)
+DAMAGED: Final = Search("worlds of damaged objects", _damaged, 60)
 WORLDS: Final = Search("worlds", lambda seed: runs.run(seed, events_of(seed, runs.EVENTS, runs.RATE)), 40)
 PUBLISHING: Final = Search("worlds that publish", publish, 100)
 LEADERS: Final = Search("worlds of leaders", _lead, 200)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import after, tests, text
+from .bug import tests, text
 
 DELETIONS: Final = (
     text(
@@ -31,13 +31,14 @@ DELETIONS: Final = (
         "coordinator.execution.checkpoint_jobs:discard",
         "if id in given_up and (id in repeated or",
         "if id in given_up and (False or",
+        by=tests("tests/storage/checkpoints/test_collect.py"),
     ),
     text(
         "nobody says that the store was asked for a manifest more than once",
         "coordinator.execution.commit:_until_known",
         "            return again\n",
         "            return False\n",
-        by=after(store_fails=12, driver_dies=2),
+        by=tests("tests/coordinator/execution/test_commit.py"),
     ),
     text(
         "a list has what is gone",
@@ -51,13 +52,6 @@ DELETIONS: Final = (
         "storage.checkpoints.pins:pinned",
         "for held in pins(store).values() for id in held",
         "for held in [] for id in held",
-    ),
-    text(
-        "a deletion forgets what others are deleting",
-        "coordinator.protocol.retained:RetainedCheckpoints.there_besides",
-        "return (*self._kept(), *others)",
-        "return self._kept()",
-        by=after(store_fails=8, reader_pins=4),
     ),
     text(
         "nobody knows what is being deleted",
@@ -85,6 +79,7 @@ DELETIONS: Final = (
         "coordinator.protocol.retained:RetainedCheckpoints.drop",
         "[*bases, *([] if self.base is None else [self.base])]",
         "[]",
+        by=tests("tests/coordinator/protocol/test_retained.py"),
     ),
     text(
         "an aborted checkpoint is deleted with what others have of it",
@@ -114,5 +109,6 @@ DELETIONS: Final = (
     yield
     failed = {**_delete(store, [manifest_key(id) for id in by_id if id in given_up])}
 """,
+        by=tests("tests/coordinator/protocol/test_deletions.py"),
     ),
 )

@@ -60,14 +60,14 @@ HOST: Final = (
         "state.host.snapshot_orders:SnapshotOrders.accept",
         "if key not in self._orders:",
         "if True:",
-        by=tests("tests/state/host/test_state_host.py"),
+        by=tests("tests/state/host/test_snapshot_orders.py"),
     ),
     text(
         "a shard is snapshotted twice for an order",
         "state.host.snapshot_orders:AcceptedOrder.begin",
         "self._begun.add(shard)",
         "pass",
-        by=tests("tests/state/host/test_state_host.py"),
+        by=tests("tests/state/host/test_snapshot_orders.py"),
     ),
     text(
         "a snapshot is not acknowledged",

@@ -44,7 +44,7 @@ JOBS: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.finalize",
         "is_known=not isinstance(error, OutcomeUnknownError)",
         "is_known=True",
-        by=after(store_fails=12, driver_dies=1),
+        by=tests("tests/coordinator/execution/test_checkpoint_jobs.py"),
     ),
     text(
         "a failure of the second look at a manifest is taken for that of the first",
@@ -71,7 +71,7 @@ JOBS: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.copy_shards",
         "for number, (shard, _) in enumerate(order.sources)",
         "for number, (shard, _) in enumerate(order.sources[1:])",
-        by=after(savepoint=4, user_goes_back=3, host_dies=4),
+        by=tests("tests/coordinator/execution/test_checkpoint_jobs.py"),
     ),
     text(
         "a fenced driver takes places of checkpoints",
@@ -84,5 +84,6 @@ JOBS: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.discard",
         "    finally:\n",
         "    else:\n",
+        by=after(store_fails=12),
     ),
 )

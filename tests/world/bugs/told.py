@@ -43,6 +43,7 @@ TOLD: Final = (
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.choose_cut",
         "self._protocol.handle(events.QueryStopped(query, batch))",
         "pass",
+        by=tests("tests/coordinator/execution/test_checkpoint_jobs.py"),
     ),
     text(
         "acknowledgements of dismissed hosts count",
