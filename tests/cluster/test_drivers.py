@@ -208,6 +208,9 @@ def test_a_standby_on_another_machine_goes_on_when_the_driver_is_killed_and_when
     assert not standby.told(f"{EVENT}ended")
 
 
+@pytest.mark.full(
+    "integration/test_switch.py::test_a_switch_leads_to_the_new_version_and_back_with_each_row_once"
+)
 def test_a_shadow_with_executors_of_its_own_takes_over_after_a_state_host_was_lost_and_is_followed(
     cluster: Cluster, both: Both, pipeline: ClusterPipeline
 ) -> None:
