@@ -24,7 +24,7 @@ from ..waiting import DEADLINE, eventually
 from .stream import rows_in
 
 _MACHINES = ("d1", "d2")
-_FILES, _AGAIN = 3, 3
+_FILES, _AGAIN = 3, 1
 _IDLE = "3s"
 
 

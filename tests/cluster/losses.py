@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
 
 from benchmarks.cluster.machine import Machine
 from benchmarks.cluster.namespaces import NamespaceMachine
-from chandy.coordinator import CheckpointCoordinator
 
 from ..effort import chance, rounds
 from ..waiting import DEADLINE
-from .conftest import Cluster
+from .conftest import Cluster, coordinate
 from .stream import Stream
 
 ROUNDS = rounds(2, full=10)
@@ -27,13 +25,20 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 _HOST = "chandy.state.host.process"
 
 
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Stream]:
+    """The stream of all tests of a module: each goes on with what the losses before it have left."""
+    coordinator = coordinate(cluster, "losses")
+    yield Stream(cluster.spark, coordinator, cluster.shared / "losses")
+    coordinator.stop(timeout="5 s", checkpoint=False)
+
+
 @pytest.fixture
-def stream(cluster: Cluster, coordinator: CheckpointCoordinator, tmp_path: Path) -> Stream:
+def stream(cluster: Cluster, running: Stream) -> Stream:
     cluster.await_workers()
-    running = Stream(cluster.spark, coordinator, cluster.shared / tmp_path.name)
-    running.add(3)
+    running.add(2)
     running.await_all()
-    coordinator.checkpoint().result(DEADLINE)
+    running.coordinator.checkpoint().result(DEADLINE)
     # What comes after the checkpoint is what a loss may take.
     running.add(2)
     running.await_all()

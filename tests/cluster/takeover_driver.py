@@ -39,7 +39,7 @@ def run(options: dict[str, Any]) -> None:
         config=CheckpointConfig(
             interval="1 s",
             host_timeout="6 s",
-            takeover_timeout="4 s",
+            takeover_timeout="6 s",
             restart=FixedDelay("100 ms", attempts=1000),
             shared=True,
         ),

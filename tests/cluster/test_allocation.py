@@ -24,4 +24,4 @@ def test_executors_leave_when_they_idle_and_come_back_to_their_state(tmp_path: P
     assert found["kept"], "the shards are with the state hosts that had them"
     # One is the start.
     assert found["recoveries"] == 1
-    assert found["checkpoint"] == 5
+    assert found["checkpoint"] == 3
