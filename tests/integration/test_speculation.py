@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 class SlowTotals(Totals):
-    """Takes its time for one key, in the first attempt of its task; each attempt leaves a file."""
+    """Waits at one key, in the first attempt of its task, for the second one; each attempt leaves a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -52,8 +52,10 @@ class SlowTotals(Totals):
         attempt, partition = context.attemptNumber(), context.partitionId()
         Path(self.folder, f"{partition}-{attempt}-{context.taskAttemptId()}").touch()
         if key[0] == "k0" and attempt == 0:
-            # Long enough for Spark to begin a second attempt.
-            time.sleep(3)
+            # Until Spark has begun a second attempt. Executors cannot import what tests wait with.
+            deadline = time.monotonic() + DEADLINE
+            while not list(Path(self.folder).glob(f"{partition}-[1-9]*")) and time.monotonic() < deadline:
+                time.sleep(0.05)
         yield from super().handleInputRows(key, rows, timerValues)
 
 

@@ -325,7 +325,9 @@ class World:
     def _dropped(self) -> set[str]:
         """The checkpoints that are being deleted."""
         leader = self.newest_begun()
-        deleting = () if leader is None else leader.state.checkpoints.retained._deleting
+        if leader is None:
+            return set()
+        deleting = leader.state.checkpoints.retained._deleting
         return {f"checkpoints {ids} of driver {leader.number}, dropped" for ids in deleting}
 
     def _left(self) -> list[str]:
