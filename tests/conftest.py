@@ -47,6 +47,10 @@ PLACES = {
 """Where the tests of a marker are: its target in the Makefile looks nowhere else, for collecting all takes its time."""
 
 
+SERVERS = {"moto", "rclone", "own_rclone", "s3proxy", "hdfs"}
+"""Fixtures, and names of backends, that start a server."""
+
+
 def pytest_report_header() -> str:
     return description()
 
@@ -58,7 +62,20 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED
 
 
+def mark_servers(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            callspec = getattr(item, "callspec", None)
+            backend = callspec.params.get("backend") if callspec else None
+            if backend in SERVERS or not SERVERS.isdisjoint(item.fixturenames):
+                item.add_marker("server")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # First, and before any are deselected by their marks: a conftest of a folder is not asked in each run.
+    mark_servers(items)
     for item in items:
         for marker in item.iter_markers():
             places = PLACES.get(marker.name)

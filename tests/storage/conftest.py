@@ -106,22 +106,6 @@ def hdfs_uri(server: Server, path: str) -> str:
     return f"hdfs://127.0.0.1:{server.port}/{path}"
 
 
-SERVERS = {"moto", "rclone", "own_rclone", "s3proxy", "hdfs"}
-"""Fixtures, and names of backends, that start a server."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server, before any are deselected by their marks."""
-    for item in items:
-        if not isinstance(item, pytest.Function):
-            continue
-        callspec = getattr(item, "callspec", None)
-        backend = callspec.params.get("backend") if callspec else None
-        if backend in SERVERS or not SERVERS.isdisjoint(item.fixturenames):
-            item.add_marker("server")
-
-
 BACKENDS = ["file", "fake", "memory", "moto", "rclone", "hdfs"]
 EXCLUSIVE = ["file", "fake", "memory", "moto", "hdfs"]
 
