@@ -69,7 +69,7 @@ def crash(coordinator: CheckpointCoordinator) -> None:
     runtime.own(LocalLeaders).remove(coordinator._taken.leadership)
     for lock in (supervisor(coordinator)._launcher._directories._workspace._alive, *_held(coordinator)):
         lock.release()
-    # A process that is gone cleans nothing up, whoever stops it afterwards.
+    # A process that is gone cleans nothing up, so a later stop must not either.
     coordinator._closing.pop_all()
 
 

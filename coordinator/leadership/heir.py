@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
 import attrs
 
 from ...storage import runtime
@@ -16,6 +13,7 @@ from ...storage.checkpoints.manifest import Manifest
 from ...storage.checkpoints.offers import AskedOffer, Offer, ask, asks, come_nearer, offered, withdraw
 from ...storage.ids import CheckpointId
 from ...storage.logs import logger
+from .leadership import claimant
 
 log = logger(__name__)
 
@@ -166,7 +164,7 @@ class Heir:
             if offered(store, self._asked) is None:
                 return None
             self._tried_at = now
-        owner = f"{socket.gethostname()}, process {os.getpid()}, shadow {self.shadow}"
+        owner = f"{claimant()}, shadow {self.shadow}"
         claim = self.catalog.claim_after(generation, owner, self._tried_at, self._asked.nonce, self.name)
         if claim is None:
             return None

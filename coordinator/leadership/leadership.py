@@ -331,6 +331,11 @@ def is_dead(catalog: Catalog, driver: DriverRecord) -> bool:
     return _sign(catalog, driver) is Sign.DEAD
 
 
+def claimant() -> str:
+    """Return what a claim says of who has made it, if that is this process."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
 def has_ended(driver: DriverRecord) -> bool:
     """Return whether the program of a driver was on this machine and has ended; its JVM may live on for a moment.
 

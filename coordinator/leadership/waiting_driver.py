@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +15,7 @@ from ...storage.errors import ChandyError
 from ...storage.logs import carried, logger
 from ...storage.long_waits import Reminder
 from .election import Decision, Election, Leader, Sighting, Silence
-from .leadership import is_dead, sight
+from .leadership import claimant, is_dead, sight
 from .prefetch import Prefetch
 
 log = logger(__name__)
@@ -112,8 +110,7 @@ class WaitingDriver:
     def _claim(self, seen: Sighting) -> Claim | None:
         if self._election.decide(seen) is Decision.WAIT:
             return None
-        owner = f"{socket.gethostname()}, process {os.getpid()}"
-        claim = self._catalog.claim_after(seen.generation, owner, self._clock(), shadow=self._shadow)
+        claim = self._catalog.claim_after(seen.generation, claimant(), self._clock(), shadow=self._shadow)
         if claim is None:
             self._election.has_lost()
         elif self._election.has_waited:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -28,7 +26,7 @@ from ..errors import PredecessorRunsError
 from ..execution.successor_watch import SuccessorWatch
 from ..leadership.election import Silence
 from ..leadership.heir import Inheritance
-from ..leadership.leadership import Leadership, await_predecessors
+from ..leadership.leadership import Leadership, await_predecessors, claimant
 from ..leadership.waiting_driver import WaitingDriver, Won
 from ..permit import Permit, Permits
 from ..recovery.runs import Runs
@@ -204,8 +202,7 @@ class PipelineTakeover:
         if self.within is not None:
             self.within.check_now()
         if won is None:
-            owner = f"{socket.gethostname()}, process {os.getpid()}"
-            claim = self.catalog.claim(owner, self.clock(), self.shadow)
+            claim = self.catalog.claim(claimant(), self.clock(), self.shadow)
             return self._claimed(claim, None, found, closing)
         lease = max(self.config.takeover_timeout_seconds, _SHORTEST_LEASE_SECONDS)
         return self._claimed(won.claim, lease, found, closing, silence=won.silence)

@@ -128,7 +128,7 @@ def smaller(events: Sequence[WorldEvent], fails: Callable[[Sequence[WorldEvent]]
 
 
 def drawn(seed: int, number: int, *, publishes: bool) -> list[WorldEvent]:
-    """Return the events of a run: by chance, and some pairs that come together."""
+    """Return the events of a run: random ones, and some pairs of kinds that follow each other closely."""
     events = events_of(seed, number - 2 * TOGETHER, RATE, EVERYTHING if publishes else KINDS)
     events += together(seed, chosen_pairs(seed, publishes=publishes), events[-1].at)
     return sorted(events, key=lambda event: event.at)

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from chandy.coordinator.leadership import leadership, waiting_driver
-from chandy.coordinator.wiring import taken_pipeline
+from chandy.coordinator.leadership import leadership
 from chandy.state.local import processes
 
 from .machines import Machine
@@ -76,7 +75,7 @@ def asked(system: SimulatedSystem) -> Iterator[None]:
     """Have the product ask a simulated system inside of the ``with``."""
     own: Any = SimpleNamespace(getpid=system.getpid, kill=system.kill)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (leadership, waiting_driver, taken_pipeline, processes):
+        for module in (leadership, processes):
             patch.setattr(module, "os", own)
         patch.setattr(processes, "started_at", system.started_at)
         patch.setattr(leadership, "is_stopped", system.is_stopped)

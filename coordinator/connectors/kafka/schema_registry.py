@@ -76,15 +76,9 @@ class SchemaRegistry:
             ) from None
         try:
             with client:
-                if not self.register:
-                    return int(client.lookup_schema(subject, wanted).schema_id)
-                try:
-                    return int(client.register_schema(subject, wanted))
-                except library.SchemaRegistryError as error:
-                    if error.http_status_code != _CONFLICT:
-                        raise
-                    # So do registries answer a request beside which somebody else's made the subject, too.
-                    return int(client.register_schema(subject, wanted))
+                if self.register:
+                    return _registered(client, subject, wanted)
+                return int(client.lookup_schema(subject, wanted).schema_id)
         except library.SchemaRegistryError as error:
             raise self._refused(subject, schema, error.http_status_code, error.error_message) from None
         except Exception as error:  # noqa: BLE001 (the client passes on whatever its HTTP library raises)
@@ -107,6 +101,16 @@ class SchemaRegistry:
             f"HTTP {status}: {text}",
             "see the compatibility that the registry demands of the subject, or publish to a new topic",
         )
+
+
+def _registered(client: Any, subject: str, schema: Any) -> int:
+    try:
+        return int(client.register_schema(subject, schema))
+    except _library().SchemaRegistryError as error:
+        if error.http_status_code != _CONFLICT:
+            raise
+        # Registries also answer so if another request has made the subject meanwhile.
+        return int(client.register_schema(subject, schema))
 
 
 def _library() -> ModuleType:

@@ -291,7 +291,7 @@ def test_of_two_shadows_that_want_to_lead_one_asks_and_the_other_is_refused_unti
     assert asked(world.store, world.generation) == first
     other.give_up("it has ended")
     assert asked(world.store, world.generation) == first, "it has nothing to give up"
-    # It asks once the way is free, whoever has left something that nobody can read.
+    # It asks once no other shadow does. A request that nobody can read does not count.
     world.switching.give_up("it was stopped")
     assert asked(world.store, world.generation) is None and not world.switching.is_under_way
     world.store.write(asked_key(world.generation), b"{")

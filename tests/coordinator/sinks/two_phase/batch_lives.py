@@ -122,7 +122,7 @@ class SinkRuns:
         return life
 
     def begun(self, *sinks: TwoPhaseSink, first_epoch: int = 1) -> SinkLife:
-        """Make a life, and begin anew."""
+        """Return a new life that has begun without anything restored."""
         life = self(*sinks, first_epoch=first_epoch)
         life.begin()
         return life
