@@ -37,7 +37,7 @@ from .protocol.events import DrainRequested
 from .protocol.life import Life, LifePhase
 from .protocol.statistics import Statistics
 from .query import CheckpointedQuery
-from .query_starter import QueryRequest, QueryStarter, as_given
+from .query_starter import QueryRequest, QueryStarter, as_given, not_rescaled
 from .recovery.metrics import RecoveryMetrics
 from .replicated import KeepsReplicas
 from .restore import restore_point
@@ -266,7 +266,7 @@ class CheckpointCoordinator(
         Raises:
             PipelineNameError: there is no such operator.
             ArgumentError: its query has not been started, has ended, was started without ``build=``, or the function
-                builds another query now. The query goes on as it was.
+                builds another query now; or this is a shadow. The query goes on as it was.
             DefinitionError: there are fewer shards, or the function makes other operators now. The same holds.
             NotRescaledError: the query could not be started again at once, which is a failure as any, or did not
                 recover in time; or the pipeline was stopped, has failed for good, or was taken over meanwhile.
@@ -274,6 +274,9 @@ class CheckpointCoordinator(
         """
         patience = seconds(timeout)
         with self._growing():
+            if self._rerun is not None:
+                expected, found = "a coordinator that leads", "one that runs the batches of another"
+                raise not_rescaled(operator, expected, found, "give it parallelism= where it is made")
             await_outcome = self._starter.rescale(operator, parallelism, patience)
         # Without the lock: neither a stop nor another start waits for the batch.
         await_outcome()

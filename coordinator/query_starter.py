@@ -242,7 +242,7 @@ class QueryStarter:
         started = self._started.get(record.query)
         if started is None or not started.query.isActive:
             found = "no query with it yet" if started is None else f"query {record.query!r}, which has ended"
-            raise _not_rescaled(
+            raise not_rescaled(
                 uid, "a query with it that runs", found, "give it parallelism= where it is made"
             )
         if tasks == self.operators.tasks(uid):
@@ -283,7 +283,7 @@ class QueryStarter:
         """Return another plan of a query, in which an operator has a number of tasks."""
         request = self.prepare(started.request)
         if request.build is None:
-            raise _not_rescaled(
+            raise not_rescaled(
                 uid,
                 f"query {request.name!r} to be started with build=, because rescaling builds its plan again",
                 "a writer, whose plan is what it is",
@@ -353,5 +353,6 @@ def _another(query: str, expected: str, found: str) -> ArgumentError:
     )
 
 
-def _not_rescaled(uid: str, expected: str, found: str, advice: str) -> ArgumentError:
+def not_rescaled(uid: str, expected: str, found: str, advice: str) -> ArgumentError:
+    """Return the refusal to give an operator another number of tasks."""
     return ArgumentError(f"operator {uid!r} cannot be rescaled while it runs", expected, found, advice)

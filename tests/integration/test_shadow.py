@@ -23,6 +23,7 @@ from chandy import (
     ShadowVerdict,
 )
 from chandy.coordinator.cli import main
+from chandy.coordinator.errors import ArgumentError
 from chandy.coordinator.upgrade.following import NO_RECORDS
 from chandy.coordinator.verdict import Finding, Kind, Phase
 from chandy.coordinator.verdicts import read_verdict
@@ -87,6 +88,8 @@ def test_a_shadow_that_computes_the_same_is_equal_and_its_leader_does_not_notice
                 lambda: shadow.verdict is not None and shadow.verdict.because == NO_RECORDS,
                 "a shadow whose leader has recorded nothing waits",
             )
+            with pytest.raises(ArgumentError, match="a coordinator that leads"):
+                shadow.rescale("totals", 1)
             # The next checkpoint has records, and batches after it have digests, because there is a shadow.
             caught_up(shadow, batches(leader, events, 1).id)
             batches(leader, events, 2)
