@@ -85,12 +85,15 @@ class Switched:
             return self.is_there(moment)
         return self.count() > written + moment or self.is_there("started")
 
-    def needs_its_leader(self) -> bool:
-        """Whether nothing moves while the leader is frozen: it has not offered yet, or a successor waits for it.
+    def needs(self, frozen: str) -> bool:
+        """Whether nothing moves while one of the two is frozen.
 
-        As any successor, a shadow that has claimed waits for a driver that is suspended, and says whom to wake.
+        A leader offers by itself. As any successor, a shadow that has claimed waits for a driver that is suspended, and
+        says whom to wake. Nobody but that shadow leads from then on: the version before follows it.
         """
-        return self.is_there("claimed") or not self.is_there("offered")
+        if frozen == "leader":
+            return self.is_there("claimed") or not self.is_there("offered")
+        return self.is_there("followed")
 
     def has(self, files: int) -> bool:
         """Whether the target has the rows of these files, each once."""
@@ -154,11 +157,7 @@ def test_whoever_ends_one_leads_and_each_row_is_there_once(
         else:
             other = {"leader": shadow, "shadow": leader}[victim].process
             eventually(
-                lambda: (
-                    switched.has(6)
-                    or other.poll() is not None
-                    or (victim == "leader" and switched.needs_its_leader())
-                ),
+                lambda: switched.has(6) or other.poll() is not None or switched.needs(victim),
                 "whoever is left",
                 SECONDS,
             )

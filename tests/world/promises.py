@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.decisions import HostLost
 from chandy.coordinator.protocol.event_log import replay
-from chandy.coordinator.protocol.instructions import Decided, Instruction
+from chandy.coordinator.protocol.instructions import Decided, Instruction, ReplaceHost
 from chandy.coordinator.restore.restore_point import LATEST, WORKING
 from chandy.state.host.memory import Memory
 from chandy.state.host.rocksdb import RocksDatabases
@@ -115,8 +115,12 @@ class Promises:
             first = self.cut_by.setdefault(event.checkpoint, generation)
             self.check(first == generation, "two drivers take a checkpoint with the same id")
         if isinstance(event, events.HostLeft) and event.hello.host in driver.emptied:
+            # Shards that a standby does not take over are lost at once, or wait for a disk that is gone.
             lost = [
-                one for one in instructions if isinstance(one, Decided) and isinstance(one.noticed, HostLost)
+                one
+                for one in instructions
+                if (isinstance(one, Decided) and isinstance(one.noticed, HostLost))
+                or (isinstance(one, ReplaceHost) and one.reopened)
             ]
             self.check(not lost, f"{event.hello.machine} was drained, and state is lost with it")
         for instruction in instructions:

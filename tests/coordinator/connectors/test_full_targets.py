@@ -171,6 +171,10 @@ class TestPostgres(FullConformance):
         postgres.execute(f"DROP TABLESPACE {name}")
 
 
+# To its clients it is a broker that died, and what they do then is tried in each run.
+@pytest.mark.full(
+    "coordinator/connectors/test_kafka.py::test_a_broker_that_is_killed_at_any_moment_has_every_row_once"
+)
 @pytest.mark.server
 def test_a_kafka_broker_whose_disk_is_full_is_waited_for(
     tmp_path: Path, pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
