@@ -83,6 +83,8 @@ class Driver:
         self.requests: list[Future[Checkpoint]] = []
         self.asking = 0
         """How many requests of users have not ended."""
+        self.stopping = 0
+        """How many users wait for a stop."""
         self.emptied: set[str] = set()
         """Hosts whose machine has lost its power once it was drained."""
         self.generation = 0
@@ -119,8 +121,10 @@ class Driver:
             self.watch.close()
             self._closing.close()
             self.closed.set()
-            # Users hear of it.
+            # Users hear of it, also those whose threads are held up.
             runtime.sleep(1.0)
+            while self.stopping:
+                runtime.sleep(1.0)
         self.world.scheduler.kill(self.process)
 
     def _start(self) -> None:
@@ -244,4 +248,8 @@ class Driver:
             self.over.set()
             self.closed.wait()
 
-        self.acts.do(ActKind.STOP, "pipeline", lambda _: body())
+        self.stopping += 1
+        try:
+            self.acts.do(ActKind.STOP, "pipeline", lambda _: body())
+        finally:
+            self.stopping -= 1
