@@ -80,10 +80,11 @@ class Users:
         """Have a user of a driver do something, which must end while the driver lives."""
 
         def asked() -> None:
-            driver.asking += 1
             what()
             driver.asking -= 1
 
+        # From now on: the thread may be held up before it begins.
+        driver.asking += 1
         self.world.scheduler.spawn(driver.process, asked, "user")
 
     def _target(self) -> str:
