@@ -43,6 +43,8 @@ from .successor_watch import SuccessorWatch
 
 log = logger(__name__)
 
+_TAKEN_SECONDS: Final = 1.0
+"""No successor begins, takes a checkpoint and drops it for a newer one in less."""
 _PRE_COMMITS: Final = 5
 """How often sinks are asked what a savepoint has to publish, while retention deletes what is published."""
 
@@ -137,12 +139,17 @@ class CheckpointJobs:
         """Take an id and a folder that no other checkpoint of any life has."""
         kind = CheckpointKind.SAVEPOINT.value if choose.is_savepoint else "checkpoint"
         # A successor's ids are its own.
+        looked_at = self._clock()
         self._watch.check_now()
         yield None
         # Before anything else: no later life uses the id again, whatever becomes of this one.
         note = f"{kind} of {self._owner(choose.checkpoint)}"
         self._store.create(trigger_key(choose.checkpoint), note.encode())
         yield None
+        if self._clock() - looked_at > _TAKEN_SECONDS:
+            # It may have come so late that a successor has had the id, and has dropped its checkpoint by now.
+            self._watch.check_now()
+            yield None
         if choose.is_savepoint:
             self._store.create(savepoint_key(choose.checkpoint), choose.root.encode())
             yield None

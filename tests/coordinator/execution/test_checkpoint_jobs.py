@@ -398,6 +398,23 @@ def test_a_coordinator_that_was_overtaken_takes_no_id_of_its_successor(
     assert not any(isinstance(one.event, events.CutChosen) for one in setup.executor.protocol.events)
 
 
+def test_a_place_that_is_taken_too_late_may_have_been_a_successors(
+    setup: OneLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_jobs, "_TAKEN_SECONDS", -1.0)
+    create = setup.store.create
+
+    def late(key: str, data: bytes) -> None:
+        if key == trigger_key(1):
+            # The successor's checkpoint of this id is dropped already: nothing is in the way.
+            setup.catalog.take_over("another driver", 2000.0)
+        create(key, data)
+
+    monkeypatch.setattr(setup.store, "create", late)
+    assert setup.error(setup.request()).reason is Reason.FENCED
+    assert not any(isinstance(one.event, events.CutChosen) for one in setup.executor.protocol.events)
+
+
 def test_a_storage_that_was_wiped_ends_the_pipeline_and_is_called_so(setup: OneLife) -> None:
     setup.completed()
     setup.store.delete_all(setup.store.list())
