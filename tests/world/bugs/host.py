@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import after, tests, text
+from .bug import tests, text
 
 HOST: Final = (
     text(
@@ -87,13 +87,13 @@ HOST: Final = (
         "coordinator.execution.connected_hosts:ConnectedHosts._dismiss",
         "        self._forget_host(hello, is_silent=True)\n",
         "",
-        by=after(power_fails=8),
+        by=tests("tests/coordinator/execution/test_connected_hosts.py"),
     ),
     text(
         "a shard cannot be opened, and its pipeline does not hear of it",
         "coordinator.execution.connected_hosts:ConnectedHosts.not_opened",
         "    self._reports.shards_not_opened(failed.query_id, failed.why, failed.code)\n",
         "",
-        by=after(disk_fills=8, host_dies=6, store_fails=4),
+        by=tests("tests/coordinator/execution/test_connected_hosts.py"),
     ),
 )

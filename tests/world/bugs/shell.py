@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from .bug import LOCAL, after, text
+from .bug import LOCAL, after, tests, text
 
 _RESTS: Final = after(pipeline_rests=6, pipeline_is_stopped=6, host_dies=3, store_fails=3)
 _PLANS: Final = after(operator_is_rescaled=12, host_dies=3)
+_BY_SUPERVISOR: Final = tests("tests/coordinator/recovery/test_supervisor.py")
 
 SHELL: Final = (
     # --- what restores and starts queries
@@ -58,7 +59,7 @@ SHELL: Final = (
         "coordinator.recovery.launcher:Launcher._follow",
         "self._watcher.run_ended(run, error)",
         "self._watcher.run_ended(run, None)",
-        by=LOCAL,
+        by=_BY_SUPERVISOR,
     ),
     text(
         "a working directory is made without the entry of the cut",
@@ -87,7 +88,7 @@ SHELL: Final = (
         "coordinator.recovery.supervisor:Supervisor.stop_gracefully",
         "for name in order:",
         "for name in reversed(order):",
-        by=_RESTS,
+        by=_BY_SUPERVISOR,
     ),
     text(
         "checkpoints wait for the batches of a query that was stopped",
@@ -101,7 +102,9 @@ SHELL: Final = (
         "coordinator.graceful_stop:GracefulStop.stop_queries",
         "        self.supervisor.resume(stopped)\n",
         "",
-        by=_RESTS,
+        by=tests(
+            "tests/coordinator/test_coordinator.py::test_a_query_that_waits_for_a_stop_which_fails_is_started"
+        ),
     ),
     text(
         "a stop is withdrawn, and a restart that was due is forgotten",
