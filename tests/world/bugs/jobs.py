@@ -76,8 +76,8 @@ JOBS: Final = (
     text(
         "a fenced driver takes places of checkpoints",
         "coordinator.execution.checkpoint_jobs:CheckpointJobs._take_place",
-        "    self._watch.check_now()\n",
-        "",
+        "    looked_at = self._clock()\n    self._watch.check_now()\n",
+        "    looked_at = self._clock()\n",
     ),
     text(
         "the end of a deletion is not told if it fails",
