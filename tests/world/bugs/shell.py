@@ -38,7 +38,7 @@ SHELL: Final = (
         "coordinator.recovery.launcher:Launcher.again",
         "return self._put(",
         "return (",
-        by=LOCAL,
+        by=_BY_SUPERVISOR,
     ),
     text(
         "a run is stopped, and goes on under Spark",
