@@ -232,11 +232,10 @@ def test_readers_of_what_is_committed_see_whole_epochs(kafka: Broker, flights: F
 
 
 STEPS = ["begin", "send", "flush", "send marker", "flush marker", "commit", "end"]
+TRIED_STEPS = sampled([pytest.param(at, id=name) for at, name in enumerate(STEPS[:-1])], 2)
 
 
-@pytest.mark.parametrize(
-    "step", sampled([pytest.param(at, id=name) for at, name in enumerate(STEPS[:-1])], 2)
-)
+@pytest.mark.parametrize("step", TRIED_STEPS)
 def test_a_life_that_is_shut_out_between_two_steps_publishes_nothing(
     step: int, kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,9 +392,7 @@ def test_a_lost_answer_is_decided_by_the_record(
     assert values(kafka, topic) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "step", sampled([pytest.param(at, id=name) for at, name in enumerate(STEPS[:-1])], 2)
-)
+@pytest.mark.parametrize("step", TRIED_STEPS)
 def test_a_broker_that_is_frozen_during_a_commit_leaves_it_whole_or_undone(
     step: int, kafka: Broker, topic: str, flights: Flights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

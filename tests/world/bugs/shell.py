@@ -102,9 +102,7 @@ SHELL: Final = (
         "coordinator.graceful_stop:GracefulStop.stop_queries",
         "        self.supervisor.resume(stopped)\n",
         "",
-        by=tests(
-            "tests/coordinator/test_coordinator.py::test_a_query_that_waits_for_a_stop_which_fails_is_started"
-        ),
+        by=tests("tests/coordinator/test_coordinator.py"),
     ),
     text(
         "a stop is withdrawn, and a restart that was due is forgotten",
