@@ -297,13 +297,14 @@ class Follower:
                 return
             self._stands_at = self._restored = step.stage.id
             self._unread = set(self._following.queries)
-        with self._lock:
+        because = self._passes_over or "; ".join(filter(None, (step.why, self.verdict.pace)))
+
+        def learn() -> bool:
             before = self._following.skipped
             self._following.restored(step)
-            has_skipped = self._following.skipped > before
-        if has_skipped:
-            because = self._passes_over or "; ".join(filter(None, (step.why, self.verdict.pace)))
-            self._take(lambda verdict: attrs.evolve(verdict, skipped_because=because))
+            return self._following.skipped > before
+
+        self._learn(learn, lambda verdict: attrs.evolve(verdict, skipped_because=because))
         self._passes_over = ""
         self.pins.release_before(step.stage.id)
         self._tell(Phase.FOLLOWS)
@@ -322,25 +323,20 @@ class Follower:
                 # The program stops, and has cut it off.
                 return
             self._passes_over = f"batch {step.record.batch} of query {step.query!r} failed"
-            with self._lock:
-                counts = self._following.failed(step)
-            if counts:
-                finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
-                self._took(lambda verdict: verdict.failed(finding), [finding])
+            finding = self._finding(Kind.FAILURE, step, "the batch", f"it fails in the shadow: {error}")
+            if self._learn(lambda: self._following.failed(step), lambda verdict: verdict.failed(finding)):
+                self._took([finding])
             return
         finally:
             self._running = None
         self._unread.discard(step.query)
-        with self._lock:
-            counts = self._following.ran(step)
-        if counts:
-            self._has_outputs &= bool(step.record.outputs)
-            found = self._differences(step, outcome)
-            took = runtime.monotonic() - began
-            recorded = bool(step.record.outputs)
-            self._took(lambda verdict: verdict.ran(found, took, recorded=recorded), found)
-        else:
-            self._drop(outcome)
+        found = self._differences(step, outcome)
+        took, recorded = runtime.monotonic() - began, bool(step.record.outputs)
+        if self._learn(
+            lambda: self._following.ran(step), lambda verdict: verdict.ran(found, took, recorded=recorded)
+        ):
+            self._has_outputs &= recorded
+            self._took(found)
 
     @staticmethod
     def _outcome(step: RunBatch, engine: Engine) -> BatchOutcome:
@@ -372,17 +368,19 @@ class Follower:
         except (ObjectMissingError, DamagedError) as error:
             self._lost(step.stage, error)
             return False
-        with self._lock:
-            counts = self._following.compared(step)
-        if not counts:
+        has_compared = bool(own and is_due and own.manifest.operators)
+        if not self._learn(
+            lambda: self._following.compared(step),
+            lambda verdict: verdict.compared(found) if has_compared else verdict,
+        ):
             return False
         self.pins.release_before(step.stage.id, but=self._restored if self._unread else None)
         if own is None:
             return False
         if is_due:
             self._compared_at, self._has_outputs = runtime.monotonic(), True
-            if own.manifest.operators:
-                self._took(lambda verdict: verdict.compared(found), found)
+        if has_compared:
+            self._took(found)
         self._newest = Passed(step.stage.id, own, self.verdict)
         return self.on_passed(self._newest)
 
@@ -509,12 +507,22 @@ class Follower:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _take(self, change: Callable[[ShadowVerdict], ShadowVerdict]) -> None:
-        with self._telling:
-            self.verdict = change(self.verdict)
+    def _learn(
+        self, learn: Callable[[], bool], change: Callable[[ShadowVerdict], ShadowVerdict]
+    ) -> bool:
+        """Take in how far the shadow has come, and, if that counts, what it has found there. Return whether it counts.
 
-    def _took(self, change: Callable[[ShadowVerdict], ShadowVerdict], found: Sequence[Finding]) -> None:
-        self._take(change)
+        Both are told together: whoever reads that a batch was run reads what differs in it.
+        """
+        with self._telling:
+            with self._lock:
+                counts = learn()
+            if counts:
+                self.verdict = change(self.verdict)
+        return counts
+
+    def _took(self, found: Sequence[Finding]) -> None:
+        """Tell of what has been taken in."""
         for finding in found[:1]:
             log.warning(
                 "the shadow differs",
@@ -552,7 +560,7 @@ class Follower:
                 because=because,
                 behind=following.behind,
                 skipped=following.skipped,
-                stood=following.stood,
+                stood=dict(following.stood),
                 passed=following.passed or self.verdict.passed,
                 leader_seconds_per_batch=self.leader.seconds_per_batch(),
                 updated_at=runtime.time(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
+import pyarrow as pa
 import pytest
 from typing_extensions import override
 
@@ -84,14 +85,16 @@ def told(store: MemoryStore) -> ShadowVerdict:
 
 
 def followed(
-    *runs: Callable[[], BatchOutcome], store: MemoryStore | None = None
+    *runs: Callable[[], BatchOutcome],
+    store: MemoryStore | None = None,
+    rows: Callable[[str], Iterator[pa.Table]] = lambda key: iter(()),
 ) -> tuple[Engine, ShadowVerdict, Exception | None]:
     """Follow a leader from its first checkpoint to the second one."""
     store = store or MemoryStore()
     for id in (1, 2):
         Catalog(store).commit(manifest(id))
     engine = Engine(store, list(runs))
-    one = Follower.of(Shadow(), "p", Leader(Catalog(store)), lambda key: iter(()), "life")
+    one = Follower.of(Shadow(), "p", Leader(Catalog(store)), rows, "life")
     try:
         one.conduct(engine)
     except Exception as error:  # noqa: BLE001 (the test looks at it)
@@ -147,3 +150,24 @@ def test_what_is_told_is_true_while_a_batch_does_not_end(monkeypatch: pytest.Mon
         (Phase.FOLLOWS, 1, "batch 2 of query 'q' takes long")
     ]
     assert (found.phase, found.because, found.behind, found.equal) == (Phase.ENDED, "", 0, 1)
+
+
+def test_that_a_batch_was_run_is_told_together_with_what_differs_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(follower, "_STILL_SECONDS", 0.0)
+    store, meanwhile = MemoryStore(), list[ShadowVerdict]()
+
+    def rows(key: str) -> Iterator[pa.Table]:
+        # The rows of the batch are read to compare them. What is told meanwhile is told by another thread.
+        at = told(store).updated_at
+        eventually(lambda: told(store).updated_at > at, "that it goes on telling")
+        meanwhile.append(told(store))
+        yield pa.table({"n": [1]})
+
+    wrong = BatchOutcome({"out": Digest.of(2, 8)}, rows=("rows",))
+    _, found, error = followed(lambda: wrong, store=store, rows=rows)
+    assert error is None
+    assert [(one.stood, one.differing) for one in meanwhile] == [({"q": 1}, 0)]
+    assert (found.stood, found.differing) == ({"q": 2}, 1)
