@@ -27,6 +27,7 @@ from chandy.coordinator import (
 )
 from chandy.coordinator.errors import ProcessorFailedError
 from chandy.coordinator.monitor import activity
+from chandy.coordinator.protocol.life import QueryPhase
 from chandy.coordinator.query import CheckpointedQuery
 from chandy.coordinator.spark.progress import newest_committed, newest_planned
 from chandy.coordinator.spark.query_tasks import has_tasks
@@ -343,6 +344,8 @@ def test_periodic_checkpoints_complete_while_a_stream_is_idle(
     query.processAllAvailable()
     done = coordinator.statistics().counts.completed
     eventually(lambda: coordinator.statistics().counts.completed >= done + 2, "two more checkpoints")
+    # A batch has committed some time before the driver looks for it.
+    eventually(lambda: query.life.phase is QueryPhase.RUNNING, "that it is known to run")
     statistics = coordinator.statistics()
     assert statistics.counts.failed == 0
     assert statistics.latest_completed is not None
