@@ -299,7 +299,10 @@ class CheckpointJobs:
         yield None
         try:
             if doomed := self._protocol.doomed(manifest):
-                raise ObjectMissingError(order.root, min(doomed))
+                self._protocol.handle(
+                    events.NotFinalized(manifest, Reason.OBJECTS_DROPPED, f"{min(doomed)} may be gone")
+                )
+                return
             yield None
             if (
                 yield from commit_steps(

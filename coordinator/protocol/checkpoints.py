@@ -469,7 +469,8 @@ class Checkpoints:
 
     def _retain(self) -> None:
         bases = [pending.base for pending in self.pending.values() if pending.base is not None]
-        if (discard := self.retained.drop(bases)) is not None:
+        acknowledged = [key for pending in self.pending.values() for key in pending.acknowledged_keys()]
+        if (discard := self.retained.drop(bases, acknowledged)) is not None:
             for pending in self.pending.values():
                 pending.doomed |= self.retained.being_deleted()
             self._out.append(discard)

@@ -135,6 +135,12 @@ class PendingCheckpoint:
         """Whether its request has no outcome yet."""
         return self.phase is not CheckpointPhase.OVERDUE
 
+    def acknowledged_keys(self) -> Iterator[str]:
+        """Yield the objects of the pipeline's store that it has acknowledgements of; a savepoint has its own store."""
+        if not self.is_savepoint:
+            for handle in self.handles.values():
+                yield from (file.key for file in (handle.files if handle else ()))
+
     def enter(self, to: CheckpointPhase, now: float, reason: Reason | None = None) -> None:
         """Go to the next phase.
 

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Reason(enum.StrEnum):
-    """Why there is no checkpoint. The names are Flink's.
+    """Why there is no checkpoint. The names are Flink's where Flink has the case.
 
     A failure of the checkpoint itself counts against the tolerable number of failures. A policy that rejected the
     request and the end of the pipeline do not count.
@@ -75,6 +75,11 @@ class Reason(enum.StrEnum):
         "FINALIZE_CHECKPOINT_FAILURE",
         True,
         "every participant acknowledged, but the manifest could not be written",
+    )
+    OBJECTS_DROPPED = (
+        "OBJECTS_DROPPED",
+        False,
+        "it shares objects with an older checkpoint that retention was deleting; the next checkpoint stores its own",
     )
     JOB_FAILOVER = (
         "JOB_FAILOVER",

@@ -77,11 +77,13 @@ class RetainedCheckpoints:
         """Whether a checkpoint is kept, or may have completed."""
         return id in self._undecided or self.find(id) is not None
 
-    def drop(self, bases: Collection[CheckpointId]) -> Discard | None:
-        """Drop the checkpoints that are too many, but none that a pending one builds on.
+    def drop(self, bases: Collection[CheckpointId], acknowledged: Collection[str]) -> Discard | None:
+        """Drop the checkpoints that are too many, but none that a pending one needs.
 
         Args:
             bases: ids of the bases of pending checkpoints.
+            acknowledged: objects that pending checkpoints have. Their bases need not have them: a shard that moves is
+                opened from an older checkpoint, whose files have the same names when its new host stores them.
         """
         ids = dropped(
             [one.id for one in self.manifests if not one.unverified],
@@ -89,9 +91,13 @@ class RetainedCheckpoints:
             [*bases, *([] if self.base is None else [self.base])],
             [one.id for one in self.manifests if one.unverified],
         )
-        if not ids:
-            return None
         gone = tuple(one for one in self.manifests if one.id in ids)
+        if acknowledged:
+            exposed = set(acknowledged).difference(*(one.keys() for one in self.manifests if one.id not in ids))
+            gone = tuple(one for one in gone if exposed.isdisjoint(one.keys()))
+        if not gone:
+            return None
+        ids = tuple(one.id for one in gone)
         self.manifests = tuple(one for one in self.manifests if one.id not in ids)
         self._deleting[ids] = gone
         return Discard(gone)

@@ -219,7 +219,7 @@ def test_a_manifest_that_names_what_is_being_deleted_is_not_written(
     monkeypatch.setattr(type(protocol), "doomed", lambda protocol, manifest: frozenset({"shared/x"}))
     future = setup.request()
     setup.host.acknowledge(1)
-    assert setup.error(future).reason is Reason.FINALIZE_CHECKPOINT_FAILURE
+    assert setup.error(future).reason is Reason.OBJECTS_DROPPED
     assert setup.catalog.latest() is None
 
 

@@ -289,8 +289,10 @@ def decide_what_stays_when_others_are_dropped(patch: pytest.MonkeyPatch) -> None
     decided: dict[tuple[int, ...], tuple[Manifest, ...]] = {}
     right = RetainedCheckpoints.drop
 
-    def drop(retained: RetainedCheckpoints, bases: Collection[int]) -> instructions.Discard | None:
-        order = right(retained, bases)
+    def drop(
+        retained: RetainedCheckpoints, bases: Collection[int], acknowledged: Collection[str]
+    ) -> instructions.Discard | None:
+        order = right(retained, bases, acknowledged)
         decided[tuple(one.id for one in order.dropped) if order else ()] = retained._kept()
         return order
 

@@ -26,6 +26,7 @@ def test_policy_and_life_cycle_are_not_counted_but_failures_of_the_checkpoint_ar
         Reason.TOO_MANY_REQUESTS,
         Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
         Reason.SUBSUMED,
+        Reason.OBJECTS_DROPPED,
         Reason.JOB_FAILOVER,
         Reason.FENCED,
     }

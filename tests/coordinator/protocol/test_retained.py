@@ -16,10 +16,10 @@ def test_what_only_dropped_checkpoints_have_is_deleted() -> None:
     retained = RetainedCheckpoints(limit=2)
     retained.add(checkpoint(1, "old", "shared"))
     retained.add(checkpoint(2, "shared"))
-    assert retained.drop(()) is None
+    assert retained.drop((), ()) is None
     retained.add(checkpoint(3, "new"))
 
-    discard = retained.drop(())
+    discard = retained.drop((), ())
 
     assert discard is not None
     assert [one.id for one in discard.dropped] == [1]
@@ -35,13 +35,13 @@ def test_what_is_still_there_keeps_what_it_references_and_is_dropped_again() -> 
     retained = RetainedCheckpoints(limit=1)
     retained.add(checkpoint(1, "old"))
     retained.add(checkpoint(2, "old", "new"))
-    first = retained.drop(())
+    first = retained.drop((), ())
     assert first is not None
     retained.deleted((1,), first.dropped)
     assert retained.needs("old")
     retained.add(checkpoint(3, "new"))
 
-    again = retained.drop(())
+    again = retained.drop((), ())
 
     assert again is not None
     assert [one.id for one in again.dropped] == [1, 2]
@@ -51,7 +51,7 @@ def test_what_a_pending_checkpoint_builds_on_stays() -> None:
     retained = RetainedCheckpoints(1, (checkpoint(1), checkpoint(2)), base=2)
     retained.add(checkpoint(3))
 
-    discard = retained.drop([1])
+    discard = retained.drop([1], ())
 
     assert discard is not None
     assert [one.id for one in discard.dropped] == [2]
@@ -61,7 +61,7 @@ def test_what_a_pending_checkpoint_builds_on_stays() -> None:
 def test_what_the_state_grew_from_stays_although_newer_ones_are_kept() -> None:
     retained = RetainedCheckpoints(1, (checkpoint(1), checkpoint(2)), base=1)
 
-    assert retained.drop(()) is None
+    assert retained.drop((), ()) is None
     assert retained.base_manifest is retained.find(1)
     assert retained.latest is retained.find(2)
 
@@ -72,7 +72,7 @@ def test_nothing_is_deleted_that_a_manifest_names_which_may_have_been_written() 
     retained.leave_undecided(checkpoint(2, "shared"))
     retained.add(checkpoint(3, "new"))
 
-    assert retained.drop(()) is not None
+    assert retained.drop((), ()) is not None
     assert retained.being_deleted() == {"old"}
     assert [retained.may_exist(id) for id in (1, 2, 3)] == [False, True, True]
 

@@ -1026,6 +1026,29 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [3]
 
 
+def test_an_older_checkpoint_is_kept_while_one_on_its_way_has_acknowledged_objects_that_it_alone_has() -> None:
+    # A shard has moved, and its new host has stored the files that checkpoint 1 has, and 2 has no more.
+    bench = Bench(retained=1, max_concurrent=3)
+    bench.completed()
+    bench.completed()
+    bench.end_deletions()
+    bench.trigger(3)
+    bench.trigger(4)
+    for ack in bench.acks(4):
+        again = tuple(attrs.evolve(one, handle=handle("2")) for one in ack.snapshots)
+        bench.ack(attrs.evolve(ack, snapshots=again))
+    bench.store_progress(4)
+    bench.acknowledge(3)
+    bench.finalize(3)
+    manifest = bench.machine.manifest(4, bench.now)
+    assert manifest is not None
+    assert bench.machine.checkpoints.doomed(manifest) == frozenset()
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [2, 3]
+    bench.finalize(4)
+    assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [4]
+    assert bench.of(instructions.Discard)[-1].dropped[0].id == 2
+
+
 def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> None:
     # Checkpoint 1 is being deleted when checkpoint 3 is triggered, and 3 has uploaded the very same bytes.
     bench = Bench(retained=1)
@@ -1040,7 +1063,7 @@ def test_an_object_that_retention_was_deleting_meanwhile_is_not_relied_on() -> N
     manifest = bench.machine.manifest(3, bench.now)
     assert manifest is not None
     assert bench.machine.checkpoints.doomed(manifest) == {"1"} <= first.keys()
-    bench(events.NotFinalized(manifest, Reason.FINALIZE_CHECKPOINT_FAILURE, "gone"))
+    bench(events.NotFinalized(manifest, Reason.OBJECTS_DROPPED, "gone"))
     # Once the deletion is done, the next checkpoint can have the same bytes again.
     bench.end_deletions()
     bench.trigger(4)
