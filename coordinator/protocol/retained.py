@@ -93,7 +93,9 @@ class RetainedCheckpoints:
         )
         gone = tuple(one for one in self.manifests if one.id in ids)
         if acknowledged:
-            exposed = set(acknowledged).difference(*(one.keys() for one in self.manifests if one.id not in ids))
+            exposed = set(acknowledged).difference(
+                *(one.keys() for one in self.manifests if one.id not in ids)
+            )
             gone = tuple(one for one in gone if exposed.isdisjoint(one.keys()))
         if not gone:
             return None

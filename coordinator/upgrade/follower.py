@@ -507,9 +507,7 @@ class Follower:
 
     # --- telling --------------------------------------------------------------------------------------------
 
-    def _learn(
-        self, learn: Callable[[], bool], change: Callable[[ShadowVerdict], ShadowVerdict]
-    ) -> bool:
+    def _learn(self, learn: Callable[[], bool], change: Callable[[ShadowVerdict], ShadowVerdict]) -> bool:
         """Take in how far the shadow has come, and, if that counts, what it has found there. Return whether it counts.
 
         Both are told together: whoever reads that a batch was run reads what differs in it.

@@ -1026,7 +1026,7 @@ def test_the_base_of_a_checkpoint_on_its_way_is_kept() -> None:
     assert [m.id for m in bench.machine.checkpoints.retained.manifests] == [3]
 
 
-def test_an_older_checkpoint_is_kept_while_one_on_its_way_has_acknowledged_objects_that_it_alone_has() -> None:
+def test_an_older_checkpoint_is_kept_while_one_on_its_way_has_objects_that_it_alone_has() -> None:
     # A shard has moved, and its new host has stored the files that checkpoint 1 has, and 2 has no more.
     bench = Bench(retained=1, max_concurrent=3)
     bench.completed()
