@@ -107,18 +107,27 @@ class Catalog:
                 the user can decide to go back to an older checkpoint.
         """
         while True:
-            for checkpoint in reversed(self.list_ids()):
+            listed, counted = self.list_ids(), self._counted()
+            for checkpoint in sorted({*listed, *counted}, reverse=True):
                 try:
                     manifest = self.read(checkpoint)
                 except ObjectMissingError:
+                    if checkpoint not in listed:
+                        continue  # it was dropped after that start
                     if checkpoint in self.list_ids():
                         raise
                     break  # it was deleted after the list was made
+                if checkpoint not in listed and self.is_gone(checkpoint):
+                    continue
                 # The generations are read after the manifest: what made it void before it was read is then seen.
                 if not voided_by(manifest.generation, manifest.id, self.generations()):
                     return manifest
             else:
                 return None
+
+    def _counted(self) -> list[CheckpointId]:
+        """Return the checkpoints that counted at the newest start, whether the store lists them by now or not."""
+        return [CheckpointId(id) for started in self.generations()[-1:] for id in started.counted or ()]
 
     def chosen(self) -> str:
         """Return the checkpoint or savepoint that a user chose to restore, if none has completed since; else "".
@@ -255,7 +264,7 @@ class Catalog:
             DamagedStartError: the record of the generation that started last cannot be read.
             FencedError: a higher generation has taken over meanwhile.
         """
-        keys = set(self.store.list(CHECKPOINTS))
+        keys = self._keys()
         touched = {checkpoint for key in keys if (checkpoint := checkpoint_of(key))}
         committed = _ids(keys)
         started = self.generations()
@@ -272,6 +281,21 @@ class Catalog:
         records = (key(id) for id in touched.difference(committed) for key in (trigger_key, gone_key))
         self._prune(claim.generation, keys.intersection(records))
         return generation
+
+    def _keys(self) -> set[str]:
+        """Return the keys of all checkpoints. None is added meanwhile that counts: all lower generations are fenced.
+
+        A store may list late. What one list lacks may be in another one, or is found by its id: drivers use one after
+        the other, and each leaves a record until retention drops its checkpoint.
+        """
+        keys = {*self.store.list(CHECKPOINTS), *self.store.list(CHECKPOINTS)}
+        next_id = CheckpointId(max(filter(None, map(checkpoint_of, keys)), default=0) + 1)
+        while self._is_there(trigger_key(next_id)):
+            keys.add(trigger_key(next_id))
+            if self._is_there(manifest_key(next_id)):
+                keys.add(manifest_key(next_id))
+            next_id = CheckpointId(next_id + 1)
+        return keys
 
     def amend(self, generation: Generation) -> None:
         """Write the caller's own start record again, with what it says of its user's choices."""

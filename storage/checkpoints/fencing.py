@@ -27,8 +27,8 @@ what the pipeline stands at, and the next generation takes it over into its own 
 generation to give up is there, too, before it is given up.
 
 No start record makes a completed checkpoint void: its coordinator committed it, then looked for a claim and found none,
-so the manifest was there before the claim and therefore in the list. With a single record, a checkpoint that completes
-between the successor's list and its create would be void although its sinks have published.
+so the manifest was there before the claim and is found, by a list or by its id. With a single record, a checkpoint that
+completes between the successor's list and its create would be void although its sinks have published.
 """
 
 from __future__ import annotations

@@ -12,7 +12,13 @@ from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectM
 from chandy.storage.backends.local import LocalStore
 from chandy.storage.checkpoints.catalog import Catalog
 from chandy.storage.checkpoints.fencing import KEPT, Generation
-from chandy.storage.checkpoints.layout import generation_of, manifest_key
+from chandy.storage.checkpoints.layout import (
+    generation_key,
+    generation_of,
+    manifest_key,
+    start_key,
+    trigger_key,
+)
 from chandy.storage.checkpoints.manifest import Manifest
 from chandy.storage.errors import DamagedStartError, StorageReplacedError
 
@@ -395,3 +401,35 @@ def test_a_list_of_all_checkpoints_ends_although_checkpoints_go_on(tmp_path: Pat
     assert [entry.id for entry in entries] == Catalog(LocalStore(tmp_path)).list_ids()
     assert len(entries) == 25
     assert store.reads < 40
+
+
+class _Late(LocalStore):
+    """Lists what is new only later."""
+
+    known: set[str] | None = None
+
+    def list(self, prefix: str = "") -> list[str]:
+        found = super().list(prefix)
+        return found if self.known is None else [key for key in found if key in self.known]
+
+
+def test_a_checkpoint_counts_and_is_the_latest_although_the_store_does_not_list_it_yet(
+    tmp_path: Path,
+) -> None:
+    store = _Late(tmp_path)
+    catalog = Catalog(store)
+    first = catalog.take_over("driver-1", 1.0)
+    for id in (1, 2, 3, 4):
+        if id == 2:
+            store.known = {*store.list(), generation_key(2), start_key(2)}
+        store.create(trigger_key(id), b"")
+        if id != 4:
+            catalog.commit(make_manifest(id, generation=first.generation))
+    second = catalog.take_over("driver-2", 2.0)
+    assert second.counted == (1, 2, 3) and second.next_id == 5
+    latest = catalog.latest()
+    assert latest is not None and latest.id == 3
+    # Retention drops it: the record of the start does not bring it back.
+    store.delete(manifest_key(3))
+    latest = catalog.latest()
+    assert latest is not None and latest.id == 2
