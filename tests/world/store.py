@@ -106,6 +106,10 @@ class Bucket:
         data = self.damaged[key] = self.objects[key]
         self.objects[key] = bytes([data[0] ^ 1, *data[1:]])
 
+    def still_damaged(self) -> set[str]:
+        """Return the objects that are damaged, and that nobody has written again since."""
+        return {key for key, data in self.damaged.items() if self.objects.get(key) != data}
+
     def put_back(self) -> None:
         """Have all objects be again what they were."""
         self.objects.update((key, data) for key, data in self.damaged.items() if key in self.objects)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from chandy.coordinator.errors import PipelineFailedError, RescaledError
+from chandy.coordinator.errors import NotSwitchedError, PipelineFailedError, RescaledError
 from chandy.coordinator.graceful_stop import QueriesAtRest
 from chandy.coordinator.protocol import events
 from chandy.coordinator.protocol.acts import ActKind
 from chandy.coordinator.protocol.errors import DrainError, NotCarriedOutError
+from chandy.coordinator.protocol.life import LifePhase
 from chandy.coordinator.protocol.user_requests import RequestPhase
 from chandy.coordinator.spark.progress import newest_committed
 from chandy.coordinator.upgrade.own_pins import OwnPins
@@ -25,7 +26,7 @@ from chandy.storage.ids import CheckpointId
 from .driver import Driver
 from .events import WorldEvent
 from .machines import Machine
-from .queries import Writer
+from .queries import SparkQuery, Writer
 from .records import SHARDS, uid_of
 
 if TYPE_CHECKING:
@@ -136,6 +137,17 @@ class Users:
         writer: Any = Writer(driver.session, query, tasks)
         cause = RescaledError(query, uid_of(query), tasks)
         request = driver.supervisor.replanning.go_on_with(query, writer, cause, seconds)
+
+        def look() -> None:
+            runtime.sleep(seconds)
+            # A driver that was frozen goes on with all its threads.
+            for _ in range(10):
+                runtime.sleep(1.0)
+            self.world.promises.check(
+                request.phase is not RequestPhase.ADMITTED, f"{query} waits for its batch beyond the timeout"
+            )
+
+        self.world.scheduler.spawn(driver.process, look, "a user who looks at the clock")
         driver.supervisor.replanning.await_outcome(query, request)
         is_done = request.phase is RequestPhase.DONE
         self.world.promises.check(
@@ -156,8 +168,15 @@ class Users:
         with driver.acts.between_stops(driver.changing):
             if driver.supervisor.life.is_ending:
                 return
+            running = {query: query.planned for query in driver.session.started if query.isActive}
+            began = runtime.monotonic()
             try:
-                self._has_all(driver, rest.begin())
+                last = rest.begin()
+                if runtime.monotonic() < began + SECONDS:
+                    self._has_waited(driver, rest, running)
+                else:
+                    self.world.promises.check(not self.world.is_at_peace, "a rest has waited for nothing")
+                self._has_all(driver, last)
                 before = self._committed(driver)
                 runtime.sleep(seconds)
                 rests = self._committed(driver) == before or driver.supervisor.life.is_over
@@ -165,12 +184,24 @@ class Users:
             except FencedError as error:
                 rest.give_up(error)
                 return
-            except ChandyError:
-                pass
+            except ChandyError as error:
+                is_needless = self.world.is_at_peace and isinstance(error, NotSwitchedError)
+                self.world.promises.check(not is_needless, f"a rest has no checkpoint: {error}")
             try:
                 rest.end()
             except PipelineFailedError:
                 return
+
+    def _has_waited(self, driver: Driver, rest: QueriesAtRest, running: Mapping[SparkQuery, int]) -> None:
+        """Look at whether batches that ran have committed. Those of failed queries may not, nor those of a failover."""
+        if driver.supervisor.life.phase not in (LifePhase.STOPPING, LifePhase.RUNNING):
+            return
+        for query in (run.spark for run in rest._stopped):
+            if isinstance(query, SparkQuery) and query.error is None:
+                self.world.promises.check(
+                    query.committed >= running.get(query, -1),
+                    f"a batch of {query.name} is cut short by a rest",
+                )
 
     def _has_all(self, driver: Driver, checkpoint: int) -> None:
         """Look at whether a checkpoint has all that queries have committed that were stopped."""

@@ -60,6 +60,8 @@ DISK_SECONDS: Final = 2.0
 """Seconds that a disk takes at most to write what a database has."""
 STEPS: Final = 2_000_000
 """More than any run needs: who takes so many goes round in circles."""
+PEACEFUL: Final = frozenset({"checkpoint", "savepoint", "pipeline_rests", "operator_is_rescaled"})
+"""Events that stand in nobody's way."""
 BOUND: Final = 900.0
 """Seconds in which everything that was asked for has ended once nothing is in the way any more."""
 
@@ -231,6 +233,11 @@ class World:
             host for driver in self.drivers for host in driver.connected.values() if host.process.is_alive
         ]
 
+    @property
+    def is_at_peace(self) -> bool:
+        """Whether nothing has happened but requests of users."""
+        return all(kind in PEACEFUL for kind in self.met)
+
     # --- runs -----------------------------------------------------------------------------------------------
 
     def run(self, events: Sequence[WorldEvent]) -> None:
@@ -381,6 +388,7 @@ class World:
             leader is None
             or alive != [leader]
             or leader.fenced_by is not None
+            or leader.over.is_set()
             or self.catalog().newest_generation() != leader.generation
         ):
             return False
@@ -394,13 +402,19 @@ class World:
             )
 
     def _completes(self) -> bool:
-        """Whether a checkpoint completes. A driver may find out only now that it has a successor."""
+        """Whether a checkpoint completes. A driver may be about to end, or find out only now of its successor."""
         scheduler, leader = self.scheduler, self.newest_begun()
         assert leader is not None
-        future = scheduler.call(leader.process, lambda: leader.request(CheckpointKind.MANUAL))
-        scheduler.run(lambda: future.done() or not leader.process.is_alive, steps=STEPS, seconds=BOUND)
-        self.last_error = future.exception() if future.done() else None
-        if future.done() and self.last_error is None:
+        asked: list[Future[Checkpoint]] = []
+        scheduler.spawn(leader.process, lambda: asked.append(leader.request(CheckpointKind.MANUAL)), "caller")
+        scheduler.run(
+            lambda: not leader.process.is_alive or any(one.done() for one in asked),
+            steps=STEPS,
+            seconds=BOUND,
+        )
+        ended = [one.exception() for one in asked if one.done()]
+        self.last_error = ended[0] if ended else None
+        if ended == [None]:
             return True
         scheduler.call(scheduler.world, lambda: runtime.sleep(20.0), steps=STEPS)
         scheduler.run(self._is_at_rest, steps=STEPS, seconds=BOUND)

@@ -27,13 +27,6 @@ SHELL: Final = (
         by=LOCAL,
     ),
     text(
-        "the protocol takes a restored query for one that has committed nothing",
-        "coordinator.recovery.launcher:Launcher._restore",
-        "            batch=batch,\n",
-        "            batch=NO_BATCH,\n",
-        by=LOCAL,
-    ),
-    text(
         "a query restarts in place, and nobody knows its run",
         "coordinator.recovery.launcher:Launcher.again",
         "return self._put(",
@@ -119,18 +112,11 @@ SHELL: Final = (
         by=_RESTS,
     ),
     text(
-        "queries have ended for good after a rest",
-        "coordinator.graceful_stop:QueriesAtRest.begin",
-        "_STANDSTILL_SECONDS, for_good=False",
-        "_STANDSTILL_SECONDS",
-        by=_RESTS,
-    ),
-    text(
         "a batch is awaited that has not been planned",
         "coordinator.recovery.runs:Run.await_running_batch",
         "self.await_commit(self._begun(progress.newest_planned(logs), logs), deadline, gives_up)",
         "self.await_commit(BatchId(progress.newest_planned(logs) + 1), deadline, gives_up)",
-        by=_RESTS,
+        by=tests("tests/coordinator/test_coordinator.py"),
     ),
     # --- another plan
     text(
@@ -159,6 +145,6 @@ SHELL: Final = (
         "coordinator.protocol.failover:Failover._stopped_for_plan",
         "return decisions.RestartInPlace((asked.query,), asked.cause, asked.noticed_at)",
         "return decisions.DoNothing()",
-        by=_RESTS,
+        by=_PLANS,
     ),
 )
