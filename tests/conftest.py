@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -60,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
     java.configure()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = SEED
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # Each test sends two messages to the process that counts attempts (pytest-rerunfailures), the second one without an
+    # answer. The next test would wait 40 ms for its acknowledgement, by Nagle's algorithm.
+    if isinstance(connection := getattr(session.config.failures_db, "sock", None), socket.socket):  # type: ignore[attr-defined]
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def mark_servers(items: list[pytest.Item]) -> None:

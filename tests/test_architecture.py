@@ -503,10 +503,9 @@ def test_only_a_second_look_says_that_an_object_is_damaged_or_missing() -> None:
         "storage.checkpoints.verification",
     }
     missing = modules_with(r"(?<!class )\bObjectMissingError\(")
-    # Both know themselves what is about to be deleted.
+    # It knows itself what is about to be deleted.
     assert {name for name in missing if not name.startswith("storage.backends.")} == {
-        "coordinator.execution.checkpoint_jobs",
-        "storage.checkpoints.pins",
+        "storage.checkpoints.pins"
     }
     reading = modules_with(r"(store|savepoint|open_store\([^()]*\))\.(read|download|stat)\(")
     assert {
