@@ -218,7 +218,16 @@ class Catalog:
                 # Coordinators have started since, and deleted it.
 
     def _started(self) -> list[int]:
-        return sorted(filter(None, map(start_key.number, self.store.list(GENERATIONS))))
+        """Return the generations that have a start record, ascending: also the newest, if the store lists it late."""
+        keys = set(self.store.list(GENERATIONS))
+        number = max(filter(None, map(generation_of, keys)), default=0)
+        # Generations are claimed without gaps.
+        while True:
+            if number and start_key(number) not in keys and self._is_there(start_key(number)):
+                keys.add(start_key(number))
+            number += 1
+            if not self._is_there(generation_key(number)):
+                return sorted(filter(None, map(start_key.number, keys)))
 
     def _deciding(self, numbers: Sequence[int]) -> list[Generation]:
         if not numbers:

@@ -433,3 +433,22 @@ def test_a_checkpoint_counts_and_is_the_latest_although_the_store_does_not_list_
     store.delete(manifest_key(3))
     latest = catalog.latest()
     assert latest is not None and latest.id == 2
+
+
+def test_what_a_start_has_made_void_stays_void_although_the_store_does_not_list_that_start_yet(
+    tmp_path: Path,
+) -> None:
+    store = _Late(tmp_path)
+    catalog = Catalog(store)
+    first = catalog.take_over("driver-1", 1.0)
+    catalog.commit(make_manifest(1, generation=first.generation))
+    listed = {*store.list(), manifest_key(2)}
+    for more in (set[str](), {generation_key(2)}):
+        store.known = None
+        if not more:
+            catalog.take_over("driver-2", 2.0)
+            # The first driver was frozen, and has not looked yet.
+            catalog.commit(make_manifest(2, generation=first.generation))
+        store.known = listed | more
+        latest = catalog.latest()
+        assert latest is not None and latest.id == 1
