@@ -61,6 +61,18 @@ JOBS: Final = (
         if doomed := self._protocol.doomed(manifest):""",
     ),
     text(
+        "what hears of a checkpoint raises an error that nobody expects",
+        "coordinator.execution.checkpoint_jobs:CheckpointJobs._tell_of",
+        "self._reports.checkpoint_completed(manifest, root)",
+        "self._reports.checkpoint_completed(manifest)",
+    ),
+    text(
+        "a deletion that is done counts as under way",
+        "coordinator.execution.checkpoint_jobs:CheckpointJobs.discard",
+        "self._protocol.handle(events.Discarded(ids, remaining))",
+        "pass",
+    ),
+    text(
         "a commit is noticed that has not happened",
         "coordinator.execution.checkpoint_jobs:CheckpointJobs.notice_commits",
         "if self._is_committed(query, cut):",
