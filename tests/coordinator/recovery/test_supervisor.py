@@ -30,7 +30,7 @@ from chandy.coordinator.errors import (
 from chandy.coordinator.execution.locked_protocol import LockedProtocol
 from chandy.coordinator.execution.recording import Recording
 from chandy.coordinator.permit import NOTHING_PERMITTED
-from chandy.coordinator.protocol import decisions
+from chandy.coordinator.protocol import decisions, events
 from chandy.coordinator.protocol.errors import CheckpointError
 from chandy.coordinator.protocol.failover import Failover
 from chandy.coordinator.protocol.life import Life, LifePhase, QueryPhase
@@ -171,7 +171,7 @@ class Starts:
 
 
 class WatchedProtocol(LockedProtocol):
-    """A protocol that remembers the lives of its pipeline."""
+    """A protocol that remembers what it was told, and the lives of its pipeline."""
 
     def __init__(self, restart: RestartStrategy, clock: Callable[[], float]) -> None:
         machine = StrictStateMachine(
@@ -183,10 +183,12 @@ class WatchedProtocol(LockedProtocol):
             failover=failover(restart),
         )
         super().__init__(machine, clock)
+        self.told: list[object] = []
         self.lives: list[Life] = [machine.life]
 
     @override
     def _change(self, event: Any, before: Any) -> Any:
+        self.told.append(event)
         answer = super()._change(event, before)
         if self.life() is not self.lives[-1]:
             self.lives.append(self.life())
@@ -884,6 +886,12 @@ def test_what_restores_for_long_ends_with_the_pipeline(
     starting.join(DEADLINE)
     assert [type(error) for error in raised] == [OperationInterruptedError]
     assert not started
+
+
+def test_a_graceful_stop_ends_what_waits_for_the_batch_that_it_cuts_short(setup: Supervised) -> None:
+    setup.supervisor.start(setup.definition)
+    setup.supervisor.stop_gracefully(("q",), 0.0)
+    assert events.QueryStopped("q", setup.supervisor.current_batches()["q"]) in setup.protocol.told
 
 
 def test_a_stop_that_is_withdrawn_lets_a_restore_read_again(setup: Supervised) -> None:

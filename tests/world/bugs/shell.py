@@ -88,7 +88,7 @@ SHELL: Final = (
         "coordinator.recovery.supervisor:Supervisor.stop_gracefully",
         "            self._report_stop(run)\n",
         "",
-        by=_RESTS,
+        by=_BY_SUPERVISOR,
     ),
     text(
         "a stop fails, and its queries stay stopped",
