@@ -138,7 +138,7 @@ class Catalog:
         newest = next(iter(self.generations()[-1:]), None)
         if newest is None or not newest.restored:
             return ""
-        for checkpoint in set(self.list_ids()).difference(newest.counted or ()):
+        for checkpoint in set(_ids(self._keys())).difference(newest.counted or ()):
             try:
                 if self.read(checkpoint).generation < newest.generation:
                     continue
@@ -223,10 +223,10 @@ class Catalog:
         number = max(filter(None, map(generation_of, keys)), default=0)
         # Generations are claimed without gaps.
         while True:
-            if number and start_key(number) not in keys and self._is_there(start_key(number)):
+            if number and start_key(number) not in keys and self._is_seen(start_key(number)):
                 keys.add(start_key(number))
             number += 1
-            if not self._is_there(generation_key(number)):
+            if not self._is_seen(generation_key(number)):
                 return sorted(filter(None, map(start_key.number, keys)))
 
     def _deciding(self, numbers: Sequence[int]) -> list[Generation]:
@@ -292,19 +292,22 @@ class Catalog:
         return generation
 
     def _keys(self) -> set[str]:
-        """Return the keys of all checkpoints. None is added meanwhile that counts: all lower generations are fenced.
+        """Return the keys of all checkpoints, also of those that the store lists late.
 
-        A store may list late. What one list lacks may be in another one, or is found by its id: drivers use one after
-        the other, and each leaves a record until retention drops its checkpoint.
+        What one list lacks may be in another one, or is found by its id: the newest start record has those that counted
+        then, and since then drivers have used one after the other, each of which leaves a record until retention drops
+        its checkpoint.
         """
         keys = {*self.store.list(CHECKPOINTS), *self.store.list(CHECKPOINTS)}
-        next_id = CheckpointId(max(filter(None, map(checkpoint_of, keys)), default=0) + 1)
-        while self._is_there(trigger_key(next_id)):
+        newest = next(iter(self.generations()[-1:]), None)
+        listed = max(filter(None, map(checkpoint_of, keys)), default=0)
+        late = [CheckpointId(id) for id in (newest and newest.counted) or () if id > listed]
+        next_id = CheckpointId(max(listed + 1, newest.next_id if newest else FIRST_CHECKPOINT))
+        while self._is_seen(trigger_key(next_id)):
             keys.add(trigger_key(next_id))
-            if self._is_there(manifest_key(next_id)):
-                keys.add(manifest_key(next_id))
+            late.append(next_id)
             next_id = CheckpointId(next_id + 1)
-        return keys
+        return keys.union(filter(self._is_seen, map(manifest_key, late)))
 
     def amend(self, generation: Generation) -> None:
         """Write the caller's own start record again, with what it says of its user's choices."""
@@ -513,6 +516,14 @@ class Catalog:
     def is_gone(self, checkpoint: CheckpointId) -> bool:
         """Return whether a checkpoint is deleted, whatever a store has created since."""
         return self._is_there(gone_key(checkpoint))
+
+    def _is_seen(self, key: str) -> bool:
+        """Whether an object is there, by one look for what mostly is not: nothing hangs on a single one."""
+        try:
+            self.store.stat(key)
+        except ObjectMissingError:
+            return False
+        return True
 
     def _is_there(self, key: str) -> bool:
         try:

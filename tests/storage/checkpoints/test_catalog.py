@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 import pytest
 
 from chandy.storage import DamagedError, FencedError, ObjectExistsError, ObjectMissingError
@@ -429,6 +430,13 @@ def test_a_checkpoint_counts_and_is_the_latest_although_the_store_does_not_list_
     assert second.counted == (1, 2, 3) and second.next_id == 5
     latest = catalog.latest()
     assert latest is not None and latest.id == 3
+    # A user has chosen an older one to restore, and a checkpoint has completed since.
+    catalog.amend(attrs.evolve(second, restored="1"))
+    assert catalog.chosen() == "1"
+    store.create(trigger_key(5), b"")
+    catalog.commit(make_manifest(5, generation=second.generation))
+    assert catalog.chosen() == ""
+    store.delete(manifest_key(5))
     # Retention drops it: the record of the start does not bring it back.
     store.delete(manifest_key(3))
     latest = catalog.latest()
