@@ -195,7 +195,8 @@ class Promises:
         found = point.manifest.id if point else 0
         newest = max(own, default=0)
         self.check(found >= newest, f"a query goes back to {found}, and checkpoint {newest} has completed")
-        cut = {id for id, generation in self.cut_by.items() if generation == driver.generation}
+        # What a savepoint has that was cut before that checkpoint is not given up.
+        cut = {id for id, generation in self.cut_by.items() if generation == driver.generation and id > found}
         self.given_up |= cut.difference(self.announced)
 
     def completed(self, driver: Driver, manifest: Manifest, root: str) -> None:
