@@ -162,7 +162,9 @@ class World:
     def start_driver(self, restore: str | int = LATEST) -> Driver:
         """Start a driver, whatever others do. After a refusal its user names the newest checkpoint."""
         if restore == LATEST and self.named:
-            restore, self.named = self.named, 0
+            restore = self.named
+        # Whoever starts it next knows nothing of that.
+        self.named = 0
         machine = self.machines["driver"]
         machine.start_again()
         driver = Driver(self, machine, len(self.drivers) + 1, restore)
