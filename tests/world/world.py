@@ -320,6 +320,8 @@ class World:
 
     def _kill_driver(self) -> None:
         self.scheduler.kill(self.driver.process)
+        # Whatever the user of a driver that was refused has been told.
+        self.named = 0
         self.start_driver()
 
     def _tidies_up(self) -> None:
