@@ -319,7 +319,9 @@ class World:
         self.scheduler.kill(host.process)
 
     def _kill_driver(self) -> None:
-        self.scheduler.kill(self.driver.process)
+        leader = self.newest_begun()
+        assert leader is not None
+        self.scheduler.kill(leader.process)
         # Whatever the user of a driver that was refused has been told.
         self.named = 0
         self.start_driver()
