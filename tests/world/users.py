@@ -196,8 +196,9 @@ class Users:
         """Look at whether batches that ran have committed. Those of failed queries may not, nor those of a failover."""
         if driver.supervisor.life.phase not in (LifePhase.STOPPING, LifePhase.RUNNING):
             return
-        for query in (run.spark for run in rest._stopped):
-            if isinstance(query, SparkQuery) and query.error is None:
+        stopped: list[Any] = [run.spark for run in rest._stopped]
+        for query in stopped:
+            if query is not None and query.error is None:
                 self.world.promises.check(
                     query.committed >= running.get(query, -1),
                     f"a batch of {query.name} is cut short by a rest",
