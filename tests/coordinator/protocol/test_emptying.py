@@ -15,6 +15,8 @@ from chandy.coordinator.protocol.reasons import Reason
 from chandy.coordinator.protocol.user_requests import NEXT, RequestPhase, UserRequest
 from chandy.state.rpc.messages import Ack, AskBatch, CopyReport, CopyStep, Decline, HostHello
 from chandy.state.rpc.orders import OpenAhead, Reopen, TakeOver
+from chandy.state.shards import ResumePoint
+from chandy.storage.ids import BatchId
 
 from ..life_events import FENCED, STOPPED, going_back
 from .bench import Bench, hello_on
@@ -127,6 +129,24 @@ def test_a_shard_that_waits_for_the_next_host_of_its_machine_is_on_it_and_stays_
     assert made.machine.placement.moves.draining == {"one"}
     made(events.ExecutorsGone(frozenset({"beside one"})))
     assert made.machine.placement.moves.draining == set()
+
+
+def test_a_shard_of_which_nobody_knows_where_it_is_may_be_on_any_machine() -> None:
+    # Its query resumes from changelogs, and no host has opened it.
+    made = bench()
+    made(
+        events.QueryAdded(
+            "up",
+            "up-again",
+            batch=BatchId(5),
+            operators=made.machine.queries["up"].operators,
+            sources={},
+            resume_point=ResumePoint("up-id", BatchId(3), BatchId(5)),
+        )
+    )
+    for machine in ("one", "two"):
+        unknown = [one for one in made.machine.placement.shards_on(machine) if one.query == "up"]
+        assert [(one.machine, one.host) for one in unknown] == [(None, None), (None, None)]
 
 
 def test_an_executor_that_leaves_while_its_host_opens_shards_of_a_lost_one_is_emptied() -> None:
