@@ -66,7 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     # Each test sends two messages to the process that counts attempts (pytest-rerunfailures), the second one without an
     # answer. The next test would wait 40 ms for its acknowledgement, by Nagle's algorithm.
-    if isinstance(connection := getattr(session.config.failures_db, "sock", None), socket.socket):  # type: ignore[attr-defined]
+    attempts = getattr(session.config, "failures_db", None)
+    if isinstance(connection := getattr(attempts, "sock", None), socket.socket):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

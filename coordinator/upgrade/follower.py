@@ -510,7 +510,7 @@ class Follower:
     def _learn(self, learn: Callable[[], bool], change: Callable[[ShadowVerdict], ShadowVerdict]) -> bool:
         """Take in how far the shadow has come, and, if that counts, what it has found there. Return whether it counts.
 
-        Both are told together: whoever reads that a batch was run reads what differs in it.
+        Both are told together: a reader who sees that a batch was run also sees what differs in it.
         """
         with self._telling:
             with self._lock:

@@ -107,27 +107,18 @@ class Catalog:
                 the user can decide to go back to an older checkpoint.
         """
         while True:
-            listed, counted = self.list_ids(), self._counted()
-            for checkpoint in sorted({*listed, *counted}, reverse=True):
+            for checkpoint in reversed(_ids(self._keys())):
                 try:
                     manifest = self.read(checkpoint)
                 except ObjectMissingError:
-                    if checkpoint not in listed:
-                        continue  # it was dropped after that start
                     if checkpoint in self.list_ids():
                         raise
                     break  # it was deleted after the list was made
-                if checkpoint not in listed and self.is_gone(checkpoint):
-                    continue
                 # The generations are read after the manifest: what made it void before it was read is then seen.
                 if not voided_by(manifest.generation, manifest.id, self.generations()):
                     return manifest
             else:
                 return None
-
-    def _counted(self) -> list[CheckpointId]:
-        """Return the checkpoints that counted at the newest start, whether the store lists them by now or not."""
-        return [CheckpointId(id) for started in self.generations()[-1:] for id in started.counted or ()]
 
     def chosen(self) -> str:
         """Return the checkpoint or savepoint that a user chose to restore, if none has completed since; else "".
@@ -307,7 +298,7 @@ class Catalog:
             keys.add(trigger_key(next_id))
             late.append(next_id)
             next_id = CheckpointId(next_id + 1)
-        return keys.union(filter(self._is_seen, map(manifest_key, late)))
+        return keys.union(filter(self._is_seen, (key(id) for id in late for key in (manifest_key, gone_key))))
 
     def amend(self, generation: Generation) -> None:
         """Write the caller's own start record again, with what it says of its user's choices."""

@@ -163,7 +163,7 @@ class World:
         """Start a driver, whatever others do. After a refusal its user names the newest checkpoint."""
         if restore == LATEST and self.named:
             restore = self.named
-        # Whoever starts it next knows nothing of that.
+        # The user who starts it next was not told.
         self.named = 0
         machine = self.machines["driver"]
         machine.start_again()

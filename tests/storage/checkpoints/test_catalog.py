@@ -16,6 +16,7 @@ from chandy.storage.checkpoints.fencing import KEPT, Generation
 from chandy.storage.checkpoints.layout import (
     generation_key,
     generation_of,
+    gone_key,
     manifest_key,
     start_key,
     trigger_key,
@@ -420,23 +421,25 @@ def test_a_checkpoint_counts_and_is_the_latest_although_the_store_does_not_list_
     store = _Late(tmp_path)
     catalog = Catalog(store)
     first = catalog.take_over("driver-1", 1.0)
-    for id in (1, 2, 3, 4):
+    for id in (1, 2, 3, 4, 5):
         if id == 2:
             store.known = {*store.list(), generation_key(2), start_key(2)}
         store.create(trigger_key(id), b"")
         if id != 4:
             catalog.commit(make_manifest(id, generation=first.generation))
+    # It was deleted, and the store has created it once more.
+    store.create(gone_key(5), b"")
     second = catalog.take_over("driver-2", 2.0)
-    assert second.counted == (1, 2, 3) and second.next_id == 5
+    assert second.counted == (1, 2, 3) and second.next_id == 6
     latest = catalog.latest()
     assert latest is not None and latest.id == 3
     # A user has chosen an older one to restore, and a checkpoint has completed since.
     catalog.amend(attrs.evolve(second, restored="1"))
     assert catalog.chosen() == "1"
-    store.create(trigger_key(5), b"")
-    catalog.commit(make_manifest(5, generation=second.generation))
+    store.create(trigger_key(6), b"")
+    catalog.commit(make_manifest(6, generation=second.generation))
     assert catalog.chosen() == ""
-    store.delete(manifest_key(5))
+    store.delete(manifest_key(6))
     # Retention drops it: the record of the start does not bring it back.
     store.delete(manifest_key(3))
     latest = catalog.latest()
